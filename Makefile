@@ -1,0 +1,35 @@
+# Everything a newcomer needs: `make demo`, `make test`. Each target builds its own environment first.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.installed
+
+.PHONY: demo test lint bench study dist clean
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,files]'
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/corten demo --output demo-output --overwrite
+
+test: $(READY)
+	$(BIN)/python -m pytest -m 'not slow'
+
+lint: $(READY)
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/corten bench --output bench-output
+
+study: $(READY)
+	$(BIN)/corten study simulation --preset smoke --output study-output
+
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build
+	$(BIN)/python -m build
+
+clean:
+	rm -rf $(VENV) dist build demo-output bench-output study-output
