@@ -1,0 +1,117 @@
+"""Calibration on pseudo-gaps: hide observed entries under moved copies of the real gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from corten.calibration.rounds import Plan, Round
+from corten.choices import Choice
+from corten.completion.axes_kinds import axis_kinds
+
+__all__ = ["GapShaped", "move_gap"]
+
+ATTEMPTS = 40
+LEAST_SHARE = 0.1
+"""A round hides at least this share of what it could: of the gap, or of the observed entries if they are fewer."""
+
+
+@dataclass(frozen=True)
+class GapShaped:
+    """Hide observed entries under shifted, reflected and permuted copies of the real gaps, several times.
+
+    The hidden entries then lie as deep inside gaps as the missing ones do. The final estimate uses everything
+    observed. No theorem stands behind it: check it by an audit on fresh rounds.
+
+    Example:
+        >>> GapShaped(rounds=8).rounds
+        8
+    """
+
+    rounds: int = 8
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"rounds is {self.rounds}: give at least 1 (8 or more is better)")
+
+    def plan(self, observed: Any, seed: int, masks: Sequence[np.ndarray] = ()) -> Plan:
+        """Draw the rounds; `masks` (True = observed) are further shapes to hide under, as draws from a fitted model.
+
+        Args:
+            observed: has `mask`, `domain` (or None) and `axes`.
+            seed: seeds the draws.
+            masks: each one takes the place of one moved copy of the real gaps.
+        """
+        mask = np.asarray(observed.mask, dtype=bool)
+        domain = np.ones(mask.shape, bool) if observed.domain is None else np.asarray(observed.domain, bool)
+        gap = domain & ~mask
+        seen = mask & domain
+        if seen.sum() < 2:
+            raise ValueError(f"{int(seen.sum())} observed entries: pseudo-gaps need at least two")
+        kinds = axis_kinds(observed.axes, mask.shape)
+        rng = np.random.default_rng(seed)
+        least = LEAST_SHARE * min(int(gap.sum()), int(seen.sum()))
+        shapes = [~np.asarray(m, bool) for m in list(masks)[: self.rounds]]
+        rounds = []
+        for number in range(self.rounds):
+            given = shapes[number] if number < len(shapes) else None
+            hidden = _hide(given, gap, seen, kinds, least, rng)
+            rounds.append(Round(seen & ~hidden, hidden, None))
+        share = np.mean([r.hidden.sum() for r in rounds]) / seen.sum()
+        choice = Choice(
+            "pseudo-gaps",
+            f"{self.rounds} rounds hiding {share:.0%} of the observed entries",
+            "copies of the real gaps"
+            + (f", {len(shapes)} of them drawn from a model" if shapes else "")
+            + ", moved along ordered axes and permuted along units",
+        )
+        return Plan(tuple(rounds), refit=True, choices=(choice,))
+
+
+def move_gap(gap: np.ndarray, kinds: Sequence[str], rng: np.random.Generator) -> np.ndarray:
+    """A copy of the gap moved at random: reflected and rolled along ordered axes, permuted along units.
+
+    Rolling keeps the size of the gap, and so the rounds alike; a gap pushed over an end comes back at the other.
+    """
+    index = []
+    for n, kind in zip(gap.shape, kinds):
+        if kind == "unit":
+            index.append(rng.permutation(n))
+            continue
+        steps = np.arange(n)
+        index.append(np.roll(steps[::-1] if rng.random() < 0.5 else steps, rng.integers(n)))
+    return gap[np.ix_(*index)]
+
+
+def _hide(
+    given: np.ndarray | None,
+    gap: np.ndarray,
+    seen: np.ndarray,
+    kinds: Sequence[str],
+    least: float,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Observed entries under a given shape or a moved gap, enough of them and not all."""
+    best = np.zeros_like(seen)
+    if given is not None:
+        asked = given & seen
+        if max(least, 1) <= asked.sum() < seen.sum():
+            return asked
+    for _ in range(ATTEMPTS):
+        hidden = move_gap(gap, kinds, rng) & seen
+        if best.sum() < hidden.sum() < seen.sum():
+            best = hidden
+        if best.sum() >= max(least, 1):
+            return best
+    return best if best.any() else _tenth(seen, rng)
+
+
+def _tenth(seen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A tenth of the observed entries at random: the last resort where no moved gap meets any of them."""
+    entries = np.flatnonzero(seen)
+    hidden = np.zeros(seen.size, bool)
+    hidden[rng.choice(entries, max(1, min(entries.size // 10, entries.size - 1)), replace=False)] = True
+    return hidden.reshape(seen.shape)

@@ -1,0 +1,43 @@
+"""What a calibration plans: rounds that hide observed entries, and what the final estimate may use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from corten.choices import Choice
+
+__all__ = ["Calibration", "Plan", "Round"]
+
+
+@dataclass(frozen=True)
+class Round:
+    """Which observed entries train and which are hidden; `train_share` is set where the hiding is a random thinning."""
+
+    train: np.ndarray
+    hidden: np.ndarray
+    train_share: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.train.shape != self.hidden.shape:
+            raise ValueError(f"train has shape {self.train.shape}, hidden {self.hidden.shape}: they must agree")
+        if np.any(self.train & self.hidden):
+            raise ValueError("an entry cannot both train and be hidden in the same round")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rounds to run; `refit` says whether the final estimate comes from everything observed."""
+
+    rounds: tuple[Round, ...]
+    refit: bool
+    choices: tuple[Choice, ...] = ()
+
+
+@runtime_checkable
+class Calibration(Protocol):
+    """Decides which observed entries are hidden, and how often."""
+
+    def plan(self, observed: Any, seed: int) -> Plan: ...

@@ -1,0 +1,125 @@
+"""What the kinds of axes mean to a completion: how to move, average and transform along each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.fft
+
+__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "standardise"]
+
+DENSE_LIMIT = 384
+"""Up to this length a matrix product along an axis is as fast as a fast transform, and simpler."""
+
+
+def axis_kinds(axes: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Each axis as "ordered", "periodic" or "unit"; without axes all are ordered."""
+    if not axes:
+        return ("ordered",) * len(shape)
+    if len(axes) != len(shape):
+        raise ValueError(f"{len(axes)} axes were given for an array with {len(shape)}: give one per dimension")
+    return tuple("unit" if a.kind == "unit" else "periodic" if a.periodic else "ordered" for a in axes)
+
+
+def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
+    """Multiply every fibre of `array` along `axis` by `matrix`."""
+    shape = array.shape
+    if axis == array.ndim - 1:
+        return array @ matrix.T
+    before = int(np.prod(shape[:axis], dtype=np.intp))
+    product = np.matmul(matrix, array.reshape(before, shape[axis], -1))
+    return product.reshape(*shape[:axis], matrix.shape[0], *shape[axis + 1 :])
+
+
+@dataclass(frozen=True)
+class Basis:
+    """An orthonormal basis along one axis in which stationary kernels are diagonal.
+
+    Cosines for an ordered axis (kernels reflect at its ends), the Hartley basis for a periodic one,
+    and given eigenvectors for units. `frequencies` are in radians per step.
+    """
+
+    axis: int
+    kind: str
+    frequencies: np.ndarray
+    rows: np.ndarray | None
+
+    def forward(self, array: np.ndarray) -> np.ndarray:
+        if self.rows is not None:
+            return along(self.rows, array, self.axis)
+        if self.kind == "periodic":
+            spectrum = scipy.fft.fft(array, axis=self.axis, norm="ortho")
+            return np.ascontiguousarray(spectrum.real - spectrum.imag)
+        return scipy.fft.dct(array, axis=self.axis, norm="ortho")
+
+    def inverse(self, array: np.ndarray) -> np.ndarray:
+        if self.rows is not None:
+            return along(self.rows.T, array, self.axis)
+        if self.kind == "periodic":
+            return self.forward(array)
+        return scipy.fft.idct(array, axis=self.axis, norm="ortho")
+
+
+def basis_of(
+    kind: str, axis: int, length: int, dtype: Any = np.float64, eigenvectors: np.ndarray | None = None
+) -> Basis:
+    """The basis of one axis; units need `eigenvectors` (columns)."""
+    steps = np.arange(length)
+    if kind == "unit":
+        rows = np.eye(length) if eigenvectors is None else eigenvectors.T
+        return Basis(axis, kind, np.zeros(length), np.ascontiguousarray(rows, dtype=dtype))
+    if kind == "periodic":
+        frequencies = 2 * np.pi * np.minimum(steps, length - steps) / length
+    else:
+        frequencies = np.pi * steps / length
+    rows = None
+    if length <= DENSE_LIMIT:
+        basis = Basis(axis=0, kind=kind, frequencies=frequencies, rows=None)
+        rows = np.ascontiguousarray(basis.forward(np.eye(length)), dtype=dtype)
+    return Basis(axis, kind, frequencies, rows)
+
+
+@dataclass(frozen=True)
+class Standardised:
+    """Observed values on a common scale (zero elsewhere), with the centre and scale that undo it."""
+
+    values: np.ndarray
+    centre: np.ndarray
+    scale: np.ndarray
+
+    def undo(self, array: np.ndarray) -> np.ndarray:
+        return array * self.scale + self.centre
+
+
+def standardise(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> Standardised:
+    """Bring the observed values to mean 0 and spread 1, unit by unit along unit axes.
+
+    The mean and spread of a unit are shrunk towards those of all (as if `prior` typical cells had been
+    seen besides), so that a unit with few observations, or none, falls back to what the others show.
+    """
+    prior = 5.0
+    count = float(mask.sum())
+    y = np.where(mask, values, 0.0).astype(np.float64)
+    ones = (1,) * mask.ndim
+    mean = y.sum() / max(count, 1.0)
+    y -= mean * mask
+    spread = float(np.sqrt((y**2).sum() / max(count, 1.0)))
+    spread = spread if spread > 1e-12 * max(abs(mean), 1e-300) else 1.0
+    y /= spread
+    centre, scale = np.full(ones, mean), np.full(ones, spread)
+    for k, kind in enumerate(kinds):
+        if kind != "unit" or mask.shape[k] == 1:
+            continue
+        rest = tuple(j for j in range(mask.ndim) if j != k)
+        seen = mask.sum(axis=rest, keepdims=True)
+        shift = y.sum(axis=rest, keepdims=True) / (seen + prior)
+        y -= shift * mask
+        width = np.sqrt(((y**2).sum(axis=rest, keepdims=True) + prior) / (seen + prior))
+        width = np.maximum(width, 1e-3)
+        y /= width
+        centre = centre + scale * shift
+        scale = scale * width
+    return Standardised(y, centre, scale)
