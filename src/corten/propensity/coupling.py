@@ -1,0 +1,270 @@
+"""How two neighbouring entries pull on each other: the function g(B_i, B_j) of the Ising model.
+
+Each coupling is a small frozen object with `value` and `derivative` (in the first argument) side by side.
+Every g is symmetric, so the derivative in the second argument is `derivative(y, x)`. Compiled kernels see
+`code()` instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = [
+    "POLYNOMIAL",
+    "PRODUCT",
+    "SIGMOID",
+    "ZERO",
+    "Coupling",
+    "KernelCoupling",
+    "Linear",
+    "Polynomial",
+    "Product",
+    "Sigmoid",
+    "Zero",
+    "as_coupling",
+]
+
+ZERO, PRODUCT, POLYNOMIAL, SIGMOID = 0, 1, 2, 3
+
+
+class KernelCoupling(NamedTuple):
+    """A coupling as compiled kernels see it: a kind and rows (c, a, b) standing for c * x**a * y**b."""
+
+    kind: int
+    terms: NDArray[np.float64]
+
+
+@runtime_checkable
+class Coupling(Protocol):
+    """What a coupling must offer: g, its derivative in the first argument, and its form for kernels."""
+
+    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]: ...
+
+    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]: ...
+
+    def code(self) -> KernelCoupling: ...
+
+    def label(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Product:
+    """The paper's coupling g(x, y) = strength * x * y; "auto" leaves the strength to the fit.
+
+    Example:
+        >>> float(Product(0.5).value(2.0, 3.0))
+        3.0
+    """
+
+    strength: float | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.strength, str):
+            if self.strength != "auto":
+                raise ValueError(f'strength is {self.strength!r}; give a finite number or "auto".')
+        else:
+            object.__setattr__(self, "strength", _finite("strength", self.strength))
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the strength is still to be chosen."""
+        return isinstance(self.strength, str)
+
+    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        x, y = _floating(x), _floating(y)
+        return np.asarray(self._number() * x * y)
+
+    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        return np.asarray(self._number() * y)
+
+    def code(self) -> KernelCoupling:
+        return KernelCoupling(PRODUCT, np.array([[self._number(), 1.0, 1.0]]))
+
+    def label(self) -> str:
+        return "auto*xy" if isinstance(self.strength, str) else f"{self.strength:.4g}*xy"
+
+    def _number(self) -> float:
+        if isinstance(self.strength, str):
+            raise ValueError(
+                'The strength of Product("auto") is not chosen yet; give a number, such as Product(1/15).'
+            )
+        return self.strength
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A coupling that adds the two parameters: g(x, y) = strength * (x + y).
+
+    Example:
+        >>> float(Linear(0.5).value(2.0, 3.0))
+        2.5
+    """
+
+    strength: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", _finite("strength", self.strength))
+
+    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        return np.asarray(self.strength * (_floating(x) + _floating(y)))
+
+    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        return np.full(x.shape, self.strength, dtype=np.result_type(x, y))
+
+    def code(self) -> KernelCoupling:
+        return KernelCoupling(POLYNOMIAL, np.array([[self.strength, 1.0, 0.0], [self.strength, 0.0, 1.0]]))
+
+    def label(self) -> str:
+        return f"{self.strength:.4g}*(x+y)"
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """Any symmetric polynomial coupling: `terms` maps exponents (a, b) to the coefficient of x**a * y**b.
+
+    Example:
+        >>> float(Polynomial({(2, 1): 1.0, (1, 2): 1.0}).value(2.0, 3.0))
+        30.0
+    """
+
+    terms: Mapping[tuple[int, int], float] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        terms: dict[tuple[int, int], float] = {}
+        for powers, coefficient in sorted(self.terms.items()):
+            a, b = powers
+            if a != int(a) or b != int(b) or a < 0 or b < 0:
+                raise ValueError(f"terms has exponents {powers!r}; both must be whole numbers from 0 up.")
+            terms[int(a), int(b)] = _finite(f"terms[{powers!r}]", coefficient)
+        for (a, b), coefficient in terms.items():
+            if terms.get((b, a), 0.0) != coefficient:
+                raise ValueError(
+                    f"terms is not symmetric: x^{a} y^{b} has {coefficient} but x^{b} y^{a} has "
+                    f"{terms.get((b, a), 0.0)}; give both the same coefficient."
+                )
+        object.__setattr__(self, "terms", terms)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.terms.items()))
+
+    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        total = np.zeros(x.shape, dtype=np.result_type(x, y))
+        for (a, b), c in self.terms.items():
+            total += c * x**a * y**b
+        return total
+
+    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        total = np.zeros(x.shape, dtype=np.result_type(x, y))
+        for (a, b), c in self.terms.items():
+            if a > 0:
+                total += c * a * x ** (a - 1) * y**b
+        return total
+
+    def code(self) -> KernelCoupling:
+        rows = [[c, a, b] for (a, b), c in self.terms.items()]
+        return KernelCoupling(POLYNOMIAL, np.array(rows, dtype=np.float64).reshape(-1, 3))
+
+    def label(self) -> str:
+        return " + ".join(f"{c:.4g}*x^{a}y^{b}" for (a, b), c in self.terms.items()) or "0"
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """A bounded coupling: g(x, y) = strength * (sigmoid(x*y) - 1/2), never beyond strength/2.
+
+    Example:
+        >>> float(Sigmoid().value(1e4, -1e4))
+        -0.5
+    """
+
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", _finite("strength", self.strength))
+
+    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        # tanh saturates where 1/(1 + exp(-xy)) would overflow
+        with np.errstate(over="ignore"):
+            product = _floating(x) * _floating(y)
+        return np.asarray((0.5 * self.strength) * np.tanh(0.5 * product))
+
+    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        x, y = _floating(x), _floating(y)
+        with np.errstate(over="ignore", under="ignore"):
+            t = np.exp(-np.abs(x * y))
+            return np.asarray(self.strength * y * (t / (1.0 + t) ** 2))
+
+    def code(self) -> KernelCoupling:
+        return KernelCoupling(SIGMOID, np.array([[self.strength, 1.0, 1.0]]))
+
+    def label(self) -> str:
+        scale = "" if self.strength == 1.0 else f"{self.strength:.4g}*"
+        return f"{scale}(sigmoid(xy)-1/2)"
+
+
+@dataclass(frozen=True)
+class Zero:
+    """No coupling: every entry is observed or missing on its own (the Bernoulli model)."""
+
+    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        return np.zeros(x.shape, dtype=np.result_type(x, y))
+
+    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+        return self.value(x, y)
+
+    def code(self) -> KernelCoupling:
+        return KernelCoupling(ZERO, np.zeros((0, 3)))
+
+    def label(self) -> str:
+        return "0"
+
+
+def as_coupling(coupling: object) -> Coupling:
+    """Take a coupling from what a user gave: a coupling, a number (the strength of a product), or a name.
+
+    Example:
+        >>> as_coupling(0.2)
+        Product(strength=0.2)
+        >>> as_coupling("zero")
+        Zero()
+    """
+    if isinstance(coupling, str):
+        named: dict[str, Coupling] = {
+            "auto": Product("auto"),
+            "product": Product("auto"),
+            "sigmoid": Sigmoid(),
+            "zero": Zero(),
+        }
+        if coupling in named:
+            return named[coupling]
+    elif isinstance(coupling, (int, float, np.integer, np.floating)) and not isinstance(coupling, bool):
+        return Product(float(coupling))
+    elif isinstance(coupling, Coupling) and not isinstance(coupling, type):
+        return coupling
+    raise ValueError(
+        f"coupling is {coupling!r}; give Product, Linear, Polynomial, Sigmoid or Zero, a number (the strength "
+        'of a product), or one of "auto", "product", "sigmoid", "zero".'
+    )
+
+
+def _finite(name: str, number: float) -> float:
+    number = float(number)
+    if not np.isfinite(number):
+        raise ValueError(f"{name} is {number}; it must be a finite number.")
+    return number
+
+
+def _floating(x: ArrayLike) -> NDArray[np.floating]:
+    """Keep float32 as it is; everything that is not floating becomes float64."""
+    array = np.asarray(x)
+    return array if array.dtype.kind == "f" else array.astype(np.float64)

@@ -1,0 +1,224 @@
+"""Which entries are neighbours, and how to colour them so that neighbours never share a colour.
+
+A neighbourhood is asked for in words ("adjacent", "cube", "adjacent:lat,lon") or as explicit offsets, and
+resolved against a shape, because a periodic axis of length 1 has no neighbour along it and one of length 2 just one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Colouring", "Neighborhood", "resolve"]
+
+# colourings are searched among this many candidates before the separable one is taken
+_SEARCH_LIMIT = 1000
+
+
+class Colouring(NamedTuple):
+    """Colours such that neighbours differ: cell i has colour sum_k phases[k][i_k] mod number."""
+
+    number: int
+    phases: tuple[NDArray[np.int64], ...]
+
+    def array(self) -> NDArray[np.int64]:
+        """Give the colour of every cell as a full array."""
+        total = np.zeros((), dtype=np.int64)
+        for phase in self.phases:
+            total = np.add.outer(total, phase)
+        return total % self.number
+
+
+@dataclass(frozen=True, eq=False)
+class Neighborhood:
+    """The neighbours of every entry: `offsets` (n, K), one for each neighbour, and which axes wrap.
+
+    Made by `resolve`; no entry reaches the same neighbour by two offsets, and none reaches itself.
+    """
+
+    offsets: NDArray[np.int64]
+    periodic: tuple[bool, ...]
+    name: str = "offsets"
+
+    def __repr__(self) -> str:
+        return f"Neighborhood({self.name!r}, {len(self.offsets)} offsets, periodic={self.periodic})"
+
+    def label(self) -> str:
+        """Short text for summaries."""
+        return self.name
+
+    @property
+    def radius(self) -> tuple[int, ...]:
+        """How far neighbours reach along each axis (wraps are counted the short way round)."""
+        if len(self.offsets) == 0:
+            return (0,) * len(self.periodic)
+        return tuple(int(reach) for reach in np.abs(self.offsets).max(axis=0))
+
+    def neighbours(self, flat: ArrayLike, shape: Sequence[int]) -> NDArray[np.intp]:
+        """Give the flat indices of the neighbours of entries, a column per offset, -1 where there is none."""
+        index = np.stack(np.unravel_index(np.asarray(flat, dtype=np.intp).ravel(), tuple(shape)), axis=-1)
+        target = index[:, None, :] + self.offsets[None, :, :]
+        inside = np.ones(target.shape[:2], dtype=bool)
+        result = np.zeros(target.shape[:2], dtype=np.intp)
+        for axis, length in enumerate(shape):
+            position = target[..., axis]
+            if self.periodic[axis]:
+                position = position % length
+            else:
+                inside &= (position >= 0) & (position < length)
+            result = result * length + position
+        result[~inside] = -1
+        return result
+
+    def colours(self, shape: Sequence[int]) -> Colouring:
+        """Colour the cells for block sampling: few colours, and neighbours never share one.
+
+        Two for adjacent, three if a periodic axis has odd length, 2^K for the cube; others by search.
+        """
+        rings = [
+            _ring_colours(length, reach, wraps)
+            for length, reach, wraps in zip(shape, self.radius, self.periodic)
+        ]
+        sizes = [int(ring.max()) + 1 for ring in rings]
+        separable = int(np.prod(sizes))
+        lines = [np.arange(length) for length in shape]
+        for number in range(1, separable):
+            if number ** len(rings) > _SEARCH_LIMIT:
+                break
+            for factors in product(range(number), repeat=len(rings)):
+                for bases in (lines, rings):
+                    phases = tuple(factor * base % number for factor, base in zip(factors, bases))
+                    if self._separates(phases, number):
+                        return Colouring(number, phases)
+        # one digit per axis: neighbours differ in a digit, so in the colour
+        strides = np.cumprod([1, *sizes[:-1]])
+        return Colouring(separable, tuple(stride * ring for stride, ring in zip(strides, rings)))
+
+    def _separates(self, phases: tuple[NDArray[np.int64], ...], number: int) -> bool:
+        """Whether no offset leads to the same colour: 0 is not among the sums of phase differences."""
+        for offset in self.offsets:
+            reachable = {0}
+            for phase, step, wraps in zip(phases, offset.tolist(), self.periodic):
+                if step:
+                    moved = np.roll(phase, -step) - phase
+                    if not wraps:
+                        moved = moved[max(0, -step) : len(phase) - max(0, step)]
+                    steps = set((moved % number).tolist())
+                    reachable = {(old + new) % number for old in reachable for new in steps}
+            if 0 in reachable:
+                return False
+        return True
+
+
+def resolve(
+    spec: str | Neighborhood | ArrayLike,
+    shape: Sequence[int],
+    axis_names: Sequence[str] | None = None,
+    periodic: Sequence[bool] = (),
+) -> Neighborhood:
+    """Turn what a user asked for into the neighbourhood of a tensor of this shape.
+
+    `spec` is "adjacent" (2K neighbours), "cube" (3^K - 1), either restricted to some axes by name or position
+    ("adjacent:lat,lon", "cube:0,1"), or an explicit symmetric set of offsets.
+
+    Example:
+        >>> resolve("adjacent", (4, 5, 6)).offsets.shape
+        (6, 3)
+        >>> len(resolve("adjacent", (2, 5), periodic=(True, False)).offsets)
+        3
+    """
+    shape = tuple(int(length) for length in shape)
+    order = len(shape)
+    flags = tuple(bool(flag) for flag in periodic) or (False,) * order
+    if len(flags) != order:
+        raise ValueError(f"periodic has {len(flags)} flags; give one for each of the {order} axes, or none.")
+    if isinstance(spec, Neighborhood):
+        if spec.offsets.shape[1] != order:
+            raise ValueError(f"neighborhood is for {spec.offsets.shape[1]} axes; the tensor has {order}.")
+        if spec.periodic != flags and periodic:
+            raise ValueError(f"neighborhood wraps {spec.periodic} but periodic asks for {flags}.")
+        flags = spec.periodic
+        offsets, name = spec.offsets, spec.name
+    elif isinstance(spec, str):
+        offsets, name = _named_offsets(spec, order, axis_names), spec
+    else:
+        offsets, name = _checked_offsets(spec, order), "offsets"
+    return Neighborhood(_deduplicated(offsets, shape, flags), flags, name)
+
+
+def _named_offsets(spec: str, order: int, axis_names: Sequence[str] | None) -> NDArray[np.int64]:
+    kind, colon, chosen = spec.partition(":")
+    if kind not in ("adjacent", "cube") or (colon and not chosen):
+        raise ValueError(
+            f'neighborhood is {spec!r}; give "adjacent", "cube", either with axes as in "adjacent:0,1", '
+            "or a symmetric set of offsets."
+        )
+    axes = list(range(order))
+    if chosen:
+        axes = sorted({_axis_position(name.strip(), order, axis_names) for name in chosen.split(",")})
+    if kind == "adjacent":
+        unit = np.eye(order, dtype=np.int64)[axes]
+        return np.concatenate([-unit, unit])
+    steps = [(-1, 0, 1) if axis in axes else (0,) for axis in range(order)]
+    return np.array([offset for offset in product(*steps) if any(offset)], dtype=np.int64)
+
+
+def _axis_position(name: str, order: int, axis_names: Sequence[str] | None) -> int:
+    names = [str(known) for known in axis_names or ()]
+    if name in names:
+        return names.index(name)
+    if name.lstrip("-").isdigit() and -order <= int(name) < order:
+        return int(name) % order
+    allowed = f"one of {', '.join(names)} or " if names else ""
+    raise ValueError(f"neighborhood names axis {name!r}; give {allowed}a position from 0 to {order - 1}.")
+
+
+def _checked_offsets(spec: ArrayLike, order: int) -> NDArray[np.int64]:
+    given = np.asarray(spec)
+    offsets = given.astype(np.int64)
+    if offsets.ndim != 2 or offsets.shape[1] != order or len(offsets) == 0 or np.any(offsets != given):
+        raise ValueError(
+            f"neighborhood offsets have shape {given.shape}; give whole numbers, shape (n, {order}), n >= 1."
+        )
+    known = {tuple(offset) for offset in offsets.tolist()}
+    if (0,) * order in known:
+        raise ValueError("neighborhood holds the zero offset; no entry is its own neighbour, leave it out.")
+    for offset in sorted(known):
+        opposite = tuple(-step for step in offset)
+        if opposite not in known:
+            raise ValueError(f"neighborhood holds {offset} but not {opposite}; make the set symmetric.")
+    return offsets
+
+
+def _deduplicated(
+    offsets: NDArray[np.int64], shape: tuple[int, ...], periodic: tuple[bool, ...]
+) -> NDArray[np.int64]:
+    """Wrap offsets the short way round; drop those that repeat, lead home, or always lead outside."""
+    kept: dict[tuple[int, ...], None] = {}
+    for offset in offsets.tolist():
+        steps = []
+        for step, length, wraps in zip(offset, shape, periodic):
+            if wraps:
+                step %= length
+                step -= length if step > length // 2 else 0
+            steps.append(step)
+        inside = all(wraps or abs(step) < length for step, length, wraps in zip(steps, shape, periodic))
+        if inside and any(steps):
+            kept[tuple(steps)] = None
+    return np.array(sorted(kept), dtype=np.int64).reshape(-1, len(shape))
+
+
+def _ring_colours(length: int, reach: int, wraps: bool) -> NDArray[np.int64]:
+    """Colour one axis so that cells up to `reach` apart differ, around the wrap too: first free colour."""
+    colours = np.full(length, -1, dtype=np.int64)
+    for position in range(length):
+        around = [position + step for step in range(-reach, reach + 1) if step]
+        near = [p % length for p in around] if wraps else [p for p in around if 0 <= p < length]
+        taken = {int(colours[p]) for p in near if p != position}
+        colours[position] = next(c for c in range(length) if c not in taken)
+    return colours
