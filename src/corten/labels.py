@@ -1,0 +1,229 @@
+"""Axes: their names, coordinates, order and period, read from what the input carries."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+__all__ = [
+    "Axis",
+    "axes_of_dataarray",
+    "axes_of_names",
+    "broadcast_by_name",
+    "is_dataarray",
+    "position",
+    "refine",
+]
+
+AxisKind = Literal["ordered", "unit"]
+KINDS = ("ordered", "unit")
+LONGITUDE_NAMES = {"lon", "long", "longitude", "glon"}
+DEGREES_EAST = {"degrees_east", "degree_east", "degree_e", "degrees_e", "degreee", "degreese"}
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One mode of a tensor: its name, length, coordinates, and whether order and ends mean anything.
+
+    `kind` is "ordered" where neighbours are alike (latitude, time) and "unit" where they are not (stations).
+
+    Example:
+        >>> Axis("lon", 4, np.array([0.0, 90.0, 180.0, 270.0]), "ordered", True, "degrees_east").label(1)
+        '90.0'
+    """
+
+    name: str
+    length: int
+    coordinates: np.ndarray | None = None
+    kind: AxisKind = "ordered"
+    periodic: bool = False
+    units: str | None = None
+    key: Hashable = None
+
+    @property
+    def dim(self) -> Hashable:
+        """The name as the input spelled it (xarray allows names that are not text)."""
+        return self.name if self.key is None else self.key
+
+    @property
+    def is_time(self) -> bool:
+        """A datetime coordinate, or an axis called time."""
+        return self.name.lower() == "time" or (self.coordinates is not None and _is_dates(self.coordinates))
+
+    def label(self, index: int) -> str:
+        """How to call one slice: its coordinate where there is one, else its index."""
+        if self.coordinates is None:
+            return str(index)
+        value = self.coordinates[index]
+        if isinstance(value, np.datetime64):
+            text = np.datetime_as_string(value, unit="s").removesuffix("T00:00:00")
+            return str(text)
+        return str(value)
+
+
+def is_dataarray(x: Any) -> bool:
+    """Whether x is an xarray.DataArray, found out without importing xarray."""
+    return any(c.__name__ == "DataArray" and c.__module__.split(".")[0] == "xarray" for c in type(x).__mro__)
+
+
+def position(name: str | int, names: Sequence[str], argument: str) -> int:
+    """The index of an axis given by name or position; refuses unknown ones by listing the known."""
+    if isinstance(name, int | np.integer) and not isinstance(name, bool):
+        if -len(names) <= name < len(names):
+            return int(name) % len(names)
+        raise ValueError(f"{argument} names axis {name}, but there are {len(names)}: 0 to {len(names) - 1}")
+    if str(name) in names:
+        return names.index(str(name))
+    raise ValueError(f"{argument} names the unknown axis {name!r}; the axes are {', '.join(names)}")
+
+
+def axes_of_names(names: Sequence[str | Axis] | None, shape: tuple[int, ...]) -> tuple[Axis, ...]:
+    """Axes of a plain array, from names or ready `Axis` objects; `axis_0`, `axis_1`, ... by default."""
+    given: Sequence[str | Axis] = [f"axis_{k}" for k in range(len(shape))] if names is None else names
+    if isinstance(given, str):
+        raise TypeError(
+            f"axes is the text {given!r}: give one name per mode, such as axes=('lat', 'lon', 'time')"
+        )
+    if len(given) != len(shape):
+        raise ValueError(
+            f"axes has {len(given)} name(s), x has {len(shape)} modes of shape {shape}: give one per mode"
+        )
+    found = []
+    for length, one in zip(shape, given):
+        if not isinstance(one, Axis):
+            found.append(Axis(str(one), length))
+            continue
+        known = length if one.coordinates is None else len(one.coordinates)
+        if (one.length, known) != (length, length):
+            raise ValueError(
+                f"axes: {one.name!r} has length {one.length} and {known} coordinates, that mode of x has "
+                f"{length}"
+            )
+        found.append(one)
+    labels = [axis.name for axis in found]
+    if len(set(labels)) != len(labels):
+        raise ValueError(f"axes has a name twice: {', '.join(labels)}; every mode needs its own")
+    return tuple(found)
+
+
+def axes_of_dataarray(x: Any) -> tuple[Axis, ...]:
+    """Axes of a DataArray with their coordinates; text is a unit axis, all else is ordered."""
+    found = []
+    for dim, length in zip(x.dims, x.shape):
+        coordinates, units = None, None
+        if dim in x.coords:
+            coordinates = np.asarray(x.coords[dim].values)
+            units = x.coords[dim].attrs.get("units")
+        kind: AxisKind = "ordered" if coordinates is None or _is_numeric(coordinates) else "unit"
+        key = None if isinstance(dim, str) else dim
+        found.append(
+            Axis(str(dim), length, coordinates, kind, False, None if units is None else str(units), key)
+        )
+    return tuple(found)
+
+
+def refine(
+    axes: tuple[Axis, ...], periodic: Sequence[str | int], axis_kinds: Mapping[str | int, str]
+) -> tuple[Axis, ...]:
+    """Apply what the user says of kind and period, find full circles of longitude, check the order."""
+    names = [axis.name for axis in axes]
+    if isinstance(periodic, str | int):
+        periodic = (periodic,)
+    closed = {position(name, names, "periodic") for name in periodic}
+    kinds: dict[int, AxisKind] = {}
+    for name, kind in axis_kinds.items():
+        if kind not in KINDS:
+            raise ValueError(f"axis_kinds: {name!r} is {kind!r}; allowed are {', '.join(map(repr, KINDS))}")
+        kinds[position(name, names, "axis_kinds")] = "unit" if kind == "unit" else "ordered"
+    refined = []
+    for k, axis in enumerate(axes):
+        kind = kinds.get(k, axis.kind)
+        if k in closed and kind == "unit":
+            raise ValueError(
+                f"axis {axis.name!r} is a unit axis, which has no order and so no period: drop it from "
+                "periodic"
+            )
+        if kind == "ordered":
+            _check_sorted(axis)
+        circle = kind == "ordered" and (k in closed or axis.periodic or _full_circle(axis))
+        refined.append(replace(axis, kind=kind, periodic=circle))
+    return tuple(refined)
+
+
+def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
+    """Spread a DataArray of flags over the modes of x, matched by name, coordinates compared."""
+    extra = [str(dim) for dim in where.dims if dim not in x.dims]
+    if extra:
+        raise ValueError(
+            f"where has the axis {', '.join(extra)} that x does not have; the axes of x are "
+            f"{', '.join(map(str, x.dims))}"
+        )
+    for dim in where.dims:
+        if where.sizes[dim] != x.sizes[dim]:
+            raise ValueError(
+                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must cover "
+                "the same cells"
+            )
+        both = dim in where.coords and dim in x.coords
+        if both and not np.array_equal(where.coords[dim].values, x.coords[dim].values):
+            raise ValueError(
+                f"where and x have different coordinates along {dim!r}: align them first (xarray.align)"
+            )
+    ordered = where.transpose(*[dim for dim in x.dims if dim in where.dims])
+    shape = [x.sizes[dim] if dim in where.dims else 1 for dim in x.dims]
+    return np.asarray(ordered.values).reshape(shape)
+
+
+def _is_dates(coordinates: np.ndarray) -> bool:
+    if coordinates.dtype.kind == "M":
+        return True
+    # Calendars other than the Gregorian one come as objects (cftime) that know their year.
+    return (
+        coordinates.dtype == object and coordinates.size > 0 and all(hasattr(c, "year") for c in coordinates)
+    )
+
+
+def _is_numeric(coordinates: np.ndarray) -> bool:
+    return coordinates.dtype.kind in "iufmM" or _is_dates(coordinates)
+
+
+def _check_sorted(axis: Axis) -> None:
+    values = axis.coordinates
+    if values is None or not _is_numeric(values):
+        return
+    missing = np.isnat(values) if values.dtype.kind in "mM" else values != values
+    if missing.any():
+        raise ValueError(
+            f"axis {axis.name!r} has {int(missing.sum())} missing coordinate(s): every slice needs a place"
+        )
+    before, after = values[:-1], values[1:]
+    if (after > before).all() or (after < before).all():
+        return
+    repeated = len(np.unique(values)) < len(values)
+    what = "repeats values" if repeated else "is not sorted"
+    cure = (
+        f"average the repeated slices (x.groupby({axis.name!r}).mean())"
+        if repeated
+        else f"sort it (x.sortby({axis.name!r}))"
+    )
+    raise ValueError(
+        f"the coordinate of axis {axis.name!r} {what}, so its order has no meaning: {cure}, "
+        f"or say axis_kinds={{{axis.name!r}: 'unit'}} if its slices have no order"
+    )
+
+
+def _full_circle(axis: Axis) -> bool:
+    """A longitude in degrees whose cells go once around: length times step is 360."""
+    values = axis.coordinates
+    if values is None or values.dtype.kind not in "iuf" or axis.length < 3:
+        return False
+    units = (axis.units or "").lower().replace(" ", "_")
+    named = axis.name.lower() in LONGITUDE_NAMES and (not units or units.startswith("deg"))
+    if not (named or units in DEGREES_EAST):
+        return False
+    steps = np.diff(values.astype(np.float64))
+    step = abs(float(steps.mean()))
+    return bool(np.allclose(np.abs(steps), step, rtol=1e-3) and abs(step * axis.length - 360.0) < 0.01 * step)

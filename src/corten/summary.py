@@ -1,0 +1,204 @@
+"""The summary of a result: a neat table when printed, a plain dictionary when asked."""
+
+from __future__ import annotations
+
+import html
+import io
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.choices import Choice
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from corten.observed import ObservedTensor
+    from corten.result import Intervals
+
+__all__ = ["FOOTNOTE", "Summary"]
+
+FOOTNOTE = (
+    "The intervals cover a new noisy observation, on average over the missing entries, "
+    "not the noiseless field."
+)
+NOTHING = "Nothing was missing: there was nothing to fill, and every interval has zero width."
+PRINT_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What was filled, how wide the intervals are, what was chosen and why, and what to beware of.
+
+    `print(summary)` shows a table; `to_dict()` gives plain numbers and text. Widths are those of finite
+    intervals and None where there are none; `finite_share` is always beside them.
+    """
+
+    name: str | None
+    units: str | None
+    axes: tuple[tuple[str, int], ...]
+    coverage: float
+    observed: int
+    missing: int
+    outside: int
+    forecast: int
+    infinite: int
+    finite_share: float
+    mean_width: float | None
+    median_width: float | None
+    facts: dict[str, Any]
+    choices: tuple[Choice, ...]
+    warnings: tuple[str, ...]
+    footnote: str = FOOTNOTE
+
+    @classmethod
+    def of(cls, result: Intervals) -> Summary:
+        """Count and measure a result."""
+        observed = result.observed
+        width = result.width_array[observed.missing].astype(np.float64)
+        finite = width[np.isfinite(width)]
+        units = observed.attrs.get("units")
+        return cls(
+            name=observed.name,
+            units=None if units is None else str(units),
+            axes=tuple((axis.name, axis.length) for axis in observed.axes),
+            coverage=result.coverage,
+            observed=observed.n_observed,
+            missing=observed.n_missing,
+            outside=0 if observed.domain is None else int(np.count_nonzero(~observed.domain)),
+            forecast=int(np.count_nonzero(observed.forecast)),
+            infinite=int(width.size - finite.size),
+            finite_share=float(finite.size / width.size) if width.size else 1.0,
+            mean_width=float(finite.mean()) if finite.size else None,
+            median_width=float(np.median(finite)) if finite.size else None,
+            facts=dict(result.source.facts(result.coverage)),
+            choices=result.choices,
+            warnings=tuple(_notes(observed)) + tuple(result.source.warnings()),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, text, lists and dictionaries, ready for JSON."""
+        return {key: plain(value) for key, value in asdict(self).items()}
+
+    def rows(self) -> list[tuple[str, str]]:
+        """The lines of the table: what, and how much."""
+        unit = f" {self.units}" if self.units else ""
+        total = self.observed + self.missing
+        sizes = ", ".join(f"{name} {length}" for name, length in self.axes)
+        rows = [
+            ("tensor", f"{self.name or 'values'} ({sizes})"),
+            ("observed", f"{self.observed:,} of {total:,} ({self.observed / total:.1%})"),
+            ("filled", f"{self.missing:,}"),
+        ]
+        if self.outside:
+            rows.append(("outside the domain", f"{self.outside:,}"))
+        if self.forecast:
+            rows.append(("of them forecast", f"{self.forecast:,}"))
+        rows.append(("coverage asked for", f"{self.coverage:.4g}"))
+        if self.missing:
+            rows.append(("finite intervals", f"{self.finite_share:.2%} ({self.infinite:,} infinite)"))
+            rows.append(("mean finite width", _number(self.mean_width) + unit))
+            rows.append(("median finite width", _number(self.median_width) + unit))
+        rows += [(key.replace("_", " "), _number(value)) for key, value in self.facts.items()]
+        return rows
+
+    def __rich__(self) -> Group:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        title = f"corten: intervals at {self.coverage:.4g} coverage"
+        head = Table(title=title, title_justify="left", show_header=False)
+        head.add_column(style="bold")
+        head.add_column()
+        for left, right in self.rows():
+            head.add_row(Text(left), Text(right))
+        parts: list[Any] = [head]
+        if self.choices:
+            chosen = Table(title="chosen", title_justify="left")
+            for column in ("what", "taken", "because"):
+                chosen.add_column(column)
+            for choice in self.choices:
+                chosen.add_row(Text(choice.what), Text(choice.taken), Text(choice.because))
+            parts.append(chosen)
+        parts += [Text(f"! {warning}", style="yellow") for warning in self.warnings]
+        parts.append(Text(self.footnote, style="dim"))
+        return Group(*parts)
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        page = io.StringIO()
+        Console(file=page, width=PRINT_WIDTH, color_system=None, legacy_windows=False).print(self)
+        return "\n".join(line.rstrip() for line in page.getvalue().splitlines())
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        def table(rows: list[tuple[str, ...]]) -> str:
+            left = "<td style='text-align:left'>"
+            cells = ["".join(f"{left}{html.escape(cell)}</td>" for cell in row) for row in rows]
+            return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>"
+
+        parts = [f"<b>corten: intervals at {self.coverage:.4g} coverage</b>", table(list(self.rows()))]
+        if self.choices:
+            chosen = [(choice.what, choice.taken, choice.because) for choice in self.choices]
+            parts += ["<b>chosen</b>", table([tuple(row) for row in chosen])]
+        parts += [f"<p>&#9888; {html.escape(warning)}</p>" for warning in self.warnings]
+        return "".join(parts) + f"<p><small>{html.escape(self.footnote)}</small></p>"
+
+
+def plain(value: Any) -> Any:
+    """Numpy scalars, arrays, tuples and the like as what JSON knows; infinities and NaN as text."""
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if np.isfinite(value) else str(value)
+    return str(value)
+
+
+def _notes(observed: ObservedTensor) -> list[str]:
+    """What the shape of the gaps alone lets one warn of."""
+    if observed.complete:
+        return [NOTHING]
+    notes = []
+    if observed.forecast.any():
+        count = int(np.count_nonzero(observed.forecast))
+        notes.append(
+            f"{count:,} entries lie before the first or beyond the last observed time: they are forecasts, "
+            "not gaps, "
+            "and are flagged so."
+        )
+    empty = observed.empty_slices()
+    if empty:
+        by_axis = {name: [index for axis, index in empty if axis == name] for name, _ in empty}
+        named = "; ".join(
+            f"{name} {', '.join(observed.axes[observed.axis(name)].label(i) for i in indices[:3])}"
+            + (f" and {len(indices) - 3} more" if len(indices) > 3 else "")
+            for name, indices in by_axis.items()
+        )
+        notes.append(f"Slices without any observation ({named}): their intervals rest on extrapolation.")
+    return notes
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "none finite"
+    if isinstance(value, bool | np.bool_):
+        return "yes" if value else "no"
+    if isinstance(value, int | np.integer):
+        return f"{int(value):,}"
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        return f"{number:,.4g}" if abs(number) < 1e4 or not np.isfinite(number) else f"{number:,.0f}"
+    return str(value)
