@@ -1,0 +1,254 @@
+"""The one weighted quantile of corten.
+
+Guarantee. For calibration scores v_1..v_n with weights w_1..w_n, a test entry of weight w and a level c in
+(0, 1), the upper cutoff is the smallest score v with
+
+    sum of w_k over v_k <= v   >=   c (w_1 + ... + w_n + w) (1 - 1e-12),
+
+and +infinity where no score is enough: the test entry's own mass sits at +infinity (eq.
+qhat-weighted-definition). If the test score is a draw from all n+1 scores with probabilities proportional
+to the weights, it lies at or below the cutoff with probability at least c (1 - 1e-12) (Proposition
+conformal-interval-weight). The lower cutoff is minus the upper cutoff of the negated scores: there the test
+mass sits at -infinity.
+
+In numbers: running sums are compensated, so the comparison is right to about 1e-13 of the total weight, and
+the relative 1e-12 only decides ties (nine equal weights at 90 % give the ninth score, not infinity).
+Weights live as logarithms, shifted by their maximum: a common factor of the weights changes nothing, ratios
+of 1e+-300 are no trouble, nothing is clipped. Float32 cutoffs are rounded outwards. Infinity is an answer,
+never an error.
+
+Cost: one sort; then for m test entries one sort of their weights and one merge per level; with exact Ising
+weights one search per level among the running sums adjusted at N positions, and a fresh sum, O(n), only for
+those test entries that take away all but a thousandth of the total weight.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["NeighbourFactor", "Tail", "WeightedScores", "weighted_cutoffs"]
+
+Tail = Literal["upper", "lower"]
+
+TIE_GUARD = 1e-12
+_CHUNK = 1 << 19
+
+
+@dataclass(frozen=True)
+class NeighbourFactor:
+    """Which calibration weights change when a test entry becomes observed, and by how much.
+
+    `neighbours` (tests, N) holds positions in the calibration list, -1 for none; the weight of calibration
+    entry `neighbours[t, n]` is multiplied by `exp(log_factor[t, n])` for test entry t, and for no other.
+
+    Example:
+        >>> NeighbourFactor(np.array([[0, -1]]), np.array([[0.5, 0.0]])).neighbours.shape
+        (1, 2)
+    """
+
+    neighbours: NDArray[np.integer]
+    log_factor: NDArray[np.floating]
+
+    def __post_init__(self) -> None:
+        if self.neighbours.ndim != 2 or self.neighbours.shape != self.log_factor.shape:
+            raise ValueError(
+                "neighbours and log_factor must both be (tests, N) arrays; "
+                f"got shapes {self.neighbours.shape} and {self.log_factor.shape}."
+            )
+
+
+class WeightedScores:
+    """Calibration scores sorted once, ready to answer cutoffs for any test weight and level.
+
+    Example:
+        >>> scores = WeightedScores(np.arange(1.0, 10.0), np.zeros(9))
+        >>> scores.cutoffs(np.zeros(1), 0.9)
+        array([[9.]])
+    """
+
+    def __init__(self, scores: ArrayLike, log_weights: ArrayLike, tail: Tail = "upper") -> None:
+        values = np.asarray(scores, dtype=np.float64).ravel()
+        logs = np.asarray(log_weights, dtype=np.float64).ravel()
+        if values.size != logs.size:
+            raise ValueError(f"scores and log_weights must match; got {values.size} and {logs.size} entries.")
+        if np.isnan(values).any():
+            raise ValueError("scores contain NaN; score observed entries only.")
+        if np.isnan(logs).any() or (logs == np.inf).any():
+            raise ValueError("log_weights must be finite or -inf (no weight); got NaN or +inf.")
+        if tail not in ("upper", "lower"):
+            raise ValueError(f"tail must be 'upper' or 'lower'; got {tail!r}.")
+        self.tail: Tail = tail
+        if tail == "lower":
+            values = -values
+        order = np.argsort(values, kind="stable")
+        self._scores = values[order]
+        self._rank_of = np.empty(order.size, dtype=np.int64)
+        self._rank_of[order] = np.arange(order.size)
+        top = float(logs.max()) if logs.size else -np.inf
+        self._shift = top if np.isfinite(top) else 0.0
+        self._log_weights = logs[order] - self._shift
+        self._weights = np.exp(self._log_weights)
+        self._empty = not np.isfinite(top)
+        if not self._empty:
+            from corten.conformal import kernels
+
+            self._sums = kernels.running_sum(self._weights)
+
+    @property
+    def size(self) -> int:
+        """Number of calibration scores."""
+        return self._scores.size
+
+    @property
+    def log_total(self) -> float:
+        """Logarithm of the summed calibration weights; -inf without any weight."""
+        return -np.inf if self._empty else self._shift + float(np.log(self._sums[-1]))
+
+    def log_weights(self) -> NDArray[np.float64]:
+        """The calibration log-weights, in the order the scores were given."""
+        return (self._log_weights + self._shift)[self._rank_of]
+
+    def cutoffs(
+        self,
+        log_test_weights: ArrayLike,
+        levels: float | Sequence[float] | NDArray[np.floating],
+        neighbour_factor: NeighbourFactor | None = None,
+        *,
+        out: NDArray[np.floating] | None = None,
+        threads: int | None = None,
+    ) -> NDArray[np.floating]:
+        """Cutoffs, shape (levels, tests); `out`, a C-ordered float32 or float64 array, is filled if given.
+
+        Example:
+            >>> WeightedScores([1.0, 2.0], np.log([1.0, 3.0])).cutoffs(np.log([1.0, 0.1]), [0.2, 0.5, 0.9])
+            array([[ 1.,  1.],
+                   [ 2.,  2.],
+                   [inf,  2.]])
+        """
+        tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
+        wanted = as_levels(levels)
+        shape = (wanted.size, tests.size)
+        if np.isnan(tests).any():
+            raise ValueError("log_test_weights contain NaN.")
+        if out is None:
+            out = np.empty(shape)
+        elif out.shape != shape or out.dtype not in (np.float32, np.float64) or not out.flags.c_contiguous:
+            raise ValueError(
+                f"out must be a C-ordered float32 or float64 array of shape {shape}; "
+                f"got {out.dtype} {out.shape}."
+            )
+        if neighbour_factor is not None and neighbour_factor.neighbours.shape[0] != tests.size:
+            raise ValueError(
+                "neighbour_factor must have one row per test entry; "
+                f"got {neighbour_factor.neighbours.shape[0]} rows for {tests.size} entries."
+            )
+        if self._empty:
+            out.fill(np.inf if self.tail == "upper" else -np.inf)
+            return out
+        self._fill(tests, wanted, neighbour_factor, out, threads)
+        return out
+
+    def _fill(
+        self,
+        tests: NDArray[np.float64],
+        wanted: NDArray[np.float64],
+        factor: NeighbourFactor | None,
+        out: NDArray[np.floating],
+        threads: int | None,
+    ) -> None:
+        from corten.conformal import kernels
+
+        values = self._answers(out.dtype)
+        rows = np.argsort(wanted, kind="stable")
+        levels = wanted[rows] * (1.0 - TIE_GUARD)
+
+        def merge(start: int) -> None:
+            logs = tests[start : start + _CHUNK] - self._shift
+            order = np.argsort(logs)
+            with np.errstate(over="ignore", under="ignore"):
+                weights = np.exp(logs[order])
+            kernels.search_merged(self._sums, values, weights, order, levels, rows, out, start)
+
+        def adjust(start: int) -> None:
+            assert factor is not None
+            logs = tests[start : start + _CHUNK] - self._shift
+            order = np.argsort(logs)
+            neighbours = np.ascontiguousarray(factor.neighbours[start : start + _CHUNK], dtype=np.int64)
+            log_factor = np.ascontiguousarray(factor.log_factor[start : start + _CHUNK], dtype=np.float64)
+            if neighbours.size and (neighbours.max() >= self.size or not (log_factor < np.inf).all()):
+                raise ValueError(
+                    "neighbour_factor holds a position past the calibration list, a NaN or a +inf."
+                )
+            kernels.search_adjusted(
+                self._sums, self._weights, self._log_weights, values, self._rank_of, logs, order,
+                neighbours, log_factor, levels, rows, out, start,
+            )  # fmt: skip
+
+        work = merge if factor is None else adjust
+        starts = range(0, tests.size, _CHUNK)
+        workers = min(len(starts), threads or available_cores())
+        if workers <= 1:
+            for start in starts:
+                work(start)
+        else:
+            with ThreadPoolExecutor(workers) as pool:
+                list(pool.map(work, starts))
+
+    def _answers(self, dtype: np.dtype) -> NDArray[np.floating]:
+        """Sorted scores, then infinity, in the output's type, rounded outwards, with the tail's sign."""
+        with np.errstate(over="ignore", under="ignore"):
+            values = np.append(self._scores, np.inf).astype(dtype)
+        short = values < np.append(self._scores, np.inf)
+        values[short] = np.nextafter(values[short], np.array(np.inf, dtype))
+        return values if self.tail == "upper" else -values
+
+
+def weighted_cutoffs(
+    scores: ArrayLike,
+    weights: ArrayLike,
+    test_weights: ArrayLike,
+    coverage: float | Sequence[float],
+    tail: Tail = "upper",
+) -> NDArray[np.floating]:
+    """Cutoffs that a test score respects with the coverage asked for, shape (levels, tests).
+
+    `weights` and `test_weights` are non-negative numbers on one common scale (odds of being missing, say).
+    With `tail="lower"` the test score lies at or *above* the cutoff with that coverage.
+
+    Example:
+        >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1, 9], coverage=0.5)
+        array([[ 2., inf]])
+        >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1], coverage=0.5, tail="lower")
+        array([[2.]])
+    """
+    return WeightedScores(scores, _logs("weights", weights), tail).cutoffs(
+        _logs("test_weights", test_weights), coverage
+    )
+
+
+def as_levels(levels: float | Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
+    """Levels as a one-dimensional array, each strictly between 0 and 1."""
+    wanted = np.atleast_1d(np.asarray(levels, dtype=np.float64))
+    if wanted.ndim != 1 or not ((wanted > 0) & (wanted < 1)).all():
+        raise ValueError(f"coverage must lie strictly between 0 and 1 (0.9 for 90 %); got {levels!r}.")
+    return wanted
+
+
+def available_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _logs(name: str, weights: ArrayLike) -> NDArray[np.float64]:
+    values = np.asarray(weights, dtype=np.float64)
+    if not ((values >= 0) & (values < np.inf)).all():
+        raise ValueError(f"{name} must be non-negative and finite; work with WeightedScores for log-weights.")
+    with np.errstate(divide="ignore"):
+        return np.log(values)
