@@ -1,0 +1,334 @@
+"""A tensor of low tensor-train rank, stored as K small cores (eq. TT-format) and never as a dense array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from corten.lowrank.range_finder import leading_left
+from corten.lowrank.ranks import check_rank, feasible_rank
+
+if TYPE_CHECKING:
+    from corten.lowrank.tangent import Frame
+
+__all__ = ["Array", "TensorTrain"]
+
+Array = npt.NDArray[np.float64]
+CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class TensorTrain:
+    """An immutable tensor x[i1..iK] = T_1[i1] T_2[i2] ... T_K[iK] with cores T_k of shape (r_{k-1}, d_k, r_k).
+
+    Cores are kept as read-only float64 arrays. The ranks may be larger than the tensor needs.
+
+    Example:
+        >>> TensorTrain.random((4, 5, 6), rank=2, seed=0)
+        TensorTrain(shape=(4, 5, 6), rank=(2, 2))
+    """
+
+    cores: tuple[Array, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cores", tuple(frozen(core) for core in self.cores))
+        if not self.cores or any(core.ndim != 3 for core in self.cores):
+            raise ValueError(f"cores: need arrays (r, d, r'), got shapes {[c.shape for c in self.cores]}")
+        ends = [1, *(core.shape[2] for core in self.cores)]
+        starts = [*(core.shape[0] for core in self.cores), 1]
+        if ends != starts:
+            raise ValueError(f"cores: neighbouring ranks differ, got shapes {[c.shape for c in self.cores]}")
+
+    # ---- making one
+
+    @classmethod
+    def from_dense(cls, x: npt.ArrayLike, rank: int | Sequence[int], seed: int = 0) -> TensorTrain:
+        """Nearest-in-practice tensor train of a dense array: Algorithm TT-SVD, within sqrt(K-1) of the best.
+
+        Large unfoldings are sketched (`range_finder`), O(size * rank); float32 input is worked on in float32.
+        """
+        x = np.asarray(x)
+        work = x if x.dtype == np.float32 else x.astype(np.float64)
+        if not np.isfinite(work).all():
+            raise ValueError("x: contains NaN or infinity; fill the missing entries first")
+        bonds = check_rank(x.shape, rank)
+        rng = np.random.default_rng(seed)
+        cores, left = [], 1
+        for d, r in zip(x.shape, bonds):
+            unfolding = work.reshape(left * d, -1)
+            basis = leading_left(unfolding, r, rng)
+            cores.append(basis.reshape(left, d, r))
+            work, left = basis.T @ unfolding, r
+        return cls((*cores, work.reshape(left, x.shape[-1], 1)))
+
+    @classmethod
+    def random(cls, shape: Sequence[int], rank: int | Sequence[int], seed: int = 0) -> TensorTrain:
+        """Gaussian cores, scaled so that an entry has variance one."""
+        ranks = (1, *check_rank(shape, rank), 1)
+        rng = np.random.default_rng(seed)
+        return cls(tuple(rng.standard_normal((a, d, b)) / math.sqrt(b) for a, d, b in zip(ranks, shape, ranks[1:])))
+
+    @classmethod
+    def zeros(cls, shape: Sequence[int], rank: int | Sequence[int] = 1) -> TensorTrain:
+        """The zero tensor, with room for the given rank."""
+        ranks = (1, *check_rank(shape, rank), 1)
+        return cls(tuple(np.zeros((a, d, b)) for a, d, b in zip(ranks, shape, ranks[1:])))
+
+    # ---- what it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the modes."""
+        return tuple(core.shape[1] for core in self.cores)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Ranks of the K-1 bonds."""
+        return tuple(core.shape[2] for core in self.cores[:-1])
+
+    @property
+    def order(self) -> int:
+        """Number of modes, K."""
+        return len(self.cores)
+
+    @property
+    def size(self) -> int:
+        """Number of entries of the dense tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the manifold of this rank: sum_k d_k r_{k-1} r_k - sum_{k<K} r_k^2."""
+        bonds = feasible_rank(self.shape, self.rank)
+        ranks = (1, *bonds, 1)
+        return sum(a * d * b for a, d, b in zip(ranks, self.shape, ranks[1:])) - sum(r * r for r in bonds)
+
+    def __repr__(self) -> str:
+        return f"TensorTrain(shape={self.shape}, rank={self.rank})"
+
+    # ---- entries
+
+    def to_dense(self) -> Array:
+        """The dense array."""
+        return self.slab(0, self.shape[0])
+
+    def slab(self, start: int, stop: int) -> Array:
+        """Dense planes start:stop of the first mode; O(entries asked for * r)."""
+        return interface([self.cores[0][:, start:stop], *self.cores[1:]])[..., 0]
+
+    def at(self, index: Sequence[npt.ArrayLike]) -> Array:
+        """Entries at an index of K integer arrays (broadcast together); O(n K r^2), in chunks."""
+        if len(index) != self.order:
+            raise ValueError(f"index: {len(index)} arrays for {self.order} modes")
+        where = np.broadcast_arrays(*(np.asarray(i, dtype=np.intp) for i in index))
+        values = np.empty(where[0].shape)
+        flat = values.reshape(-1)
+        columns = [i.reshape(-1) for i in where]
+        for part in chunks(flat.size):
+            flat[part] = rows(self.cores, [i[part] for i in columns])[:, 0]
+        return values
+
+    def at_flat(self, flat: npt.ArrayLike) -> Array:
+        """Entries at flat (raveled, C order) indices."""
+        return self.at(np.unravel_index(np.asarray(flat, dtype=np.intp), self.shape))
+
+    # ---- algebra
+
+    def __add__(self, other: TensorTrain) -> TensorTrain:
+        if self.shape != other.shape:
+            raise ValueError(f"cannot add tensor trains of shapes {self.shape} and {other.shape}")
+        if self.order == 1:
+            return TensorTrain((self.cores[0] + other.cores[0],))
+        first = np.concatenate([self.cores[0], other.cores[0]], axis=2)
+        last = np.concatenate([self.cores[-1], other.cores[-1]], axis=0)
+        middle = [corner(a, None, None, b) for a, b in zip(self.cores[1:-1], other.cores[1:-1])]
+        return TensorTrain((first, *middle, last))
+
+    def __neg__(self) -> TensorTrain:
+        return self * -1.0
+
+    def __sub__(self, other: TensorTrain) -> TensorTrain:
+        return self + -other
+
+    def __mul__(self, scalar: float) -> TensorTrain:
+        return TensorTrain((*self.cores[:-1], self.cores[-1] * float(scalar)))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, scalar: float) -> TensorTrain:
+        return TensorTrain((*self.cores[:-1], self.cores[-1] / float(scalar)))
+
+    def inner(self, other: TensorTrain) -> float:
+        """Inner product; O(K d r^3)."""
+        carry = np.ones((1, 1))
+        for a, b in zip(self.cores, other.cores):
+            carry = np.tensordot(a, np.tensordot(carry, b, 1), ([0, 1], [0, 1]))
+        return float(carry[0, 0])
+
+    def norm(self) -> float:
+        """Frobenius norm, from the last core of the left gauge (no cancellation, also for differences)."""
+        return float(np.linalg.norm(self.left_orthogonal().cores[-1]))
+
+    # ---- gauges and ranks
+
+    def left_orthogonal(self) -> TensorTrain:
+        """The same tensor with cores 1..K-1 left-orthogonal; the last carries the norm."""
+        done, carry = [], np.ones((1, 1))
+        for core in self.cores[:-1]:
+            basis, triangle = np.linalg.qr(absorb(carry, core).reshape(-1, core.shape[2]))
+            done.append(basis.reshape(carry.shape[0], core.shape[1], -1))
+            carry = triangle
+        return TensorTrain((*done, absorb(carry, self.cores[-1])))
+
+    def right_orthogonal(self) -> TensorTrain:
+        """The same tensor with cores 2..K right-orthogonal; the first carries the norm."""
+        return self.reversed().left_orthogonal().reversed()
+
+    def gauges(self) -> tuple[TensorTrain, TensorTrain]:
+        """Left and right gauge with the same ranks, reduced to what the shape allows."""
+        right = self.right_orthogonal()
+        left = right.left_orthogonal()
+        return left, right if left.rank == right.rank else left.right_orthogonal()
+
+    def round(self, rank: int | Sequence[int]) -> TensorTrain:
+        """Quasi-optimal tensor train of at most the given ranks, in the left gauge; O(K d r^3), cores only."""
+        bonds = feasible_rank(self.shape, rank)
+        cores = self.right_orthogonal().cores
+        done, current = [], cores[0]
+        for core, most in zip(cores[1:], bonds):
+            left, d, right = current.shape
+            u, s, v = np.linalg.svd(current.reshape(left * d, right), full_matrices=False)
+            done.append(u[:, :most].reshape(left, d, -1))
+            current = absorb(s[:most, None] * v[:most], core)
+        return TensorTrain((*done, current))
+
+    truncate = round
+
+    def grow(self, rank: int | Sequence[int], seed: int = 0, scale: float = 1e-8) -> TensorTrain:
+        """The same tensor with room for larger ranks, the new directions random: a warm start for a richer model.
+
+        The tensor moves by about `scale` times its norm; scale=0 leaves it exactly, with an arbitrary new row space.
+        """
+        bonds = check_rank(self.shape, rank)
+        base = self.left_orthogonal()
+        if any(new < old for new, old in zip(bonds, base.rank)):
+            raise ValueError(f"rank: cannot grow from {base.rank} to {bonds}; use round() to shrink")
+        rng = np.random.default_rng(seed)
+        norm = float(np.linalg.norm(base.cores[-1])) or 1.0
+        ranks = (1, *bonds, 1)
+        cores = []
+        for k, (core, a, b) in enumerate(zip(base.cores, ranks, ranks[1:])):
+            a0, d, b0 = core.shape
+            wide = rng.standard_normal((a, d, b)) / math.sqrt(d * max(a, b))
+            # every way back from the new directions into the old ones is small, so the tensor hardly moves
+            wide[a0:, :, :b0] *= scale * (norm if k == self.order - 1 else 1.0)
+            wide[:a0, :, :b0] = core
+            cores.append(wide)
+        return TensorTrain(tuple(cores))
+
+    def reversed(self) -> TensorTrain:
+        """Axes and ranks in reversed order."""
+        return TensorTrain(tuple(core.transpose(2, 1, 0) for core in self.cores[::-1]))
+
+    def frame(self) -> Frame:
+        """The tangent space here: `Frame.of(self)`."""
+        from corten.lowrank.tangent import Frame
+
+        return Frame.of(self)
+
+    # ---- leverage
+
+    def leverage(self, start: int = 0, stop: int | None = None) -> Array:
+        """Squared norm of every unit tensor projected on the tangent space, for planes start:stop of mode 1.
+
+        u_s^2 = ||P_T(I_s)||^2 = sum_{k<K} (l_{<=k-1} - l_{<=k}) rho_{>=k+1} + l_{<=K-1} (design 3.12), with l and rho
+        squared row norms of left and right interfaces. Sums to `dimension` over all entries.
+        """
+        left, right = (tt.cores for tt in self.gauges())
+        shape = (len(range(*slice(start, stop).indices(self.shape[0]))), *self.shape[1:])
+        total, before = np.zeros(shape), np.ones((1,) * self.order)
+        for k in range(1, self.order):
+            part = interface([left[0][:, start:stop], *left[1:k]])
+            here = np.square(part).sum(axis=-1).reshape(shape[:k] + (1,) * (self.order - k))
+            # one row of the right interface at a time: together they can outweigh the slab
+            rho = sum(np.square(interface([right[k][a : a + 1], *right[k + 1 :]])) for a in range(right[k].shape[0]))
+            total += (before - here) * np.asarray(rho)[..., 0]
+            before = here
+        return total + before
+
+    def leverage_at(self, flat: npt.ArrayLike) -> Array:
+        """`leverage` at flat (raveled, C order) indices; O(n K r^2), in chunks."""
+        where = np.asarray(flat, dtype=np.intp)
+        left, right = (tt.cores for tt in self.gauges())
+        values = np.empty(where.size)
+        for part in chunks(where.size):
+            index = np.unravel_index(where.reshape(-1)[part], self.shape)
+            tails = [np.ones((index[0].size, 1))]
+            for k in range(self.order - 1, 0, -1):
+                tails.append(np.einsum("anb,nb->na", right[k][:, index[k]], tails[-1], optimize=True))
+            head = np.ones((index[0].size, 1))
+            total, before = np.zeros(index[0].size), np.ones(index[0].size)
+            for k in range(self.order - 1):
+                head = np.einsum("na,anb->nb", head, left[k][:, index[k]], optimize=True)
+                here = np.square(head).sum(axis=1)
+                total += (before - here) * np.square(tails[self.order - 1 - k]).sum(axis=1)
+                before = here
+            values[part] = total + before
+        return values.reshape(where.shape)
+
+
+# ---- pieces shared by the files of this folder
+
+
+def frozen(array: npt.ArrayLike) -> Array:
+    """A read-only float64 copy (or the array itself, if it is one already)."""
+    given = np.asarray(array)
+    if given.dtype == np.float64 and not given.flags.writeable and given.flags.c_contiguous:
+        return given
+    kept = np.array(given, dtype=np.float64, order="C")
+    kept.flags.writeable = False
+    return kept
+
+
+def absorb(matrix: Array, core: Array) -> Array:
+    """Multiply a core by a matrix on its left bond."""
+    return (matrix @ core.reshape(core.shape[0], -1)).reshape(matrix.shape[0], core.shape[1], core.shape[2])
+
+
+def corner(a: Array, b: Array | None, c: Array | None, d: Array) -> Array:
+    """The block core [[a, b], [c, d]] along the bonds; None is zero."""
+    block = np.zeros((a.shape[0] + d.shape[0], a.shape[1], a.shape[2] + d.shape[2]))
+    block[: a.shape[0], :, : a.shape[2]] = a
+    block[a.shape[0] :, :, a.shape[2] :] = d
+    if b is not None:
+        block[: a.shape[0], :, a.shape[2] :] = b
+    if c is not None:
+        block[a.shape[0] :, :, : a.shape[2]] = c
+    return block
+
+
+def interface(cores: Sequence[Array]) -> Array:
+    """Dense product of neighbouring cores that begin with bond rank 1: shape (d, ..., d', r)."""
+    dense = cores[0].reshape(-1, cores[0].shape[2])
+    for core in cores[1:]:
+        dense = (dense @ core.reshape(core.shape[0], -1)).reshape(-1, core.shape[2])
+    return dense.reshape(*(core.shape[1] for core in cores), cores[-1].shape[2])
+
+
+def rows(cores: Sequence[Array], index: Sequence[npt.NDArray[np.intp]]) -> Array:
+    """Rows (n, r) of the left interface of some cores at n positions."""
+    head = cores[0][0, index[0]]
+    for core, i in zip(cores[1:], index[1:]):
+        head = np.einsum("na,anb->nb", head, core[:, i], optimize=True)
+    return head
+
+
+def chunks(count: int) -> Iterator[slice]:
+    """Slices that walk through `count` items in bounded pieces."""
+    for start in range(0, count, CHUNK):
+        yield slice(start, min(start + CHUNK, count))
