@@ -1,0 +1,145 @@
+"""How a tensor is cut into boxes, and who neighbours whom inside one.
+
+A tensor is seen as (planes, rows, n): mode 1, the modes between flattened, and the last mode. The cut depends on the shape
+and the neighbourhood only, never on the number of threads, so sums are gathered in the same order on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+__all__ = ["Box", "Layout"]
+
+SLAB_PLANES = 24  # halo planes are evaluated twice: fewer than this costs more than it spreads
+RING_BYTES = 900_000  # the rings of one box should stay within a core's second-level cache
+RINGS = 5
+
+
+@dataclass(frozen=True)
+class Box:
+    """Planes [start, stop) times a run of rows, with the halo they need."""
+
+    start: int
+    stop: int
+    spin_start: int
+    plane_index: np.ndarray
+    plane_level: np.ndarray
+    rows: np.ndarray
+    row_level: np.ndarray
+    table: np.ndarray
+
+    @property
+    def planes(self) -> np.ndarray:
+        """Global indices of the planes that exist, halo included, in the order the kernel meets them."""
+        return self.plane_index[self.plane_index >= 0]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The boxes of a shape under a neighbourhood of offsets, with periodic axes marked."""
+
+    shape: tuple[int, ...]
+    offsets: np.ndarray  # (even number, 2): shift along mode 1 and along the last mode
+    reach: int
+    periodic_last: bool
+    boxes: tuple[Box, ...]
+
+    @property
+    def flat_shape(self) -> tuple[int, int, int]:
+        return flat_shape(self.shape)
+
+    @staticmethod
+    def of(
+        shape: Sequence[int],
+        offsets: np.ndarray,
+        periodic: Sequence[bool],
+        slab: int | None = None,
+        tile: int | None = None,
+    ) -> Layout:
+        """Cut `shape` into boxes; `slab` planes and `tile` mode-2 indices a box, by default what fits the caches."""
+        shape = tuple(int(d) for d in shape)
+        offsets = np.asarray(offsets, dtype=np.int64).reshape(-1, len(shape))
+        planes, rows, n = flat_shape(shape)
+        radius = int(np.abs(offsets[:, 0]).max(initial=0))
+        if slab is None:
+            slab = -(-planes // max(1, planes // SLAB_PLANES))
+        if tile is None:
+            tile = _tile_for(shape, offsets, radius)
+        middle = shape[1:-1]
+        boxes = []
+        for start in range(0, planes, slab):
+            stop = min(start + slab, planes)
+            index, level = _halo(start, stop, planes, radius, bool(periodic[0]))
+            spin_start = int(np.argmax(index >= 0))
+            for first in range(0, middle[0] if middle else 1, tile if middle else 1):
+                last = min(first + tile, middle[0]) if middle else 1
+                local, row_level, table = _rows(middle, first, last, offsets[:, 1:-1], periodic[1:-1])
+                boxes.append(Box(start, stop, spin_start, index, level, local, row_level, table))
+        pairs = offsets[:, [0, -1]]
+        if len(pairs) % 2:  # neighbours are summed in pairs; an odd one out is paired with the row of zeros
+            pairs = np.vstack([pairs, np.zeros((1, 2), np.int64)])
+            boxes = [
+                Box(b.start, b.stop, b.spin_start, b.plane_index, b.plane_level, b.rows, b.row_level,
+                    np.vstack([b.table, np.full((1, len(b.rows)), len(b.rows))]))
+                for b in boxes
+            ]  # fmt: skip
+        reach = int(np.abs(offsets[:, -1]).max(initial=0))
+        return Layout(shape, np.ascontiguousarray(pairs), reach, bool(periodic[-1]), tuple(boxes))
+
+
+def flat_shape(shape: Sequence[int]) -> tuple[int, int, int]:
+    """(planes, rows, n) of a shape of two or more modes."""
+    return int(shape[0]), int(prod(shape[1:-1])), int(shape[-1])
+
+
+def _tile_for(shape: tuple[int, ...], offsets: np.ndarray, radius: int) -> int:
+    """Mode-2 indices a box may hold so that its rings stay in cache; halos make very thin tiles wasteful."""
+    if len(shape) == 2:
+        return 1
+    inner = prod(shape[2:])
+    halo = 4 * int(np.abs(offsets[:, 1]).max(initial=0))
+    fits = RING_BYTES // (4 * inner * RINGS * (2 * radius + 1)) - halo
+    fits = max(fits, 2 * halo, 8)
+    return shape[1] if fits >= shape[1] else -(-shape[1] // -(-shape[1] // fits))
+
+
+def _halo(start: int, stop: int, length: int, radius: int, periodic: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Positions start - 2R .. stop + 2R of an axis (-1 where there is none) and how much of each is needed."""
+    positions = np.arange(start - 2 * radius, stop + 2 * radius)
+    distance = np.maximum(np.maximum(start - positions, positions - (stop - 1)), 0)
+    level = np.where(distance == 0, 0, np.where(distance <= radius, 1, 2)).astype(np.int8)
+    inside = (positions >= 0) & (positions < length)
+    index = positions % length if periodic else np.where(inside, positions, -1)
+    return index.astype(np.int64), level
+
+
+def _rows(
+    middle: tuple[int, ...], first: int, last: int, shifts: np.ndarray, periodic: Sequence[bool]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Local rows of a tile, their levels, and the local row of each neighbour (the row after the last if there is none)."""
+    if not middle:
+        return np.zeros(1, np.int64), np.zeros(1, np.int8), np.zeros((len(shifts), 1), np.int64)
+    whole = first == 0 and last == middle[0]
+    radius = 0 if whole else int(np.abs(shifts[:, 0]).max(initial=0))
+    index, level = _halo(first, last, middle[0], radius, bool(periodic[0]))
+    local_shape = (len(index), *middle[1:])
+    count = prod(local_shape)
+    where = np.indices(local_shape).reshape(len(middle), count)
+    inner = where[1:]
+    flat = np.ravel_multi_index((np.maximum(index[where[0]], 0), *inner), middle)
+    rows = np.where(index[where[0]] < 0, -1, flat)
+    table = np.empty((len(shifts), count), np.int64)
+    for o, shift in enumerate(shifts):
+        moved = where + shift[:, None]
+        ok = np.ones(count, bool)
+        for axis, length in enumerate(local_shape):
+            if periodic[axis] and (axis > 0 or whole):
+                moved[axis] %= length
+            else:
+                ok &= (moved[axis] >= 0) & (moved[axis] < length)
+        table[o] = np.where(ok, np.ravel_multi_index(tuple(np.where(ok, moved, 0)), local_shape), count)
+    return rows.astype(np.int64), level[where[0]], table

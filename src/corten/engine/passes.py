@@ -1,0 +1,205 @@
+"""Passes over the mask: everything expensive in the missingness model is one of these.
+
+(spins, cores, coupling, link, train share)  ->  (loss, contractions of the gradient with the cores' frame)
+
+What leaves a box is as large as the cores, and that is all that ever travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from corten.engine import kernels
+from corten.engine.layout import Box, Layout
+from corten.engine.threads import in_order
+
+__all__ = ["FrameLike", "MaskPass", "Model"]
+
+EMPTY = np.zeros((0, 0, 0), np.int8)
+
+
+class FrameLike(Protocol):
+    """A tensor train in both orthogonal gauges: left (U_1 .. U_{K-1}, S) and right (S, V_2 .. V_K)."""
+
+    @property
+    def left(self) -> tuple[np.ndarray, ...]: ...
+    @property
+    def right(self) -> tuple[np.ndarray, ...]: ...
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a kernel needs to know of the missingness model."""
+
+    coupling_kind: int
+    terms: np.ndarray
+    link_kind: int
+    offsets: np.ndarray
+    periodic: tuple[bool, ...]
+
+
+@dataclass
+class MaskPass:
+    """Passes over one mask of spins (int8, the tensor's shape; a memory map will do).
+
+    Spins: +-1 in the likelihood, +-2 held out (seen by neighbours, no term of its own), 0 outside the domain.
+    """
+
+    spins: np.ndarray
+    model: Model
+    train_share: float = 1.0
+    threads: int | None = None
+    slab: int | None = None
+    tile: int | None = None
+    passes: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.spins.dtype != np.int8:
+            raise TypeError(f"spins must be int8, got {self.spins.dtype}")
+        if not 0 < self.train_share <= 0.9999 and self.train_share != 1.0:
+            raise ValueError(f"train_share must be in (0, 0.9999] or 1, got {self.train_share}")
+        offsets = self.model.offsets if self.model.coupling_kind else np.zeros((0, self.spins.ndim), np.int64)
+        self.layout = Layout.of(self.spins.shape, offsets, self.model.periodic, self.slab, self.tile)
+        self._flat = self.spins.reshape(self.layout.flat_shape)
+        self._constant: float | None = None
+
+    def loss_and_contractions(
+        self, frame: FrameLike, soft: SoftSpins | None = None
+    ) -> tuple[float, list[np.ndarray]]:
+        """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
+        self.passes += 1
+        cores = _pack(frame.left)
+        right = _pack(frame.right)
+        base = soft.cores if soft is not None else cores
+        tau = soft.values.reshape(self.layout.flat_shape) if soft is not None else EMPTY
+        q = np.float32(self.train_share)
+        model, layout = self.model, self.layout
+        terms = np.ascontiguousarray(model.terms, np.float64).reshape(-1, 3)
+
+        def one(box: Box) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+            first = np.zeros(cores[0].shape)
+            middle = np.zeros(cores[1].shape)
+            last = np.zeros(cores[2].shape)
+            loss = kernels.likelihood_box(
+                self._planes(self._flat, box), self._planes(tau, box) if soft is not None else EMPTY,
+                box.spin_start, box.plane_index, box.plane_level, box.rows, box.row_level,
+                layout.offsets, box.table, layout.reach, layout.periodic_last,
+                *cores, right[1], right[2], *base, model.coupling_kind, terms, model.link_kind, q, first, middle, last,
+            )  # fmt: skip
+            return loss, first, middle, last
+
+        total = 0.0
+        sums: list[np.ndarray] | None = None
+        for loss, *parts in in_order(one, layout.boxes, self.threads):
+            total += loss
+            if sums is None:
+                sums = parts
+            else:
+                for have, part in zip(sums, parts):
+                    have += part
+        assert sums is not None
+        return total + self._observed_constant(), _unpack(sums, frame)
+
+    def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
+        """eta of every entry as one float32 array, with neighbours read from these spins."""
+        out = np.empty(self.spins.shape, np.float32)
+        for start, stop, part in self.log_odds_slabs(cores):
+            out[start:stop] = part
+        return out
+
+    def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
+        """eta slab by slab: (start, stop, planes start:stop). One pass."""
+        self.passes += 1
+        packed = _pack(tuple(cores))
+        model, layout = self.model, self.layout
+        terms = np.ascontiguousarray(model.terms, np.float64).reshape(-1, 3)
+        slabs: dict[int, list[Box]] = {}
+        for box in layout.boxes:
+            slabs.setdefault(box.start, []).append(box)
+
+        def one(boxes: list[Box]) -> tuple[int, int, np.ndarray]:
+            start, stop = boxes[0].start, boxes[0].stop
+            out = np.empty((stop - start, *layout.flat_shape[1:]), np.float32)
+            for box in boxes:
+                kernels.field_box(
+                    self._planes(self._flat, box), box.spin_start, box.plane_index, box.plane_level, box.rows,
+                    box.row_level, layout.offsets, box.table, layout.reach, layout.periodic_last,
+                    *packed, model.coupling_kind, terms, model.link_kind, out,
+                )  # fmt: skip
+            return start, stop, out.reshape((stop - start, *layout.shape[1:]))
+
+        yield from in_order(one, list(slabs.values()), self.threads)
+
+    def soft_spins(self, frame: FrameLike) -> SoftSpins:
+        """Expected spins of the entries not in training, given a first fit: tanh((eta + log(1 - q)) / 2), in 1/127.
+
+        An entry that is -1 in the training mask may well be observed: E[W | W_tr = -1] = 2 (1-q) p / (1 - q p) - 1.
+        """
+        shift = np.float32(np.log1p(-self.train_share))
+        values = np.empty(self.spins.shape, np.int8)
+        for start, stop, eta in self.log_odds_slabs(frame.left):
+            values[start:stop] = np.rint(127 * np.tanh((eta + shift) * np.float32(0.5))).astype(np.int8)
+        return SoftSpins(values, _pack(frame.left))
+
+    def _planes(self, flat: np.ndarray, box: Box) -> np.ndarray:
+        planes = box.planes
+        if planes[-1] - planes[0] + 1 == len(planes):
+            return np.asarray(flat[planes[0] : planes[-1] + 1])
+        return np.ascontiguousarray(flat[planes])
+
+    def _observed_constant(self) -> float:
+        """-log q for every training term: constant in the parameter, kept so that the loss is the paper's."""
+        if self.train_share == 1.0:
+            return 0.0
+        if self._constant is None:
+            count = sum(int(np.count_nonzero(np.asarray(plane) == 1)) for plane in self._flat)
+            self._constant = -count * float(np.log(self.train_share))
+        return self._constant
+
+
+@dataclass(frozen=True)
+class SoftSpins:
+    """Expected spins (int8, in 1/127) and the cores they were computed from."""
+
+    values: np.ndarray
+    cores: tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _pack(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cores as (first, middle, last) in float32: middle cores multiplied out, the last bond padded to a multiple of four."""
+    first, last = cores[0][0], cores[-1][..., 0]
+    bond = last.shape[0]
+    if len(cores) == 2:
+        middle = np.eye(bond)[:, None, :]
+    else:
+        middle = cores[1]
+        for core in cores[2:-1]:
+            middle = np.tensordot(middle, core, 1)
+        middle = middle.reshape(first.shape[1], -1, bond)
+    pad = -bond % 4
+    return (
+        np.ascontiguousarray(first, np.float32),
+        np.ascontiguousarray(np.pad(middle, ((0, 0), (0, 0), (0, pad))), np.float32),
+        np.ascontiguousarray(np.pad(last, ((0, pad), (0, 0))), np.float32),
+    )
+
+
+def _unpack(sums: Sequence[np.ndarray], frame: FrameLike) -> list[np.ndarray]:
+    """Contractions D_k of every core from those of (first, middle, last)."""
+    first, middle, last = sums
+    left, right = frame.left, frame.right
+    order, bond = len(left), left[-1].shape[0]
+    out = [first[None]]
+    for k in range(1, order - 1):
+        part = middle[..., :bond].reshape(middle.shape[0], *(c.shape[1] for c in left[1:-1]), bond)
+        for core in left[1:k]:
+            part = np.tensordot(core, part, ((0, 1), (0, 1)))
+        for core in reversed(right[k + 1 : -1]):
+            part = np.tensordot(part, core, ((-2, -1), (1, 2)))
+        out.append(part)
+    out.append(last[:bond, :, None])
+    return out

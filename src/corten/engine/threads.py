@@ -1,0 +1,51 @@
+"""Who runs the boxes: a pool of threads over kernels that release the interpreter's lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import TypeVar
+
+__all__ = ["default_threads", "in_order"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def default_threads() -> int:
+    """Threads to use where nobody said: CORTEN_THREADS, or the cores this process may run on."""
+    asked = os.environ.get("CORTEN_THREADS", "")
+    if asked:
+        if not asked.isdigit() or int(asked) < 1:
+            raise ValueError(f"CORTEN_THREADS is {asked!r}; give a whole number of at least 1")
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="corten")
+
+
+def in_order(
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None
+) -> Iterator[Result]:
+    """Results of `work` in the order of `items`, a few ahead of the reader, so that memory stays bounded."""
+    threads = threads or default_threads()
+    if threads == 1:
+        yield from map(work, items)
+        return
+    pool = _pool(threads)
+    waiting: list[Future[Result]] = []
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > 2 * threads:
+                yield waiting.pop(0).result()
+        while waiting:
+            yield waiting.pop(0).result()
+    finally:
+        for future in waiting:
+            future.cancel()
