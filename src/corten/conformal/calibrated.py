@@ -1,0 +1,133 @@
+"""A calibrated score: answers cutoffs and intervals for any entries and any coverage, without sorting again.
+
+Whoever asks need not know what stands behind: `CutoffSource` is the seam. `Calibrated` keeps one sorted
+list of scores; a version with one list per fold may stand in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from corten.conformal.diagnostics import effective_sample_size, largest_share
+from corten.conformal.quantile import NeighbourFactor, Tail, WeightedScores, as_levels, rounded_up
+from corten.conformal.scores import Score, as_score
+from corten.conformal.weights import Weights
+
+__all__ = ["Calibrated", "CutoffSource", "Cutoffs"]
+
+Entries = NDArray[np.intp]
+_CHUNK = 1 << 20
+
+
+class Cutoffs(NamedTuple):
+    """Cutoffs of both tails, each (levels, entries), or None for a tail that the score does not use."""
+
+    lower: NDArray[np.floating] | None
+    upper: NDArray[np.floating] | None
+
+
+@runtime_checkable
+class CutoffSource(Protocol):
+    """What a calibrated object must answer, however many lists of scores it keeps."""
+
+    def cutoffs(self, entries: Entries, coverage: float | Sequence[float]) -> Cutoffs: ...
+
+
+class Calibrated:
+    """One list of calibration scores with its weights, sorted once.
+
+    `scores` belong to the flat `entries`, in the same order as any neighbour positions of `weights`.
+
+    Example:
+        >>> from corten.conformal.weights import UniformWeights
+        >>> calibrated = Calibrated("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
+        >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper
+        array([[8., 8.]])
+        >>> calibrated.intervals(np.array([20]), estimate=[100.0], scale=[0.5], coverage=0.8)
+        (array([[96.]]), array([[104.]]))
+    """
+
+    def __init__(self, score: str | Score, scores: ArrayLike, entries: Entries, weights: Weights) -> None:
+        self.score = as_score(score)
+        self.weights = weights
+        self.entries = np.asarray(entries)
+        logs = weights.log_weight(self.entries)
+        tails = self.score.tails(0.5)
+        self._lists: dict[Tail, WeightedScores] = {}
+        if tails.lower is not None:
+            self._lists["lower"] = WeightedScores(scores, logs, "lower")
+        if tails.upper is not None:
+            self._lists["upper"] = WeightedScores(scores, logs, "upper")
+        self._log_weights = np.asarray(logs, dtype=np.float64)
+
+    def cutoffs(
+        self, entries: Entries, coverage: float | Sequence[float], dtype: DTypeLike = np.float64
+    ) -> Cutoffs:
+        """Cutoffs of the tails the score needs; float32 cutoffs are rounded outwards."""
+        levels = as_levels(coverage)
+        flat = np.asarray(entries).ravel()
+        whole: dict[Tail, NDArray[np.floating]] = {
+            tail: np.empty((levels.size, flat.size), dtype) for tail in self._lists
+        }
+        for part, piece in self._pieces(flat, levels, dtype):
+            for tail, values in piece.items():
+                whole[tail][:, part] = values
+        return Cutoffs(whole.get("lower"), whole.get("upper"))
+
+    def intervals(
+        self,
+        entries: Entries,
+        estimate: ArrayLike,
+        scale: ArrayLike,
+        coverage: float | Sequence[float],
+        dtype: DTypeLike = np.float64,
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """Lower and upper ends, (levels, entries), rounded outwards; one estimate and scale per entry."""
+        levels = as_levels(coverage)
+        flat = np.asarray(entries).ravel()
+        middle = np.broadcast_to(np.asarray(estimate), flat.shape)
+        unit = np.broadcast_to(np.asarray(scale), flat.shape)
+        lower = np.empty((levels.size, flat.size), dtype)
+        upper = np.empty((levels.size, flat.size), dtype)
+        for part, piece in self._pieces(flat, levels, np.float64):
+            low, high = self.score.invert(middle[part], unit[part], piece.get("lower"), piece.get("upper"))
+            lower[:, part] = -rounded_up(-low, dtype)
+            upper[:, part] = rounded_up(high, dtype)
+        return lower, upper
+
+    def effective_sample_size(self) -> float:
+        """How many equally weighted calibration entries stand behind the cutoffs."""
+        return effective_sample_size(self._log_weights)
+
+    def largest_share(self) -> float:
+        """The share of the calibration weight that the heaviest entry holds."""
+        return largest_share(self._log_weights)
+
+    def _pieces(
+        self, flat: Entries, levels: NDArray[np.float64], dtype: DTypeLike
+    ) -> Iterator[tuple[slice, dict[Tail, NDArray[np.floating]]]]:
+        """Cutoffs, a chunk of entries at a time: neighbour tables of all entries never exist at once."""
+        wanted: dict[Tail, list[float]] = {tail: [] for tail in self._lists}
+        for level in levels.tolist():
+            tails = self.score.tails(level)
+            for tail in wanted:
+                needed = tails.lower if tail == "lower" else tails.upper
+                if needed is None:
+                    raise ValueError(f"score {self.score.name!r} must use the same tails at every coverage.")
+                wanted[tail].append(needed)
+        for start in range(0, flat.size, _CHUNK):
+            part = slice(start, min(start + _CHUNK, flat.size))
+            logs = self.weights.log_weight(flat[part])
+            factor: NeighbourFactor | None = self.weights.neighbour_factor(flat[part])
+            shape = (levels.size, part.stop - part.start)
+            yield (
+                part,
+                {
+                    tail: scores.cutoffs(logs, wanted[tail], factor, out=np.empty(shape, dtype))
+                    for tail, scores in self._lists.items()
+                },
+            )

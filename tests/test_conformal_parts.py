@@ -1,0 +1,229 @@
+"""Scores and their inverses, scales, weights, diagnostics, and the object that joins them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from corten.conformal import (
+    Absolute,
+    Calibrated,
+    CutoffSource,
+    ExactIsingWeights,
+    LeverageScale,
+    NeighbourFactor,
+    Normalized,
+    OddsWeights,
+    Scale,
+    Score,
+    Signed,
+    UniformWeights,
+    UnitScale,
+    WeightedScores,
+    Weights,
+    as_score,
+    effective_sample_size,
+    highest_finite_coverage,
+    infinite_share,
+    largest_share,
+    weight_gap,
+)
+from corten.conformal import calibrated as calibrated_module
+
+
+@pytest.mark.parametrize("name", ["absolute", "signed", "normalized"])
+def test_score_and_inverse_undo_each_other(name):
+    """x lies in the interval exactly when its score lies between the cutoffs."""
+    rng = np.random.default_rng(0)
+    score = as_score(name)
+    assert isinstance(score, Score) and score.name == name
+    truth, estimate, scale = rng.normal(size=500), rng.normal(size=500), rng.uniform(0.5, 3, 500)
+    low, high = -rng.exponential(size=500), rng.exponential(size=500)
+    s = score.score(truth, estimate, scale)
+    tails = score.tails(0.9)
+    lower, upper = score.invert(estimate, scale, low if tails.lower else None, high)
+    expected = (s <= high) & ((s >= low) if tails.lower else True)
+    np.testing.assert_array_equal((lower <= truth) & (truth <= upper), expected)
+    ends = score.score(upper, estimate, scale)
+    np.testing.assert_allclose(ends, high, rtol=1e-12, atol=1e-12)
+
+
+def test_infinite_cutoffs_stay_infinite():
+    low, high = Signed().invert(np.ones(2), np.ones(2), np.array([-np.inf, 0.0]), np.array([1.0, np.inf]))
+    assert low.tolist() == [-np.inf, 1.0] and high.tolist() == [2.0, np.inf]
+    low, high = Absolute().invert(np.ones(1), np.ones(1), None, np.array([np.inf]))
+    assert low.tolist() == [-np.inf] and high.tolist() == [np.inf]
+
+
+def test_two_sided_levels_split_the_miss_between_the_tails():
+    assert Signed().tails(0.9) == (pytest.approx(0.95), pytest.approx(0.95))
+    n = 999
+    residuals = np.random.default_rng(1).permutation(n) - 499.0
+    one = Calibrated("signed", residuals, np.arange(n), UniformWeights())
+    lower, upper = one.intervals(np.array([0]), [0.0], [1.0], 0.9)
+    assert (lower.item(), upper.item()) == (-450.0, 450.0)
+
+
+def test_names_and_objects():
+    mine = Absolute()
+    assert as_score(mine) is mine
+    assert Normalized().needs_leverage and not Absolute().needs_leverage
+    with pytest.raises(ValueError, match="score must be one of"):
+        as_score("relative")
+    with pytest.raises(TypeError, match="invert"):
+        as_score(3)
+    with pytest.raises(TypeError, match="score must be"):
+        as_score(Absolute)
+    with pytest.raises(ValueError, match="lower cutoff"):
+        Signed().invert(np.ones(1), np.ones(1), None, np.ones(1))
+
+
+def test_scales():
+    assert isinstance(UnitScale(), Scale) and isinstance(LeverageScale(np.ones(3)), Scale)
+    with pytest.raises(ValueError, match="leverage"):
+        LeverageScale(np.array([1.0, np.nan]))
+    with pytest.raises(ValueError, match="zero"):
+        LeverageScale(np.array([0.0, 0.0, 1.0]))
+
+
+def test_weights_from_array_and_from_function_agree():
+    logs = np.random.default_rng(2).normal(size=(3, 4))
+    entries = np.array([0, 11, 5])
+    by_array, by_function = OddsWeights(logs), OddsWeights(lambda flat: logs.ravel()[flat])
+    np.testing.assert_array_equal(by_array.log_weight(entries), by_function.log_weight(entries))
+    assert isinstance(by_array, Weights) and by_array.neighbour_factor(entries) is None
+
+
+def ring(size):
+    return lambda flat: np.stack([(flat - 1) % size, (flat + 1) % size], axis=1)
+
+
+def exact_ring(rng, size=60, strength=0.7):
+    """Calibrated object on a ring, and everything needed to rebuild its weights by hand."""
+    parameter = rng.normal(size=size)
+    spins = np.where(rng.random(size) < 0.6, 1.0, -1.0)
+
+    def log_weights(w):
+        around = parameter[ring(size)(np.arange(size))] * w[ring(size)(np.arange(size))]
+        return -(2 * strength * parameter * around.sum(axis=1) + parameter)
+
+    calibration = rng.permutation(np.flatnonzero(spins > 0))[:25]
+    test = np.flatnonzero(spins < 0)
+    weights = ExactIsingWeights(
+        log_weights(spins),
+        shape=(size,),
+        calibration=calibration,
+        neighbours=ring(size),
+        pair=lambda a, b: strength * parameter[a] * parameter[b],
+    )
+    return weights, log_weights, spins, calibration, test
+
+
+def test_exact_weights_equal_those_rebuilt_with_the_test_entry_observed(monkeypatch):
+    rng = np.random.default_rng(3)
+    weights, log_weights, spins, calibration, test = exact_ring(rng)
+    scores = rng.exponential(size=calibration.size)
+    levels = [0.5, 0.8, 0.9]
+    expected = np.empty((3, test.size))
+    for t, s in enumerate(test):
+        observed = spins.copy()
+        observed[s] = 1.0
+        logs = log_weights(observed)
+        expected[:, t] = WeightedScores(scores, logs[calibration]).cutoffs(logs[[s]], levels)[:, 0]
+    whole = Calibrated("absolute", scores, calibration, weights)
+    assert isinstance(whole, CutoffSource)
+    np.testing.assert_array_equal(whole.cutoffs(test, levels).upper, expected)
+    assert whole.cutoffs(test, levels).lower is None
+    monkeypatch.setattr(calibrated_module, "_CHUNK", 4)
+    np.testing.assert_array_equal(whole.cutoffs(test, levels).upper, expected)
+    single = whole.intervals(test, rng.normal(size=test.size), np.ones(test.size), levels, dtype=np.float32)
+    assert single[0].dtype == np.float32 and single[0].shape == (3, test.size)
+
+
+def test_intervals_in_single_precision_contain_those_in_double():
+    rng = np.random.default_rng(4)
+    one = Calibrated("signed", rng.normal(size=200), np.arange(200), UniformWeights())
+    estimate, scale = rng.normal(size=50), rng.uniform(0.1, 2, 50)
+    low, high = one.intervals(np.arange(50), estimate, scale, [0.5, 0.9])
+    low32, high32 = one.intervals(np.arange(50), estimate, scale, [0.5, 0.9], dtype=np.float32)
+    assert (low32 <= low).all() and (high32 >= high).all()
+    np.testing.assert_allclose(low32, low, rtol=1e-6)
+
+
+def test_effective_sample_size_and_largest_share():
+    logs = np.log([1.0, 2.0, 3.0])
+    assert effective_sample_size(logs) == pytest.approx(36 / 14)
+    assert effective_sample_size(logs + 5000) == pytest.approx(36 / 14)
+    assert largest_share(logs - 5000) == pytest.approx(0.5)
+    assert effective_sample_size([]) == 0.0 and effective_sample_size([-np.inf]) == 0.0
+
+
+@pytest.mark.parametrize("adjusted", [False, True])
+def test_highest_finite_coverage_is_where_cutoffs_become_infinite(adjusted):
+    rng = np.random.default_rng(5)
+    lists = WeightedScores(rng.normal(size=40), 3 * rng.normal(size=40))
+    tests = 3 * rng.normal(size=80) + 2
+    factor = None
+    if adjusted:
+        places = np.stack([rng.permutation(40)[:4] for _ in tests])
+        factor = NeighbourFactor(places, 30 * rng.normal(size=(80, 4)))
+    highest = highest_finite_coverage(lists, tests, factor)
+    for t in range(80):
+        one = None if factor is None else NeighbourFactor(factor.neighbours[[t]], factor.log_factor[[t]])
+        if 1e-6 < highest[t] < 1 - 1e-6:
+            below, above = highest[t] * (1 - 1e-9), min(highest[t] * (1 + 1e-9), 1 - 1e-12)
+            assert np.isfinite(lists.cutoffs(tests[[t]], below, one)).all()
+            assert np.isinf(lists.cutoffs(tests[[t]], above, one)).all()
+    expected = np.isinf(lists.cutoffs(tests, 0.9, factor)).mean()
+    assert infinite_share(lists, tests, 0.9, factor) == pytest.approx(expected)
+    assert 0 < expected < 1
+
+
+def test_highest_finite_coverage_survives_a_dominating_neighbour():
+    lists = WeightedScores([1.0, 2.0], [0.0, 80.0])
+    factor = NeighbourFactor(np.array([[1], [1]]), np.array([[-80.0], [-np.inf]]))
+    np.testing.assert_allclose(highest_finite_coverage(lists, [0.0, 0.0], factor), [2 / 3, 1 / 2])
+
+
+def distance(scores, logs_a, logs_b, log_test):
+    """Largest distance between two weighted score distributions, each with the test mass at infinity."""
+    order = np.argsort(scores)
+    cumulative = []
+    for logs in (logs_a, logs_b):
+        w = np.exp(np.append(logs[order], log_test))
+        cumulative.append(np.cumsum(w)[:-1] / w.sum())
+    return np.abs(cumulative[0] - cumulative[1]).max()
+
+
+def test_weight_gap_bounds_the_distance_of_the_distributions():
+    rng = np.random.default_rng(6)
+    tightest = 0.0
+    for _ in range(300):
+        n = int(rng.integers(2, 12))
+        scores, logs = rng.normal(size=n), 2 * rng.normal(size=n)
+        places = rng.permutation(n)[: int(rng.integers(1, 3))]
+        factor = NeighbourFactor(places[None, :], 3 * rng.normal(size=(1, places.size)))
+        test = np.array([2 * rng.normal()])
+        moved = logs.copy()
+        moved[places] += factor.log_factor[0]
+        gap = weight_gap(WeightedScores(scores, logs), test, factor).item()
+        apart = distance(scores, logs, moved, test[0])
+        assert apart <= gap + 1e-12
+        tightest = max(tightest, apart / gap)
+    assert tightest > 0.8, "a bound that is never near says nothing"
+
+
+def test_the_bound_as_printed_would_be_false():
+    """Proposition approx-weight-error needs the maximum of g: two neighbours of opposite sign show it."""
+    coupling = np.array([-1.5, 1.5])
+    approximate = np.array([-10.0, 6.0])
+    exact = approximate - 4 * coupling
+    scores, log_test = np.array([1.0, 2.0]), 3.0
+    weights = np.exp(np.append(exact, log_test))
+    share = weights[:2].sum() / weights.sum()
+    apart = distance(scores, approximate, exact, log_test)
+    factor = NeighbourFactor(np.array([[0, 1]]), -4 * coupling[None, :])
+    ours = weight_gap(WeightedScores(scores, approximate), [log_test], factor).item()
+    assert apart > 3 * max(1.0, np.exp(4 * coupling.min()) - 1) * share
+    assert apart <= 3 * max(1.0, np.exp(4 * coupling.max()) - 1) * share
+    assert apart <= ours <= 1.0
