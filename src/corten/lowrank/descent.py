@@ -1,7 +1,7 @@
 """Riemannian descent: walk down a smooth objective on a manifold of low-rank tensors, and say why it stopped.
 
-Knows no Ising model and no data: an objective is any function point -> (value, gradient), the gradient a tangent
-vector with `inner`, `norm`, `+`, `*`, `retract`, `transport` and `frame` (`Tangent`, `TuckerTangent`).
+Knows no Ising model and no data: an objective is any function point -> (value, gradient), the gradient a
+tangent vector with inner, norm, +, *, retract, transport and frame (`Tangent`, `TuckerTangent`).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def descend(
 ) -> Descent:
     """Minimise an objective from a start (Algorithm RGrad, with a choice of step rules).
 
-    step: `BarzilaiBorwein()` unless told otherwise; stop: small gradient, no more improvement, or 500 iterations;
-    callback: called after every iteration with the `Progress`; returning True stops the descent.
+    step: `BarzilaiBorwein()` unless told otherwise; stop: by default a small gradient, no more improvement or
+    500 iterations; callback: called after every iteration with the `Progress`; returning True stops.
 
     Example:
         >>> from corten.lowrank import Frame, TensorTrain, descend

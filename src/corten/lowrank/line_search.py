@@ -1,8 +1,8 @@
 """Step rules: how far to walk along a direction. They know an objective and a tangent vector, no data.
 
-A rule is a frozen choice of constants; `rule.begin()` starts a search that remembers what the rule needs between
-iterations. `search.advance(evaluate, here)` gives the next `Iterate`, or None where no step is acceptable. One
-evaluation gives value and gradient together, so a trial that is accepted costs nothing more.
+A rule is a frozen choice of constants; `rule.begin()` starts a search that remembers what the rule needs
+between iterations. `search.advance(evaluate, here)` gives the next `Iterate`, or None where no step will do.
+One evaluation gives value and gradient together, so a trial that is accepted costs nothing more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Evaluate = Callable[[Any], tuple[float, Any]]
 
 @dataclass(frozen=True)
 class Iterate:
-    """A point with its objective value and Riemannian gradient, and the move (step, length) that led there."""
+    """A point with its value and Riemannian gradient, and the move (step, length) that led there."""
 
     point: Any
     value: float
@@ -76,8 +76,8 @@ class BarzilaiBorwein:
     """Steps from the curvature seen along the last move, with a non-monotone Armijo safeguard: the default.
 
     The long step <s,s>/<s,y> is taken unless the short one <s,y>/<y,y> is less than `balance` of it; then the
-    smallest of the last `memory` short ones. A step passes if it improves on the worst of the last `memory` values.
-    first_step: the very first trial (about one over the curvature); None moves the point by a tenth of its norm.
+    smallest of the last `memory` short ones. A step passes if it improves on the worst of the last `memory`
+    values. first_step: the very first trial, about one over the curvature; None moves a tenth of the norm.
     noise: relative rounding error of the objective (about 1e-7 for float32 sums).
     """
 
@@ -97,7 +97,7 @@ class BarzilaiBorwein:
 class ConjugateGradient:
     """Polak-Ribiere+ directions carried by transport, restarted when they stop descending; Armijo steps.
 
-    The first trial of an iteration is one over the curvature seen along the last move, often its only evaluation.
+    The first trial of an iteration is one over the curvature seen along the last move; mostly it is accepted.
     """
 
     first_step: float | None = None
@@ -115,8 +115,8 @@ class _FixedSearch:
         self.rule = rule
 
     def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        rule = self.rule
-        return _backtrack(evaluate, -here.gradient, rule.step, math.inf, 0.0, 0.0, rule.max_halvings, False)
+        accept = _Accept(reference=math.inf, slope=0.0, alpha=0.0, halvings=self.rule.max_halvings)
+        return accept.search(evaluate, here, -here.gradient, self.rule.step)
 
 
 class _ArmijoSearch:
@@ -124,11 +124,9 @@ class _ArmijoSearch:
         self.rule = rule
 
     def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        rule, slope = self.rule, -(here.gradient.norm() ** 2)
-        reference = here.value + rule.noise * abs(here.value)
-        return _backtrack(
-            evaluate, -here.gradient, rule.first_step, reference, rule.alpha, slope, rule.max_halvings, False
-        )
+        reference = here.value + self.rule.noise * abs(here.value)
+        accept = _Accept(reference, -(here.gradient.norm() ** 2), self.rule.alpha, self.rule.max_halvings)
+        return accept.search(evaluate, here, -here.gradient, self.rule.first_step)
 
 
 class _BarzilaiBorweinSearch:
@@ -139,13 +137,13 @@ class _BarzilaiBorweinSearch:
         self.last: Iterate | None = None
 
     def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        rule, slope = self.rule, -(here.gradient.norm() ** 2)
         self.values.append(here.value)
         worst = max(self.values)
         step = self._trial(here)
         self.last = here
-        reference = worst + rule.noise * abs(worst)
-        return _backtrack(evaluate, -here.gradient, step, reference, rule.alpha, slope, rule.max_halvings, True)
+        reference, slope = worst + self.rule.noise * abs(worst), -(here.gradient.norm() ** 2)
+        accept = _Accept(reference, slope, self.rule.alpha, self.rule.max_halvings, interpolate=True)
+        return accept.search(evaluate, here, -here.gradient, step)
 
     def _trial(self, here: Iterate) -> float:
         if self.last is None or here.step is None:
@@ -157,7 +155,7 @@ class _BarzilaiBorweinSearch:
         s_y = -here.step * carried.inner(change)
         y_y = change.inner(change)
         if s_y <= 1e-12 * math.sqrt(s_s * y_y):
-            return 2.0 * here.step  # no upward curvature along the last move: be bolder, the safeguard watches
+            return 2.0 * here.step  # no upward curvature along the last move: the safeguard watches
         long, short = s_s / s_y, s_y / y_y
         self.shorts.append(short)
         return min(self.shorts) if short < self.rule.balance * long else long
@@ -170,13 +168,18 @@ class _ConjugateSearch:
         self.direction: Any = None
 
     def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        rule = self.rule
-        direction, trial = self._direction(here)
-        slope = here.gradient.inner(direction)
-        reference = here.value + rule.noise * abs(here.value)
-        found = _backtrack(evaluate, direction, trial, reference, rule.alpha, slope, rule.max_halvings, True)
+        direction, step = self._direction(here)
+        found = self._along(evaluate, here, direction, step)
+        if found is None and self.last is not None:
+            direction = -here.gradient
+            found = self._along(evaluate, here, direction, _first_step(self.rule.first_step, here))
         self.last, self.direction = here, direction
         return found
+
+    def _along(self, evaluate: Evaluate, here: Iterate, direction: Any, step: float) -> Iterate | None:
+        reference, slope = here.value + self.rule.noise * abs(here.value), here.gradient.inner(direction)
+        accept = _Accept(reference, slope, self.rule.alpha, self.rule.max_halvings, interpolate=True)
+        return accept.search(evaluate, here, direction, step)
 
     def _direction(self, here: Iterate) -> tuple[Any, float]:
         steepest = -here.gradient
@@ -189,11 +192,11 @@ class _ConjugateSearch:
         direction = steepest + carried * weight
         if here.gradient.inner(direction) > -1e-2 * direction.norm() * here.gradient.norm():
             direction = steepest
-        # curvature per unit length along the last move, by the secant of the two slopes
-        bend = carried.inner(here.gradient - before) / (here.step * carried.inner(carried))
-        if not bend > 0.0:
+        # curvature per unit length along the last move, by the secant of its two slopes
+        turn, length = carried.inner(here.gradient - before), here.step * carried.inner(carried)
+        if not (turn > 0.0 and length > 0.0):
             return direction, 2.0 * here.step
-        return direction, -here.gradient.inner(direction) / (bend * direction.inner(direction))
+        return direction, -here.gradient.inner(direction) * length / (turn * direction.inner(direction))
 
 
 def _first_step(given: float | None, here: Iterate) -> float:
@@ -202,29 +205,33 @@ def _first_step(given: float | None, here: Iterate) -> float:
     return 0.1 * (here.point.norm() or 1.0) / here.gradient.norm()
 
 
-def _backtrack(
-    evaluate: Evaluate,
-    direction: Any,
-    step: float,
-    reference: float,
-    alpha: float,
-    slope: float,
-    max_halvings: int,
-    interpolate: bool,
-) -> Iterate | None:
-    """Shrink the step until value <= reference + alpha step slope; a value that is not finite is refused."""
-    length = direction.norm()
-    for _ in range(max_halvings + 1):
-        if not math.isfinite(step * length):
-            return None
-        point = direction.retract(step)
-        value, gradient = evaluate(point)
-        if math.isfinite(value) and value <= reference + alpha * step * slope:
-            return Iterate(point, value, gradient, step, step * length)
-        shrink = 0.5
-        if interpolate and math.isfinite(value) and math.isfinite(reference):
-            # lowest point of the parabola through the reference, its slope and the refused value
-            bend = value - reference - step * slope
-            shrink = min(0.5, max(0.1, -step * slope / (2.0 * bend))) if bend > 0.0 else 0.5
-        step *= shrink
-    return None
+@dataclass(frozen=True)
+class _Accept:
+    """Backtracking: shrink a step until value <= reference + alpha step slope.
+
+    A trial whose value or gradient is not finite is refused like one that is too high.
+    """
+
+    reference: float
+    slope: float
+    alpha: float
+    halvings: int
+    interpolate: bool = False
+
+    def search(self, evaluate: Evaluate, here: Iterate, direction: Any, step: float) -> Iterate | None:
+        length = direction.norm()
+        for _ in range(self.halvings + 1):
+            if not math.isfinite(step * length):
+                return None
+            point = direction.retract(step)
+            value, gradient = evaluate(point)
+            fine = math.isfinite(value) and math.isfinite(gradient.norm())
+            if fine and value <= self.reference + self.alpha * step * self.slope:
+                return Iterate(point, value, gradient, step, step * length)
+            shrink = 0.5
+            # the lowest point of the parabola through the value here, its slope, and the refused value
+            bend = value - here.value - step * self.slope
+            if self.interpolate and math.isfinite(bend) and bend > 0.0:
+                shrink = min(0.5, max(0.1, -step * self.slope / (2.0 * bend)))
+            step *= shrink
+        return None

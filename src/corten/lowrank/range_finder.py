@@ -1,4 +1,4 @@
-"""Leading left singular vectors of a matrix: exactly when it is small, by random sketching when it is large."""
+"""Leading left singular vectors of a matrix: exact where it is small, by random sketching where large."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ POWER_ITERATIONS = 2
 def leading_left(matrix: npt.NDArray, rank: int, rng: np.random.Generator) -> npt.NDArray:
     """Orthonormal columns spanning (nearly) the best left subspace of the given rank.
 
-    The sketch reads the m x n matrix six times, O(m n (rank + 10)) against O(m n min(m, n)) of an SVD; two power
-    iterations make its error that of the SVD but for a few per cent of the discarded tail. Used only where cheaper.
+    The sketch reads the m x n matrix six times, O(m n (rank + 10)) against O(m n min(m, n)) of an SVD, and is
+    used only where cheaper; with two power iterations it loses a few per cent of the discarded tail at most.
     """
     m, n = matrix.shape
     if rank > min(m, n):
@@ -35,5 +35,5 @@ def leading_left(matrix: npt.NDArray, rank: int, rng: np.random.Generator) -> np
 def _left_vectors(matrix: npt.NDArray) -> npt.NDArray:
     m, n = matrix.shape
     if n > 2 * m:  # the long side carries no information on the left vectors beyond its triangular factor
-        matrix = np.linalg.qr(matrix.T, mode="r").T
+        matrix = np.transpose(np.linalg.qr(matrix.T, mode="r"))
     return np.linalg.svd(matrix, full_matrices=False)[0]

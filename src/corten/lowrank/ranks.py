@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 __all__ = ["check_rank", "feasible_rank"]
 
@@ -10,7 +10,7 @@ __all__ = ["check_rank", "feasible_rank"]
 def feasible_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
     """Clip tensor-train ranks to the largest ones the shape allows.
 
-    A bond can hold at most r_k <= r_{k-1} d_k and r_k <= d_{k+1} r_{k+1}; otherwise no orthogonal core exists.
+    A bond can hold at most r_k <= r_{k-1} d_k and r_k <= d_{k+1} r_{k+1}, or no orthogonal core exists.
 
     Example:
         >>> feasible_rank((2, 10, 10), 5)
@@ -48,7 +48,7 @@ def check_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ..
 def _bonds(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
     if len(shape) == 0 or any(int(d) < 1 for d in shape):
         raise ValueError(f"shape: every mode needs a length of at least 1, got {tuple(shape)}")
-    bonds = (int(rank),) * (len(shape) - 1) if not isinstance(rank, Sequence) else tuple(int(r) for r in rank)
+    bonds = tuple(int(r) for r in (rank if isinstance(rank, Iterable) else [rank] * (len(shape) - 1)))
     if len(bonds) != len(shape) - 1:
         raise ValueError(
             f"rank: {len(bonds)} ranks for {len(shape)} modes; give one integer or {len(shape) - 1} of them"

@@ -7,9 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 __all__ = [
-    "AllOf", "AnyOf", "GradientNorm", "MaxEvaluations", "MaxIterations", "Progress", "RelativeChange", "StoppingRule",
+    "AllOf",
+    "AnyOf",
+    "GradientNorm",
+    "MaxEvaluations",
+    "MaxIterations",
+    "Progress",
+    "RelativeChange",
+    "StoppingRule",
     "ValueChange",
-]  # fmt: skip
+]
 
 
 @dataclass(frozen=True)
@@ -99,7 +106,7 @@ class MaxEvaluations(StoppingRule):
 
 @dataclass(frozen=True)
 class GradientNorm(StoppingRule):
-    """Stop when the Riemannian gradient is small: against the first one (relative), or in itself (absolute)."""
+    """Stop when the gradient is small: against the first one (relative), or in itself (absolute)."""
 
     relative: float = 1e-4
     absolute: float = 0.0

@@ -1,8 +1,8 @@
 """Tangent vectors of the tensor-train manifold: projection, retraction and transport on small cores only.
 
-A tangent vector is sum_k U_1..U_{k-1} delta_k V_{k+1}..V_K (eq. tangent-space-tensor-form). With V right-orthogonal
-the Gram matrix of eq. tangent-space-projection-solution-1 is the identity: nothing is inverted, so points whose
-ranks are over-specified stay regular.
+A tangent vector is sum_k U_1..U_{k-1} delta_k V_{k+1}..V_K (eq. tangent-space-tensor-form). With V
+right-orthogonal the Gram matrix of eq. tangent-space-projection-solution-1 is the identity: nothing is
+inverted, so points whose ranks are over-specified stay regular.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from corten.lowrank.tensor_train import Array, TensorTrain, absorb, corner, frozen, interface
+from corten.lowrank.cores import Array, absorb, corner, frozen, interface
+from corten.lowrank.tensor_train import TensorTrain
 
 __all__ = ["Frame", "Tangent"]
 
@@ -24,7 +25,7 @@ SLAB_ENTRIES = 1 << 20
 class Frame:
     """A tensor train in both orthogonal gauges at once, and with it the tangent space at that point.
 
-    left: U_1..U_{K-1} left-orthogonal and S_K; right: S_1 and V_2..V_K right-orthogonal; point: the tensor itself.
+    left: U_1..U_{K-1} left-orthogonal, and S_K; right: S_1, and V_2..V_K right-orthogonal; point: the tensor.
 
     Example:
         >>> frame = Frame.of(TensorTrain.random((3, 4, 5), rank=2, seed=1))
@@ -108,7 +109,7 @@ class Frame:
         return self.project(self.contractions_of(tt))
 
     def radial(self) -> Tangent:
-        """The point itself as a tangent vector: the gradient of ||B||^2 / 2, which lives in the last core alone."""
+        """The point itself as a tangent vector: the gradient of ||B||^2 / 2, all of it in the last core."""
         return Tangent(self, (*(np.zeros(core.shape) for core in self.left[:-1]), self.left[-1]))
 
     def zero(self) -> Tangent:
@@ -188,4 +189,4 @@ class Tangent:
 
     def _same_frame(self, other: Tangent) -> None:
         if self.frame is not other.frame:
-            raise ValueError("tangent vectors of two points do not mix: carry one over with transport(frame) first")
+            raise ValueError("tangent vectors of two frames do not mix: carry one over with transport(frame)")

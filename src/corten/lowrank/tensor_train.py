@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from corten.lowrank.cores import Array, absorb, chunks, corner, frozen, interface, rows
 from corten.lowrank.range_finder import leading_left
 from corten.lowrank.ranks import check_rank, feasible_rank
 
 if TYPE_CHECKING:
     from corten.lowrank.tangent import Frame
 
-__all__ = ["Array", "TensorTrain"]
-
-Array = npt.NDArray[np.float64]
-CHUNK = 1 << 16
+__all__ = ["TensorTrain"]
 
 
 @dataclass(frozen=True, eq=False)
 class TensorTrain:
-    """An immutable tensor x[i1..iK] = T_1[i1] T_2[i2] ... T_K[iK] with cores T_k of shape (r_{k-1}, d_k, r_k).
+    """An immutable tensor x[i1..iK] = T_1[i1] ... T_K[iK], with cores T_k of shape (r_{k-1}, d_k, r_k).
 
     Cores are kept as read-only float64 arrays. The ranks may be larger than the tensor needs.
 
@@ -71,7 +69,8 @@ class TensorTrain:
         """Gaussian cores, scaled so that an entry has variance one."""
         ranks = (1, *check_rank(shape, rank), 1)
         rng = np.random.default_rng(seed)
-        return cls(tuple(rng.standard_normal((a, d, b)) / math.sqrt(b) for a, d, b in zip(ranks, shape, ranks[1:])))
+        sizes = zip(ranks, shape, ranks[1:])
+        return cls(tuple(rng.standard_normal((a, d, b)) / math.sqrt(b) for a, d, b in sizes))
 
     @classmethod
     def zeros(cls, shape: Sequence[int], rank: int | Sequence[int] = 1) -> TensorTrain:
@@ -196,7 +195,7 @@ class TensorTrain:
         return left, right if left.rank == right.rank else left.right_orthogonal()
 
     def round(self, rank: int | Sequence[int]) -> TensorTrain:
-        """Quasi-optimal tensor train of at most the given ranks, in the left gauge; O(K d r^3), cores only."""
+        """Quasi-optimal tensor train of at most the given ranks, in the left gauge; O(K d r^3)."""
         bonds = feasible_rank(self.shape, rank)
         cores = self.right_orthogonal().cores
         done, current = [], cores[0]
@@ -210,9 +209,10 @@ class TensorTrain:
     truncate = round
 
     def grow(self, rank: int | Sequence[int], seed: int = 0, scale: float = 1e-8) -> TensorTrain:
-        """The same tensor with room for larger ranks, the new directions random: a warm start for a richer model.
+        """The same tensor with room for larger ranks, new directions random: a warm start for a richer model.
 
-        The tensor moves by about `scale` times its norm; scale=0 leaves it exactly, with an arbitrary new row space.
+        The tensor moves by about `scale` times its norm; scale=0 leaves it as it is, but then the new row
+        spaces are arbitrary instead of random.
         """
         bonds = check_rank(self.shape, rank)
         base = self.left_orthogonal()
@@ -246,8 +246,8 @@ class TensorTrain:
     def leverage(self, start: int = 0, stop: int | None = None) -> Array:
         """Squared norm of every unit tensor projected on the tangent space, for planes start:stop of mode 1.
 
-        u_s^2 = ||P_T(I_s)||^2 = sum_{k<K} (l_{<=k-1} - l_{<=k}) rho_{>=k+1} + l_{<=K-1} (design 3.12), with l and rho
-        squared row norms of left and right interfaces. Sums to `dimension` over all entries.
+        u_s^2 = ||P_T(I_s)||^2 = sum_{k<K} (l_{<=k-1} - l_{<=k}) rho_{>=k+1} + l_{<=K-1}, with l and rho the
+        squared row norms of the left and right interfaces. Sums to `dimension` over all entries.
         """
         left, right = (tt.cores for tt in self.gauges())
         shape = (len(range(*slice(start, stop).indices(self.shape[0]))), *self.shape[1:])
@@ -256,8 +256,10 @@ class TensorTrain:
             part = interface([left[0][:, start:stop], *left[1:k]])
             here = np.square(part).sum(axis=-1).reshape(shape[:k] + (1,) * (self.order - k))
             # one row of the right interface at a time: together they can outweigh the slab
-            rho = sum(np.square(interface([right[k][a : a + 1], *right[k + 1 :]])) for a in range(right[k].shape[0]))
-            total += (before - here) * np.asarray(rho)[..., 0]
+            rho = np.zeros(shape[k:])
+            for a in range(right[k].shape[0]):
+                rho += np.square(interface([right[k][a : a + 1], *right[k + 1 :]])[..., 0])
+            total += (before - here) * rho
             before = here
         return total + before
 
@@ -280,55 +282,3 @@ class TensorTrain:
                 before = here
             values[part] = total + before
         return values.reshape(where.shape)
-
-
-# ---- pieces shared by the files of this folder
-
-
-def frozen(array: npt.ArrayLike) -> Array:
-    """A read-only float64 copy (or the array itself, if it is one already)."""
-    given = np.asarray(array)
-    if given.dtype == np.float64 and not given.flags.writeable and given.flags.c_contiguous:
-        return given
-    kept = np.array(given, dtype=np.float64, order="C")
-    kept.flags.writeable = False
-    return kept
-
-
-def absorb(matrix: Array, core: Array) -> Array:
-    """Multiply a core by a matrix on its left bond."""
-    return (matrix @ core.reshape(core.shape[0], -1)).reshape(matrix.shape[0], core.shape[1], core.shape[2])
-
-
-def corner(a: Array, b: Array | None, c: Array | None, d: Array) -> Array:
-    """The block core [[a, b], [c, d]] along the bonds; None is zero."""
-    block = np.zeros((a.shape[0] + d.shape[0], a.shape[1], a.shape[2] + d.shape[2]))
-    block[: a.shape[0], :, : a.shape[2]] = a
-    block[a.shape[0] :, :, a.shape[2] :] = d
-    if b is not None:
-        block[: a.shape[0], :, a.shape[2] :] = b
-    if c is not None:
-        block[a.shape[0] :, :, : a.shape[2]] = c
-    return block
-
-
-def interface(cores: Sequence[Array]) -> Array:
-    """Dense product of neighbouring cores that begin with bond rank 1: shape (d, ..., d', r)."""
-    dense = cores[0].reshape(-1, cores[0].shape[2])
-    for core in cores[1:]:
-        dense = (dense @ core.reshape(core.shape[0], -1)).reshape(-1, core.shape[2])
-    return dense.reshape(*(core.shape[1] for core in cores), cores[-1].shape[2])
-
-
-def rows(cores: Sequence[Array], index: Sequence[npt.NDArray[np.intp]]) -> Array:
-    """Rows (n, r) of the left interface of some cores at n positions."""
-    head = cores[0][0, index[0]]
-    for core, i in zip(cores[1:], index[1:]):
-        head = np.einsum("na,anb->nb", head, core[:, i], optimize=True)
-    return head
-
-
-def chunks(count: int) -> Iterator[slice]:
-    """Slices that walk through `count` items in bounded pieces."""
-    for start in range(0, count, CHUNK):
-        yield slice(start, min(start + CHUNK, count))

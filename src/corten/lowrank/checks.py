@@ -1,0 +1,95 @@
+"""Slope checks: does a gradient belong to its objective, does a retraction agree with its tangent vector.
+
+Both errors shrink like the square of the step when all is right, so a log-log plot has slope two; a wrong
+gradient shows slope one. Public, because whoever writes an objective needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from corten.lowrank.cores import Array, frozen
+
+__all__ = ["SlopeCheck", "check_gradient", "check_retraction"]
+
+
+@dataclass(frozen=True)
+class SlopeCheck:
+    """Outcome of a slope check: the measured order of the error, and whether it is (at least) two.
+
+    An error that is zero to rounding at every step has slope infinity, which is fine.
+    """
+
+    what: str
+    slope: float
+    steps: Array = field(repr=False)
+    errors: Array = field(repr=False)
+
+    @property
+    def ok(self) -> bool:
+        """True where the error falls at least like the square of the step."""
+        return self.slope > 1.85
+
+    def __repr__(self) -> str:
+        return f"{self.what}: log-log slope {self.slope:.2f}, {'ok' if self.ok else 'WRONG'} (2 expected)"
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+def check_gradient(
+    objective: Callable[[Any], tuple[float, Any]], point: Any, seed: int = 0, size: float = 1e-1
+) -> SlopeCheck:
+    """Compare an objective with its gradient along a random direction: f(R(t x)) - f - t <grad, x> = O(t^2).
+
+    size: the largest step, as a share of the point's norm. Meant for objectives in double precision.
+
+    Example:
+        >>> from corten.lowrank import Frame, TensorTrain
+        >>> point = TensorTrain.random((4, 5, 6), rank=2)
+        >>> check_gradient(lambda b: (0.5 * b.norm() ** 2, Frame.of(b).radial()), point).ok
+        True
+    """
+    value, gradient = objective(point)
+    direction = gradient.frame.random(seed)
+    slope = gradient.inner(direction)
+    steps = _steps(size, point)
+    found = np.array([objective(direction.retract(t))[0] for t in steps])
+    errors = np.abs(found - value - steps * slope)
+    floor = 1e-13 * (abs(value) + np.abs(found)) + 1e-300
+    return SlopeCheck("gradient", _order(steps, errors, floor), frozen(steps), frozen(errors))
+
+
+def check_retraction(point: Any, seed: int = 0, size: float = 1e-1) -> SlopeCheck:
+    """Compare a retraction with its tangent vector: ||R(t x) - (point + t x)|| = O(t^2).
+
+    Example:
+        >>> from corten.lowrank import TensorTrain
+        >>> check_retraction(TensorTrain.random((4, 5, 6), rank=2)).ok
+        True
+    """
+    frame = point.frame()
+    direction = frame.random(seed)
+    base, along = frame.point.to_dense(), direction.to_tt().to_dense()
+    steps = _steps(size, point)
+    errors = np.array([np.linalg.norm(direction.retract(t).to_dense() - base - t * along) for t in steps])
+    floor = np.full(len(steps), 1e-13 * float(np.linalg.norm(base)) + 1e-300)
+    return SlopeCheck("retraction", _order(steps, errors, floor), frozen(steps), frozen(errors))
+
+
+def _steps(size: float, point: Any) -> Array:
+    return size * (point.norm() or 1.0) * np.logspace(0.0, -5.0, 16)
+
+
+def _order(steps: Array, errors: Array, floor: Array) -> float:
+    """Slope over the smallest steps whose error still stands clear of rounding."""
+    clear = errors > 100.0 * floor
+    count = len(steps) if clear.all() else int(np.argmin(clear))
+    if count < 3:
+        return float("inf")
+    chosen = slice(max(0, count - 8), count)
+    return float(np.polyfit(np.log(steps[chosen]), np.log(errors[chosen]), 1)[0])

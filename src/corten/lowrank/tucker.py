@@ -1,0 +1,250 @@
+"""A tensor of low Tucker (multilinear) rank: a small core, and one orthonormal factor per mode."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from corten.lowrank.cores import Array, chunks, frozen
+from corten.lowrank.range_finder import leading_left
+from corten.lowrank.tensor_train import TensorTrain
+
+if TYPE_CHECKING:
+    from corten.lowrank.tucker_tangent import TuckerFrame
+
+__all__ = ["Tucker", "check_tucker_rank", "feasible_tucker_rank"]
+
+
+def feasible_tucker_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
+    """Clip multilinear ranks to what the shape allows: r_k <= d_k and r_k <= the product of the others.
+
+    Example:
+        >>> feasible_tucker_rank((2, 10, 10), (2, 2, 9))
+        (2, 2, 4)
+    """
+    modes = [min(r, d) for r, d in zip(_modes(shape, rank), shape)]
+    for _ in modes:  # each round can only lower ranks; K rounds reach the fixed point
+        modes = [min(r, math.prod(modes[:k] + modes[k + 1 :])) for k, r in enumerate(modes)]
+    return tuple(modes)
+
+
+def check_tucker_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
+    """Give one rank per mode (an integer means every mode), or say which mode asks for too much."""
+    asked = _modes(shape, rank)
+    allowed = feasible_tucker_rank(shape, asked)
+    for k, (want, most) in enumerate(zip(asked, allowed)):
+        if want > most:
+            raise ValueError(
+                f"rank: mode {k + 1} asks for {want}, but shape {tuple(shape)} with ranks {asked} allows "
+                f"at most {most}; lower it, or clip with feasible_tucker_rank(shape, rank)"
+            )
+    return asked
+
+
+@dataclass(frozen=True, eq=False)
+class Tucker:
+    """An immutable tensor core x_1 U_1 ... x_K U_K, with factors U_k of shape (d_k, r_k).
+
+    Made here the factors are orthonormal; given by hand they may be any.
+
+    Example:
+        >>> Tucker.random((4, 5, 6), rank=(2, 2, 3), seed=0)
+        Tucker(shape=(4, 5, 6), rank=(2, 2, 3))
+    """
+
+    core: Array
+    factors: tuple[Array, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "core", frozen(self.core))
+        object.__setattr__(self, "factors", tuple(frozen(factor) for factor in self.factors))
+        if tuple(factor.shape[1] for factor in self.factors) != self.core.shape:
+            shapes = [factor.shape for factor in self.factors]
+            raise ValueError(f"factors: shapes {shapes} do not fit the core's {self.core.shape}")
+
+    @classmethod
+    def from_dense(cls, x: npt.ArrayLike, rank: int | Sequence[int], seed: int = 0) -> Tucker:
+        """Higher-order SVD, mode after mode, within sqrt(K) of the best; O(size * rank) where large."""
+        x = np.asarray(x)
+        work = x if x.dtype == np.float32 else x.astype(np.float64)
+        if not np.isfinite(work).all():
+            raise ValueError("x: contains NaN or infinity; fill the missing entries first")
+        rng = np.random.default_rng(seed)
+        factors = []
+        for k, r in enumerate(check_tucker_rank(x.shape, rank)):
+            unfolding = np.moveaxis(work, k, 0).reshape(work.shape[k], -1)
+            factors.append(leading_left(unfolding, r, rng))
+            work = multiply(work, factors[-1].T, k)
+        return cls(work, tuple(factors))
+
+    @classmethod
+    def random(cls, shape: Sequence[int], rank: int | Sequence[int], seed: int = 0) -> Tucker:
+        """Gaussian core and random orthonormal factors, scaled so that an entry has variance one."""
+        modes = check_tucker_rank(shape, rank)
+        rng = np.random.default_rng(seed)
+        factors = tuple(np.linalg.qr(rng.standard_normal((d, r)))[0] for d, r in zip(shape, modes))
+        return cls(rng.standard_normal(modes) * math.sqrt(math.prod(shape) / math.prod(modes)), factors)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the modes."""
+        return tuple(factor.shape[0] for factor in self.factors)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Multilinear ranks, one per mode."""
+        return self.core.shape
+
+    @property
+    def order(self) -> int:
+        """Number of modes, K."""
+        return len(self.factors)
+
+    @property
+    def size(self) -> int:
+        """Number of entries of the dense tensor."""
+        return math.prod(self.shape)
+
+    @property
+    def dimension(self) -> int:
+        """Dimension of the manifold of this rank: prod_k r_k + sum_k r_k (d_k - r_k)."""
+        return math.prod(self.rank) + sum(r * (d - r) for r, d in zip(self.rank, self.shape))
+
+    def __repr__(self) -> str:
+        return f"Tucker(shape={self.shape}, rank={self.rank})"
+
+    def orthonormal(self) -> Tucker:
+        """The same tensor with orthonormal factors."""
+        core, factors = self.core, []
+        for k, factor in enumerate(self.factors):
+            basis, triangle = np.linalg.qr(factor)
+            core = multiply(core, triangle, k)
+            factors.append(basis)
+        return Tucker(core, tuple(factors))
+
+    def to_tensor_train(self) -> TensorTrain:
+        """The same tensor as a tensor train, exactly, of ranks min(r_1..r_k, r_{k+1}..r_K) (products)."""
+        bonds = [min(math.prod(self.rank[:k]), math.prod(self.rank[k:])) for k in range(1, self.order)]
+        small, rest, left = [], np.asarray(self.core), 1
+        for r, bond in zip(self.rank, bonds):
+            u, s, v = np.linalg.svd(rest.reshape(left * r, -1), full_matrices=False)
+            small.append(u[:, :bond].reshape(left, r, bond))
+            rest, left = s[:bond, None] * v[:bond], bond
+        small.append(rest.reshape(left, self.rank[-1], 1))
+        return TensorTrain(tuple(multiply(core, factor, 1) for core, factor in zip(small, self.factors)))
+
+    def to_dense(self) -> Array:
+        """The dense array."""
+        return self.slab(0, self.shape[0])
+
+    def slab(self, start: int, stop: int) -> Array:
+        """Dense planes start:stop of the first mode."""
+        return self.to_tensor_train().slab(start, stop)
+
+    def at(self, index: Sequence[npt.ArrayLike]) -> Array:
+        """Entries at an index of K integer arrays."""
+        return self.to_tensor_train().at(index)
+
+    def at_flat(self, flat: npt.ArrayLike) -> Array:
+        """Entries at flat (raveled, C order) indices."""
+        return self.to_tensor_train().at_flat(flat)
+
+    def inner(self, other: Tucker) -> float:
+        """Inner product; O(K d r^2) and core-sized products."""
+        core = np.asarray(other.core)
+        for k, (mine, theirs) in enumerate(zip(self.factors, other.factors)):
+            core = multiply(core, mine.T @ theirs, k)
+        return float(np.vdot(self.core, core))
+
+    def norm(self) -> float:
+        """Frobenius norm."""
+        return float(np.linalg.norm(self.orthonormal().core))
+
+    def __mul__(self, scalar: float) -> Tucker:
+        return Tucker(self.core * float(scalar), self.factors)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Tucker:
+        return self * -1.0
+
+    def round(self, rank: int | Sequence[int]) -> Tucker:
+        """Higher-order SVD of the small core: at most the given ranks; nothing dense."""
+        given = self.orthonormal()
+        wanted = feasible_tucker_rank(self.shape, rank)
+        core, factors = np.asarray(given.core), []
+        for k, (factor, most) in enumerate(zip(given.factors, wanted)):
+            unfolding = np.moveaxis(core, k, 0).reshape(core.shape[k], -1)
+            basis = np.linalg.svd(unfolding, full_matrices=False)[0][:, :most]
+            core = multiply(core, basis.T, k)
+            factors.append(factor @ basis)
+        return Tucker(core, tuple(factors))
+
+    def frame(self) -> TuckerFrame:
+        """The tangent space here: `TuckerFrame.of(self)`."""
+        from corten.lowrank.tucker_tangent import TuckerFrame
+
+        return TuckerFrame.of(self)
+
+    def leverage(self, start: int = 0, stop: int | None = None) -> Array:
+        """Squared norm of every unit tensor projected on the tangent space, for planes start:stop of mode 1.
+
+        u_s^2 = prod_k l_k + sum_k (1 - l_k) ||V_k^T (x)_{j != k} u_j||^2, with u_j rows of the orthonormal
+        factors, l_k their squared norms and V_k the row space of the core's unfolding. Sums to `dimension`.
+        """
+        frame = self.frame()
+        factors = [frame.factors[0][start:stop], *frame.factors[1:]]
+        own = [np.square(factor).sum(axis=1) for factor in factors]
+        shape = tuple(len(rows) for rows in own)
+        total = functools.reduce(np.multiply.outer, own)
+        for k, basis in enumerate(frame.rows):
+            others = [j for j in range(self.order) if j != k]
+            field = np.zeros([shape[j] for j in others])
+            for part in basis:  # one direction of the row space at a time keeps memory at one plane
+                for axis, j in enumerate(others):
+                    part = multiply(part, factors[j], axis)
+                field += np.square(part)
+            side = (1.0 - own[k]).reshape([-1 if j == k else 1 for j in range(self.order)])
+            total = total + side * np.expand_dims(field, k)
+        return total
+
+    def leverage_at(self, flat: npt.ArrayLike) -> Array:
+        """`leverage` at flat (raveled, C order) indices; O(n K prod(r)), in chunks."""
+        where = np.asarray(flat, dtype=np.intp)
+        frame = self.frame()
+        values = np.empty(where.size)
+        piece = max(1, (1 << 22) // math.prod(self.rank))
+        for part in chunks(where.size, piece):
+            index = np.unravel_index(where.reshape(-1)[part], self.shape)
+            local = [factor[i] for factor, i in zip(frame.factors, index)]
+            own = [np.square(rows).sum(axis=1) for rows in local]
+            total = np.prod(own, axis=0)
+            for k, basis in enumerate(frame.rows):
+                reach = np.broadcast_to(basis, (len(total), *basis.shape))
+                for j in reversed([j for j in range(self.order) if j != k]):
+                    reach = np.einsum("n...a,na->n...", reach, local[j])
+                total = total + (1.0 - own[k]) * np.square(reach).sum(axis=1)
+            values[part] = total
+        return values.reshape(where.shape)
+
+
+def multiply(tensor: npt.NDArray, matrix: npt.NDArray, mode: int) -> npt.NDArray:
+    """Multiply a dense tensor by a matrix along one mode."""
+    return np.moveaxis(np.tensordot(matrix, tensor, (1, mode)), 0, mode)
+
+
+def _modes(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
+    if len(shape) < 2 or any(int(d) < 1 for d in shape):
+        raise ValueError(f"shape: needs two or more modes, each of length at least 1, got {tuple(shape)}")
+    modes = tuple(int(r) for r in (rank if isinstance(rank, Iterable) else [rank] * len(shape)))
+    if len(modes) != len(shape):
+        raise ValueError(f"rank: {len(modes)} ranks for {len(shape)} modes; give one integer or {len(shape)}")
+    if any(r < 1 for r in modes):
+        raise ValueError(f"rank: every mode needs a rank of at least 1, got {modes}")
+    return modes
