@@ -1,5 +1,41 @@
 """Scores of hidden entries, weights, and the cutoffs that turn them into intervals."""
 
+from corten.conformal.calibrated import Calibrated, Cutoffs, CutoffSource
+from corten.conformal.diagnostics import (
+    effective_sample_size,
+    highest_finite_coverage,
+    infinite_share,
+    largest_share,
+    weight_gap,
+)
 from corten.conformal.quantile import NeighbourFactor, WeightedScores, weighted_cutoffs
+from corten.conformal.scale import LeverageScale, Scale, UnitScale
+from corten.conformal.scores import Absolute, Normalized, Score, Signed, Tails, as_score
+from corten.conformal.weights import ExactIsingWeights, OddsWeights, UniformWeights, Weights
 
-__all__ = ["NeighbourFactor", "WeightedScores", "weighted_cutoffs"]
+__all__ = [
+    "Absolute",
+    "Calibrated",
+    "CutoffSource",
+    "Cutoffs",
+    "ExactIsingWeights",
+    "LeverageScale",
+    "NeighbourFactor",
+    "Normalized",
+    "OddsWeights",
+    "Scale",
+    "Score",
+    "Signed",
+    "Tails",
+    "UniformWeights",
+    "UnitScale",
+    "WeightedScores",
+    "Weights",
+    "as_score",
+    "effective_sample_size",
+    "highest_finite_coverage",
+    "infinite_share",
+    "largest_share",
+    "weight_gap",
+    "weighted_cutoffs",
+]

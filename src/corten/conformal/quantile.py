@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 __all__ = ["NeighbourFactor", "Tail", "WeightedScores", "weighted_cutoffs"]
 
@@ -203,10 +203,7 @@ class WeightedScores:
 
     def _answers(self, dtype: np.dtype) -> NDArray[np.floating]:
         """Sorted scores, then infinity, in the output's type, rounded outwards, with the tail's sign."""
-        with np.errstate(over="ignore", under="ignore"):
-            values = np.append(self._scores, np.inf).astype(dtype)
-        short = values < np.append(self._scores, np.inf)
-        values[short] = np.nextafter(values[short], np.array(np.inf, dtype))
+        values = rounded_up(np.append(self._scores, np.inf), dtype)
         return values if self.tail == "upper" else -values
 
 
@@ -239,6 +236,15 @@ def as_levels(levels: float | Sequence[float] | NDArray[np.floating]) -> NDArray
     if wanted.ndim != 1 or not ((wanted > 0) & (wanted < 1)).all():
         raise ValueError(f"coverage must lie strictly between 0 and 1 (0.9 for 90 %); got {levels!r}.")
     return wanted
+
+
+def rounded_up(values: NDArray[np.floating], dtype: DTypeLike) -> NDArray[np.floating]:
+    """The values in another type, never smaller than they were."""
+    with np.errstate(over="ignore", under="ignore"):
+        cast: NDArray[np.floating] = np.array(values, dtype=dtype)
+        short = cast < values
+        cast[short] = np.nextafter(cast[short], np.array(np.inf, cast.dtype))
+    return cast
 
 
 def available_cores() -> int:

@@ -1,0 +1,112 @@
+"""Conformal weights: how much each calibration entry stands for a missing one.
+
+A weights object answers `log_weight(entries)`, minus the log-odds of being observed, and, where observing a
+test entry changes the weights of its neighbours, `neighbour_factor(test)`. Only ratios of weights matter.
+The neighbour sum inside the log-odds runs over the *full* mask, calibration entries observed: with the
+training mask, as Algorithm CTC prints it, the intervals are not valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from corten.conformal.quantile import NeighbourFactor
+
+__all__ = ["ExactIsingWeights", "NeighbourFactor", "OddsWeights", "UniformWeights", "Weights"]
+
+Entries = NDArray[np.intp]
+LogWeight = Callable[[Entries], NDArray[np.floating]]
+
+
+@runtime_checkable
+class Weights(Protocol):
+    """What a weights object must offer; entries are flat indices."""
+
+    def log_weight(self, entries: Entries) -> NDArray[np.floating]: ...
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None: ...
+
+
+class UniformWeights:
+    """Every entry counts the same: right when all entries are missing with the same probability.
+
+    Example:
+        >>> UniformWeights().log_weight(np.array([3, 5]))
+        array([0., 0.])
+    """
+
+    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+        return np.zeros(np.shape(entries))
+
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
+        return None
+
+
+class OddsWeights:
+    """Weights by the odds of being missing, (1 - p)/p: exact for independent missingness, else approximate.
+
+    `log_weights` is -eta of every entry (an array of the tensor's shape) or a function of flat indices.
+
+    Example:
+        >>> OddsWeights(np.array([[0.0, 1.0], [2.0, 3.0]])).log_weight(np.array([1, 2]))
+        array([1., 2.])
+    """
+
+    def __init__(self, log_weights: ArrayLike | LogWeight) -> None:
+        if callable(log_weights):
+            self._lookup: LogWeight = log_weights
+        else:
+            self._lookup = np.ravel(np.asarray(log_weights)).__getitem__
+
+    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+        return np.asarray(self._lookup(entries))
+
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
+        return None
+
+
+class ExactIsingWeights(OddsWeights):
+    """The weights of eq. Ising-model-conformal-weight-exact, with the test entry set to observed.
+
+    Setting W_t from -1 to +1 multiplies the weight of each calibration neighbour k by exp(-4 g(B_k, B_t))
+    and changes nothing else. `neighbours(flat)` gives (entries, N) flat indices, -1 for none; `pair(a, b)`
+    gives g(B_a, B_b) for two arrays of flat indices; `calibration` lists the calibration entries in the
+    order of their scores.
+
+    Example:
+        >>> line = lambda flat: np.stack([flat - 1, np.where(flat < 3, flat + 1, -1)], axis=1)
+        >>> weights = ExactIsingWeights(
+        ...     np.zeros(4), shape=(4,), calibration=np.array([2, 0]), neighbours=line,
+        ...     pair=lambda a, b: np.full(a.shape, 0.25))
+        >>> factor = weights.neighbour_factor(np.array([1, 3]))
+        >>> factor.neighbours.tolist(), factor.log_factor.tolist()
+        ([[1, 0], [0, -1]], [[-1.0, -1.0], [-1.0, 0.0]])
+    """
+
+    def __init__(
+        self,
+        log_weights: ArrayLike | LogWeight,
+        *,
+        shape: tuple[int, ...],
+        calibration: Entries,
+        neighbours: Callable[[Entries], NDArray[np.integer]],
+        pair: Callable[[Entries, Entries], NDArray[np.floating]],
+    ) -> None:
+        super().__init__(log_weights)
+        size = int(np.prod(shape))
+        small = size < np.iinfo(np.int32).max
+        self._position = np.full(size, -1, dtype=np.int32 if small else np.int64)
+        self._position[calibration] = np.arange(len(calibration))
+        self._neighbours = neighbours
+        self._pair = pair
+
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor:
+        around = self._neighbours(test)
+        position = np.where(around >= 0, self._position[around], -1)
+        row, column = np.nonzero(position >= 0)
+        log_factor = np.zeros(position.shape)
+        log_factor[row, column] = -4.0 * self._pair(around[row, column].astype(np.intp), test[row])
+        return NeighbourFactor(position, log_factor)
