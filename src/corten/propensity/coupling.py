@@ -252,8 +252,8 @@ def as_coupling(coupling: object) -> Coupling:
     elif isinstance(coupling, Coupling) and not isinstance(coupling, type):
         return coupling
     raise ValueError(
-        f"coupling is {coupling!r}; give Product, Linear, Polynomial, Sigmoid or Zero, a number (the strength "
-        'of a product), or one of "auto", "product", "sigmoid", "zero".'
+        f"coupling is {coupling!r}; give Product, Linear, Polynomial, Sigmoid or Zero, a number (the "
+        'strength of a product), or one of "auto", "product", "sigmoid", "zero".'
     )
 
 

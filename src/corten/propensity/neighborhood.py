@@ -1,7 +1,7 @@
 """Which entries are neighbours, and how to colour them so that neighbours never share a colour.
 
 A neighbourhood is asked for in words ("adjacent", "cube", "adjacent:lat,lon") or as explicit offsets, and
-resolved against a shape, because a periodic axis of length 1 has no neighbour along it and one of length 2 just one.
+resolved against a shape: a periodic axis of length 1 has no neighbour along it, one of length 2 just one.
 """
 
 from __future__ import annotations

@@ -1,1 +1,69 @@
-"""simulate"""
+"""Tensors, noise and masks with a known truth, to test a method on before trusting it with data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corten.simulate import fields, masks
+from corten.simulate.fields import TecLike, block_parameter, noise, tec_like, tucker_signal
+from corten.simulate.gibbs import bernoulli, ising
+
+__all__ = [
+    "PaperSetting",
+    "TecLike",
+    "bernoulli",
+    "block_parameter",
+    "ising",
+    "masks",
+    "noise",
+    "paper_setting",
+    "tec_like",
+    "tucker_signal",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class PaperSetting:
+    """One draw of the paper's simulation: everything is known, `observed` is what a method may see."""
+
+    parameter: NDArray[np.float64]
+    mask: NDArray[np.bool_]
+    truth_signal: NDArray[np.float64]
+    data: NDArray[np.float64]
+
+    @property
+    def observed(self) -> NDArray[np.float64]:
+        """The data with NaN where the mask says missing."""
+        return np.where(self.mask, self.data, np.nan)
+
+
+def paper_setting(
+    d: int,
+    rank: int,
+    model: Literal["bernoulli", "ising"] = "ising",
+    noise: Literal["constant", "adversarial"] = "adversarial",
+    seed: int = 0,
+    sweeps: int = 200,
+) -> PaperSetting:
+    """Draw a d x d x d setting of the paper's simulation: parameter of block rank `rank`, signal of rank 3.
+
+    Example:
+        >>> paper_setting(12, rank=3, model="bernoulli").observed.shape
+        (12, 12, 12)
+    """
+    if model not in ("bernoulli", "ising"):
+        raise ValueError(f'model is {model!r}; give "bernoulli" or "ising".')
+    shape = (d, d, d)
+    seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(4)]
+    parameter = block_parameter(shape, rank, seeds[0])
+    signal = tucker_signal(shape, 3, seeds[1])
+    data = signal + fields.noise(parameter, noise, signal, seed=seeds[2])
+    if model == "ising":
+        mask = ising(parameter, sweeps=sweeps, seed=seeds[3])
+    else:
+        mask = bernoulli(parameter, seed=seeds[3])
+    return PaperSetting(parameter, mask, signal, data)
