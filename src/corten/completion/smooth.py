@@ -16,8 +16,8 @@ from corten.completion.protocol import Fill
 __all__ = ["PreparedSmooth", "SmoothCompletion"]
 
 WIDTHS = (40.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.5, 1.0, 0.7)
-FLOOR = 1e-3
-"""Support below which a level adds nothing: there the wider levels have the last word."""
+FLOOR = 1e-4
+"""Support below which a level adds little: there the wider levels have the last word."""
 
 
 def gaussian_symbol(width: float, frequencies: np.ndarray) -> np.ndarray:
@@ -77,7 +77,7 @@ class PreparedSmooth:
             for smooth in level:
                 support = smooth(support)
                 mean = smooth(mean)
-            step = mean / np.maximum(support, FLOOR)
+            step = mean / (support + FLOOR)
             estimate += step
             left -= step * weight
         return Fill(data.undo(estimate.astype(np.float64)))

@@ -1,0 +1,290 @@
+"""The covariance of a field, learned by maximum likelihood from a sample of its observed cells.
+
+Two separable components plus noise. Along an ordered axis a component falls off as a Matern-3/2 or an exponential kernel
+of the distance in steps, along units it follows the correlation the data show. One likelihood and its gradient cost
+O(n^3) in the number n of sampled cells; kernels are read from tables of integer distances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+from numba import njit
+
+__all__ = ["Covariance", "fit_covariance", "sample_cells", "unit_correlation"]
+
+NOISE_FLOOR = 2e-3
+SHAPES = {"matern": ("matern", "exponential"), "exponential": ("exponential", "exponential")}
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Two components plus noise, for data of variance about one.
+
+    `lengths[c][k]` is the length of component c along axis k in steps (nan along units), `own[c][k]` the part of it that
+    each unit has for itself (nan along ordered axes).
+    """
+
+    shapes: tuple[str, ...]
+    variances: np.ndarray
+    lengths: np.ndarray
+    own: np.ndarray
+    noise: float
+
+    def axis_spectrum(self, component: int, axis: int, frequencies: np.ndarray) -> np.ndarray:
+        """Eigenvalues of one component's kernel along an ordered or periodic axis (closed form, all positive)."""
+        return kernel_spectrum(self.shapes[component], self.lengths[component, axis], frequencies)
+
+
+def kernel_spectrum(shape: str, length: float, frequencies: np.ndarray) -> np.ndarray:
+    """Fourier sum over all integers of the kernel with that length at these frequencies."""
+    rate = (np.sqrt(3.0) if shape == "matern" else 1.0) / length
+    decay = np.exp(-rate)
+    # 1 - decay and 1 - cos lose digits for long kernels: expm1 and half angles do not.
+    gap = -np.expm1(-rate)
+    versine = 2 * np.sin(frequencies / 2) ** 2
+    below = gap**2 + 2 * decay * versine
+    above = gap * (1 + decay)
+    if shape == "exponential":
+        return above / below
+    slope = (-2 * decay * below + 2 * above * (gap - versine)) / below**2
+    return np.maximum(above / below + rate * decay * slope, 1e-300)
+
+
+def kernel_table(shape: str, length: float, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The kernel at these distances and the ratio of its derivative in log length to itself."""
+    if shape == "matern":
+        a = np.sqrt(3.0) * distances / length
+        return (1 + a) * np.exp(-a), a**2 / (1 + a)
+    a = distances / length
+    return np.exp(-a), a
+
+
+def periodic_table(shape: str, length: float, period: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `kernel_table` on a circle: the kernel is summed over all its images, which keeps it positive definite."""
+    steps = np.arange(period)
+    waves = np.cos(2 * np.pi * np.outer(steps, steps) / period) / period
+    nudge = 1e-4
+    table, above, below = (
+        waves @ kernel_spectrum(shape, length * np.exp(shift), 2 * np.pi * steps / period)
+        for shift in (0.0, nudge, -nudge)
+    )
+    table = np.maximum(table, 1e-12)
+    return table, (above - below) / (2 * nudge * table)
+
+
+def unit_correlation(values: np.ndarray, mask: np.ndarray, axis: int, shrink: float = 0.05) -> np.ndarray:
+    """Correlation between units over the cells that both observed, shrunk so that few pairs say little.
+
+    `values` are standardised and zero where not observed.
+    """
+    y = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    m = np.moveaxis(mask, axis, 0).reshape(values.shape[axis], -1).astype(y.dtype)
+    pairs = m @ m.T
+    both = (y**2) @ m.T
+    cross = (y @ y.T) / np.sqrt(np.maximum(both * both.T, 1e-12))
+    cross *= (1 - shrink) * pairs / (pairs + 5.0)
+    np.fill_diagonal(cross, 1.0)
+    eigenvalues, vectors = np.linalg.eigh((cross + cross.T) / 2)
+    fixed = (vectors * np.maximum(eigenvalues, 0.01)) @ vectors.T
+    d = np.sqrt(np.diag(fixed))
+    return fixed / np.outer(d, d)
+
+
+def sample_cells(mask: np.ndarray, kinds: Sequence[str], size: int, rng: np.random.Generator) -> np.ndarray:
+    """Observed cells for the fit, (n, K): a third at random, the rest in clusters of two sizes."""
+    observed = np.flatnonzero(mask)
+    if observed.size <= size:
+        return np.stack(np.unravel_index(observed, mask.shape), axis=1)
+    taken = [rng.choice(observed, size // 3, replace=False)]
+    shape = np.array(mask.shape)
+    for share in (0.0, 0.07):
+        spread = np.maximum(1.5, share * shape)
+        per_cluster = 30
+        wanted = size // 3
+        centres = np.stack(np.unravel_index(rng.choice(observed, 4 * (wanted // per_cluster) + 1), mask.shape), 1)
+        steps = np.rint(rng.standard_normal((len(centres), 2 * per_cluster, mask.ndim)) * spread).astype(int)
+        cells = centres[:, None, :] + steps
+        for k, kind in enumerate(kinds):
+            if kind == "periodic":
+                cells[..., k] %= shape[k]
+            elif kind == "unit":
+                other = rng.integers(shape[k], size=cells.shape[:2])
+                same = rng.random(cells.shape[:2]) < 0.5
+                cells[..., k] = np.where(same, centres[:, None, k], other)
+        inside = np.all((cells >= 0) & (cells < shape), axis=-1)
+        flat = np.ravel_multi_index(tuple(cells[inside].T), mask.shape)
+        flat = flat[mask.ravel()[flat]]
+        taken.append(flat[np.sort(np.unique(flat, return_index=True)[1])][:wanted])
+    return np.stack(np.unravel_index(np.unique(np.concatenate(taken)), mask.shape), axis=1)
+
+
+@njit(cache=True, nogil=True)
+def _assemble(index, tables, variances, components):  # type: ignore[no-untyped-def]
+    """Every component's covariance between all pairs; `index` (n, n, K) reads into `tables` (C, K, D)."""
+    n = index.shape[0]
+    for i in range(n):
+        for j in range(i + 1):
+            for c in range(tables.shape[0]):
+                value = variances[c]
+                for k in range(tables.shape[1]):
+                    value *= tables[c, k, index[i, j, k]]
+                components[c, i, j] = value
+
+
+@njit(cache=True, nogil=True)
+def _collect(index, tables, variances, weight, histogram):  # type: ignore[no-untyped-def]
+    """Sum weight times component over the pairs at each table entry (gradient of all tables at once)."""
+    n = index.shape[0]
+    for i in range(n):
+        for j in range(i + 1):
+            twice = weight[i, j] if i == j else 2 * weight[i, j]
+            for c in range(tables.shape[0]):
+                value = variances[c] * twice
+                for k in range(tables.shape[1]):
+                    value *= tables[c, k, index[i, j, k]]
+                for k in range(tables.shape[1]):
+                    histogram[c, k, index[i, j, k]] += value
+
+
+class _Likelihood:
+    """Minus the log likelihood of the sampled cells, with gradient, as a function of log parameters."""
+
+    def __init__(
+        self,
+        cells: np.ndarray,
+        values: np.ndarray,
+        shapes: tuple[str, ...],
+        kinds: Sequence[str],
+        correlations: dict[int, np.ndarray],
+        lengths: tuple[int, ...],
+    ) -> None:
+        self.y, self.shapes, self.kinds = values, shapes, kinds
+        self.correlations, self.n_axis = correlations, lengths
+        self.axes = [k for k in range(len(lengths)) if lengths[k] > 1]
+        n = len(cells)
+        self.index = np.zeros((n, n, len(self.axes)), np.int32)
+        self.entries: list[np.ndarray] = []
+        for position, k in enumerate(self.axes):
+            a, b = cells[:, None, k], cells[None, :, k]
+            if kinds[k] == "unit":
+                flat = a * lengths[k] + b
+                used, inverse = np.unique(flat, return_inverse=True)
+                self.index[..., position] = inverse.reshape(n, n)
+                self.entries.append(correlations[k].ravel()[used])
+            else:
+                distance = np.abs(a - b)
+                if kinds[k] == "periodic":
+                    distance = np.minimum(distance, lengths[k] - distance)
+                self.index[..., position] = distance
+                self.entries.append(np.arange(lengths[k], dtype=float))
+        self.depth = max((len(e) for e in self.entries), default=1)
+
+    def start(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """First guess, and centre and width of the weak prior, of the log parameters."""
+        guess, centre, width = [], [], []
+        for c in range(len(self.shapes)):
+            guess.append(np.log(0.7 if c == 0 else 0.2))
+            centre.append(np.log(0.5))
+            width.append(1.5)
+            for k in self.axes:
+                if self.kinds[k] == "unit":
+                    guess.append(-2.0 if c == 0 else 0.0)
+                    centre.append(-1.0)
+                    width.append(2.0)
+                else:
+                    guess.append(np.log(max(1.0, self.n_axis[k] * (0.5 if c == 0 else 0.1))))
+                    centre.append(np.log(max(1.0, self.n_axis[k] * (0.5 if c == 0 else 0.15))))
+                    width.append(1.5)
+        return (
+            np.array([*guess, np.log(0.02)]),
+            np.array([*centre, np.log(0.02)]),
+            np.array([*width, 2.0]),
+        )
+
+    def _unpack(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        per = 1 + len(self.axes)
+        block = theta[:-1].reshape(len(self.shapes), per)
+        variances = np.exp(block[:, 0])
+        tables = np.ones((len(self.shapes), len(self.axes), self.depth))
+        ratios = np.zeros_like(tables)
+        for c, shape in enumerate(self.shapes):
+            for p, k in enumerate(self.axes):
+                entry = self.entries[p]
+                if self.kinds[k] == "unit":
+                    own = 1 / (1 + np.exp(-block[c, 1 + p]))
+                    same = (entry >= 1 - 1e-12).astype(float)
+                    table = (1 - own) * entry + own * same
+                    slope = own * (1 - own) * (same - entry)
+                    ratio = slope / np.where(np.abs(table) > 1e-9, table, 1e-9)
+                elif self.kinds[k] == "periodic":
+                    table, ratio = periodic_table(shape, np.exp(block[c, 1 + p]), len(entry))
+                else:
+                    table, ratio = kernel_table(shape, np.exp(block[c, 1 + p]), entry)
+                tables[c, p, : len(entry)] = table
+                ratios[c, p, : len(entry)] = ratio
+        return variances, tables, ratios, float(np.exp(theta[-1]))
+
+    def __call__(self, theta: np.ndarray, centre: np.ndarray, width: np.ndarray) -> tuple[float, np.ndarray]:
+        n = len(self.y)
+        variances, tables, ratios, extra = self._unpack(theta)
+        components = np.zeros((len(self.shapes), n, n))
+        _assemble(self.index, tables, variances, components)
+        matrix = components.sum(axis=0)
+        matrix[np.diag_indices(n)] += NOISE_FLOOR + extra
+        off = (theta - centre) / width
+        try:
+            factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+        except np.linalg.LinAlgError:
+            return 1e10, off / width
+        alpha = scipy.linalg.cho_solve((factor, True), self.y, check_finite=False)
+        value = 0.5 * self.y @ alpha + np.log(np.diag(factor)).sum() + 0.5 * off @ off
+        inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
+        weight = 0.5 * (inverse - np.outer(alpha, alpha))
+        histogram = np.zeros_like(tables)
+        _collect(self.index, tables, variances, np.tril(weight), histogram)
+        gradient = np.empty_like(theta)
+        block = gradient[:-1].reshape(len(self.shapes), -1)
+        block[:, 0] = histogram[:, 0].sum(axis=-1) if self.axes else 0.0
+        block[:, 1:] = (histogram * ratios).sum(axis=-1)
+        gradient[-1] = np.trace(weight) * extra
+        return float(value), gradient + off / width
+
+    def covariance(self, theta: np.ndarray) -> Covariance:
+        block = theta[:-1].reshape(len(self.shapes), -1)
+        lengths = np.full((len(self.shapes), len(self.n_axis)), np.nan)
+        own = np.full_like(lengths, np.nan)
+        for p, k in enumerate(self.axes):
+            if self.kinds[k] == "unit":
+                own[:, k] = 1 / (1 + np.exp(-block[:, 1 + p]))
+            else:
+                lengths[:, k] = np.exp(block[:, 1 + p])
+        noise = NOISE_FLOOR + float(np.exp(theta[-1]))
+        return Covariance(self.shapes, np.exp(block[:, 0]), lengths, own, noise)
+
+
+def fit_covariance(
+    values: np.ndarray,
+    mask: np.ndarray,
+    kinds: Sequence[str],
+    correlations: dict[int, np.ndarray],
+    kernel: str,
+    seed: int,
+    cells: int = 1500,
+) -> Covariance:
+    """Fit the covariance of standardised `values` (read where `mask` is True) on at most `cells` of them."""
+    chosen = sample_cells(mask, kinds, cells, np.random.default_rng(seed))
+    y = values[tuple(chosen.T)].astype(float)
+    likelihood = _Likelihood(chosen, y, SHAPES[kernel], kinds, correlations, mask.shape)
+    guess, centre, width = likelihood.start()
+    bounds: list[Any] = [(c - 6 * w, c + 6 * w) for c, w in zip(centre, width)]
+    found = scipy.optimize.minimize(
+        likelihood, guess, args=(centre, width), jac=True, method="L-BFGS-B", bounds=bounds,
+        options={"maxiter": 60},
+    )  # fmt: skip
+    return likelihood.covariance(found.x)
