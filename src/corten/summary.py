@@ -91,10 +91,10 @@ class Summary:
             ("observed", f"{self.observed:,} of {total:,} ({self.observed / total:.1%})"),
             ("filled", f"{self.missing:,}"),
         ]
-        if self.outside:
-            rows.append(("outside the domain", f"{self.outside:,}"))
         if self.forecast:
             rows.append(("of them forecast", f"{self.forecast:,}"))
+        if self.outside:
+            rows.append(("outside the domain", f"{self.outside:,}"))
         rows.append(("coverage asked for", f"{self.coverage:.4g}"))
         if self.missing:
             rows.append(("finite intervals", f"{self.finite_share:.2%} ({self.infinite:,} infinite)"))

@@ -1,0 +1,149 @@
+"""A result as an xarray Dataset that follows the CF conventions, and as a NetCDF or Zarr file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.io.files import whole_file
+from corten.summary import FOOTNOTE, plain
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from corten.result import Intervals
+
+__all__ = ["prepare_for_file", "to_dataset", "write_netcdf", "write_zarr"]
+
+CONVENTIONS = "CF-1.11"
+VARIABLES = ("estimate", "lower", "upper", "flag", "propensity")
+# These describe how the input was packed or its range, and would be wrong for what we write.
+_OF_THE_INPUT = {
+    "_FillValue", "missing_value", "scale_factor", "add_offset", "coordinates", "ancillary_variables",
+    "valid_min", "valid_max", "valid_range", "actual_range", "bounds", "history",
+    "flag_values", "flag_meanings", "flag_masks",
+}  # fmt: skip
+
+
+def to_dataset(result: Intervals) -> xr.Dataset:
+    """estimate, lower, upper, flag (and the probability of being observed, where known) with CF attributes.
+
+    All settings, the seed, every automatic choice and every warning are in the global attributes.
+    """
+    import xarray as xr
+
+    observed = result.observed
+    dims = [str(axis.dim) for axis in observed.axes]
+    clash = sorted(
+        {*VARIABLES}
+        & ({*dims} | ({str(c) for c in observed.coords} if observed.coords is not None else set()))
+    )
+    if clash:
+        raise ValueError(
+            f"the input has an axis or coordinate called {', '.join(clash)}: rename it before writing a "
+            "Dataset"
+        )
+    coords: Any = observed.coords
+    if coords is None:
+        coords = {
+            axis.name: (axis.name, axis.coordinates, {} if axis.units is None else {"units": axis.units})
+            for axis in observed.axes
+            if axis.coordinates is not None
+        }
+    quantity = str(observed.attrs.get("long_name") or observed.name or "value")
+    own = {key: value for key, value in observed.attrs.items() if key not in _OF_THE_INPUT}
+    arrays = {"estimate": result.estimate_array, "lower": result.lower_array, "upper": result.upper_array}
+    attrs: dict[str, dict[str, Any]] = {
+        "estimate": own | {"long_name": f"{quantity}, gaps filled"},
+        "lower": result._bound_attrs("lower"),
+        "upper": result._bound_attrs("upper"),
+        "flag": result._flag_attrs(),
+    }
+    arrays["flag"] = result.flag_array
+    probability = result.source.propensity_array()
+    if probability is not None:
+        arrays["propensity"] = np.where(observed.inside, probability, np.nan)
+        attrs["propensity"] = {"long_name": f"probability that {quantity} is observed", "units": "1"}
+    if "standard_name" in own:
+        attrs["flag"]["standard_name"] = f"{own['standard_name']} status_flag"
+    for end in ("lower", "upper"):
+        attrs[end]["comment"] = FOOTNOTE
+    attrs["estimate"]["ancillary_variables"] = " ".join(name for name in arrays if name != "estimate")
+    variables = {name: (dims, array, attrs[name]) for name, array in arrays.items()}
+    return xr.Dataset(variables, coords=coords, attrs=_global_attrs(result, quantity))
+
+
+def _global_attrs(result: Intervals, quantity: str) -> dict[str, Any]:
+    from corten import __version__
+
+    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    done = f"{now} corten {__version__}: gaps filled, {result.coverage:.4g} intervals"
+    before = result.observed.attrs.get("history")
+    attrs: dict[str, Any] = {
+        "Conventions": CONVENTIONS,
+        "title": f"{quantity}: gaps filled, with intervals",
+        "source": f"corten {__version__}, conformal Riemannian tensor completion",
+        "history": f"{done}\n{before}" if before else done,
+        "comment": FOOTNOTE,
+        "coverage": result.coverage,
+        "corten_choices": json.dumps(plain([vars(choice) for choice in result.choices])),
+        "corten_summary": json.dumps(result.summary().to_dict()),
+    }
+    warnings = result.source.warnings()
+    if warnings:
+        attrs["corten_warnings"] = "\n".join(warnings)
+    return attrs | {f"corten_{key}": value for key, value in _file_attrs(result.source.settings()).items()}
+
+
+def _file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """Attributes that any file format can hold: numbers, text and arrays of numbers; the rest as JSON."""
+    held: dict[str, Any] = {}
+    for key, value in attrs.items():
+        simple = isinstance(value, str | int | float | np.integer | np.floating) and not isinstance(
+            value, bool
+        )
+        numbers = (
+            isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1 and value.size > 0
+        )
+        held[str(key)] = value if simple or numbers else json.dumps(plain(value))
+    return held
+
+
+def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
+    """A copy without what files cannot hold: odd attributes, stacked indexes, encodings of another file."""
+    import pandas as pd
+
+    stacked = [name for name, index in dataset.indexes.items() if isinstance(index, pd.MultiIndex)]
+    ready = dataset.copy(deep=False)
+    for dim in {dataset[name].dims[0] for name in stacked}:
+        ready = ready.reset_index(dim)
+    ready.attrs = _file_attrs(dataset.attrs)
+    for variable in ready.variables.values():
+        variable.attrs = _file_attrs(variable.attrs)
+        variable.encoding = {key: variable.encoding[key] for key in ("calendar",) if key in variable.encoding}
+    return ready
+
+
+def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write a compressed NetCDF-4 file, whole or not at all."""
+    ready = prepare_for_file(dataset)
+    numeric = [name for name, data in ready.data_vars.items() if data.dtype.kind in "iuf" and data.ndim]
+    with whole_file(path, overwrite) as temporary:
+        ready.to_netcdf(
+            temporary, format="NETCDF4", encoding={name: {"zlib": True, "complevel": 4} for name in numeric}
+        )
+    return Path(path)
+
+
+def write_zarr(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write a Zarr store (a folder), whole or not at all."""
+    with whole_file(path, overwrite) as temporary:
+        # Version 2 of the format holds text coordinates that version 3 has not standardised yet.
+        prepare_for_file(dataset).to_zarr(temporary, mode="w-", zarr_format=2, consolidated=True)
+    return Path(path)

@@ -1,0 +1,96 @@
+"""Files, whole or not at all: safe writing, size limits, and errors that name the file."""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+__all__ = ["MAX_BYTES", "check_size", "existing", "plain_error", "refuse_taken", "suffix_of", "whole_file"]
+
+MAX_BYTES = 16 * 2**30
+"""The largest array a file may declare before reading is refused."""
+
+_COMPRESSED = (".gz", ".z")
+
+
+def suffix_of(path: str | os.PathLike[str]) -> str:
+    """The lower-case suffix that tells the format, with a compression behind it: '.nc', '.csv.gz', '.19i.z'.
+
+    Example:
+        >>> suffix_of("traffic.CSV.gz")
+        '.csv.gz'
+    """
+    name = Path(path).name.lower()
+    stem, last = os.path.splitext(name)
+    return os.path.splitext(stem)[1] + last if last in _COMPRESSED else last
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """The path, or an error that says that it is not there."""
+    found = Path(path)
+    if not found.exists():
+        beside = found.parent if found.parent.is_dir() else Path.cwd()
+        raise FileNotFoundError(f"{found} does not exist (looked in {beside})")
+    return found
+
+
+def check_size(shape: Sequence[int], itemsize: int, max_bytes: int, what: str) -> None:
+    """Refuse an array that would be larger than `max_bytes`, before anything is allocated."""
+    need = math.prod(int(n) for n in shape) * itemsize
+    if need > max_bytes:
+        raise ValueError(
+            f"{what} declares {' x '.join(map(str, shape))} values, {need / 2**30:.3g} GiB, above the "
+            "limit of "
+            f"{max_bytes / 2**30:.3g} GiB: read a part of it, or raise max_bytes"
+        )
+
+
+def plain_error(path: Path, expected: str, problem: BaseException) -> ValueError:
+    """One readable error for the many ways a damaged file makes a library fail."""
+    detail = " ".join(str(problem).split()) or type(problem).__name__
+    return ValueError(
+        f"{path} could not be read as {expected} (damaged, cut short, or of another kind): {detail}"
+    )
+
+
+def refuse_taken(target: Path, overwrite: bool) -> None:
+    """Say no to a file that exists (without `overwrite`) or whose folder does not."""
+    if target.exists() and not overwrite:
+        raise FileExistsError(
+            f"{target} exists: choose another name, or allow it with overwrite=True (--overwrite)"
+        )
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"the folder {target.parent} does not exist: create it, or write {target.name} elsewhere"
+        )
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
+    """A temporary name in the same folder, moved to `path` when the block ends well and removed when not.
+
+    Example:
+        >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
+        ...     temporary.write_text("all of it")
+    """
+    target = Path(path)
+    refuse_taken(target, overwrite)
+    temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name}")
+    try:
+        yield temporary
+        # Somebody may have written the file meanwhile: look again before taking its place.
+        refuse_taken(target, overwrite)
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(temporary, target)
+    finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
+        else:
+            with suppress(FileNotFoundError):
+                temporary.unlink()

@@ -1,0 +1,281 @@
+"""Read a tensor from a file; the suffix says how. Nothing is ever unpickled."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.io import stores
+from corten.io.files import MAX_BYTES, check_size, existing, plain_error, suffix_of
+from corten.io.folding import fold_time
+from corten.io.ionex import is_ionex_name, read_ionex
+from corten.io.stores import Stored
+from corten.io.table import LongTable, from_table
+from corten.io.writers import WRITABLE, check_target, write
+from corten.labels import broadcast_by_name, is_dataarray
+
+__all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "read", "write"]
+
+_TABLES = (".csv", ".csv.gz", ".parquet")
+_OPENERS = {
+    ".nc": stores.open_netcdf,
+    ".nc4": stores.open_netcdf,
+    ".cdf": stores.open_netcdf,
+    ".zarr": stores.open_zarr,
+    ".npz": stores.open_npz,
+    ".npy": stores.open_npy,
+    ".mat": stores.open_mat,
+    ".h5": stores.open_hdf5,
+    ".hdf5": stores.open_hdf5,
+}
+READABLE = (*_OPENERS, *_TABLES, ".inx", ".ionex", ".19i (any year; also .Z and .gz)")
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A tensor from a file: `data` and its domain `where` (None = everywhere), ready for `corten.complete`.
+
+    `notes` says in words what reading did (duplicates averaged, steps inserted); `table` leads back to the
+    rows of a long table.
+    """
+
+    data: Any
+    where: Any
+    path: Path
+    variable: str
+    notes: tuple[str, ...] = ()
+    table: LongTable | None = None
+
+
+def read(
+    path: str | os.PathLike[str],
+    variable: str | None = None,
+    *,
+    domain: str | None = None,
+    quality: str | None = None,
+    accept: Sequence[float | str] | None = None,
+    axes: Sequence[str] | None = None,
+    axis_kinds: Mapping[str, str] | None = None,
+    fold: Mapping[str, tuple[str, str]] | None = None,
+    max_bytes: int = MAX_BYTES,
+) -> Loaded:
+    """Read one variable of a file as a tensor.
+
+    Args:
+        path: .nc .zarr .npz .npy .csv .csv.gz .parquet .h5 (Madrigal grids are recognised) .mat or IONEX.
+        variable: which variable (for tables: the column of values); may be left out where only one fits.
+        domain: a variable that is nonzero where a cell could be observed (a sea mask, say).
+        quality: a variable of flags; only cells whose flag is in `accept` count as observed.
+        accept: the flags that count.
+        axes: names of the modes for files without names (npz, npy, mat); a 1-D variable of such a name
+            becomes its coordinate. For tables: the coordinate columns.
+        axis_kinds: for tables, `{"station": "unit"}` keeps a numeric column as it is.
+        fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
+        max_bytes: refuse what declares to be larger.
+
+    Example:
+        >>> loaded = read("sst.nc", "sst", domain="sea")                  # doctest: +SKIP
+        >>> corten.complete(loaded.data, where=loaded.where)              # doctest: +SKIP
+    """
+    found = existing(path)
+    if (quality is None) != (accept is None):
+        raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
+    if suffix_of(found) in _TABLES:
+        return _read_table(found, variable, domain, quality, accept or (), axes, axis_kinds, fold, max_bytes)
+    extra = {name for name in (domain, quality) if name is not None}
+    with _opened(found, max_bytes) as (store, default):
+        name = _choose(found, store, variable, default, extra)
+        data = _load(found, store, name, max_bytes)
+        if axes is not None and not is_dataarray(data):
+            data = _name_axes(found, store, data, axes, name, max_bytes)
+        others = {key: _load(found, store, key, max_bytes) for key in sorted(extra)}
+    flags = {key: _spread(found, key, other, data) for key, other in others.items()}
+    if quality is not None and accept is not None:
+        data = _blank(data, np.isin(flags[quality], _comparable(found, quality, flags[quality], accept)))
+    where: Any = None
+    if domain is not None:
+        inside = np.nan_to_num(np.asarray(flags[domain], dtype=float)) != 0
+        where = np.array(np.broadcast_to(inside, data.shape))
+        where = data.copy(data=where) if is_dataarray(data) else where
+    if fold:
+        data, where = _folded(found, data, where, fold)
+    return Loaded(data, where, found, name)
+
+
+def _read_table(
+    path: Path,
+    variable: str | None,
+    domain: str | None,
+    quality: str | None,
+    accept: Sequence[float | str],
+    axes: Sequence[str] | None,
+    axis_kinds: Mapping[str, str] | None,
+    fold: Mapping[str, tuple[str, str]] | None,
+    max_bytes: int,
+) -> Loaded:
+    """Flags act on rows, before rows of one cell are averaged; a cell without a row is a gap inside."""
+    frame = _frame(path)
+    names = [str(name) for name in frame.columns]
+    extra = {name for name in (domain, quality) if name is not None}
+    unknown = sorted(extra - set(names))
+    if unknown:
+        raise ValueError(f"{path} has no column {unknown[0]!r}; the columns are {', '.join(names)}")
+    if axes is None:
+        axes = [name for name in names if name not in {variable or "value", *extra}]
+    kept = frame
+    value = variable or "value"
+    if quality is not None and value in names:
+        flags = frame[quality].to_numpy()
+        good = np.isin(flags, _comparable(path, quality, flags, accept))
+        kept = frame.assign(**{value: frame[value].where(good)})
+    options: dict[str, Any] = {"axis_kinds": axis_kinds, "max_bytes": max_bytes, "source": str(path)}
+    table = replace(from_table(kept, variable, axes, **options), frame=frame)
+    data, where = table.data, None
+    if domain is not None:
+        where = from_table(frame, domain, axes, **options).data != 0
+    notes = [f"{count} missing step(s) inserted along {axis}" for axis, count in table.inserted.items()]
+    if table.duplicates:
+        notes.append(f"{table.duplicates} row(s) shared a cell with another and were averaged")
+    if fold:
+        data, where = _folded(path, data, where, fold)
+    table = replace(table, data=data, where=where, fold=dict(fold or {}))
+    return Loaded(data, where, path, table.value, tuple(notes), table)
+
+
+@contextmanager
+def _opened(path: Path, max_bytes: int) -> Iterator[tuple[dict[str, Stored], str | None]]:
+    """The variables of a file and the name of the one meant by default, if the format has one."""
+    suffix = suffix_of(path)
+    if is_ionex_name(path):
+        yield stores.of_dataset(read_ionex(path, max_bytes=max_bytes)), "tec"
+    elif suffix in (".h5", ".hdf5") and _madrigal(path):
+        from corten.io.madrigal import read_madrigal
+
+        yield stores.of_dataset(read_madrigal(path, max_bytes=max_bytes)), "tec"
+    elif suffix in _OPENERS:
+        with _OPENERS[suffix](path) as store:
+            yield store, None
+    else:
+        raise ValueError(f"{path} has an unknown suffix; the known ones are {', '.join(READABLE)}")
+
+
+def _madrigal(path: Path) -> bool:
+    import h5py
+
+    from corten.io.madrigal import is_madrigal
+
+    try:
+        with h5py.File(path, "r") as file:
+            return is_madrigal(file)
+    except (OSError, RuntimeError, KeyError) as problem:
+        raise plain_error(path, "HDF5", problem) from None
+
+
+def _choose(
+    path: Path, store: Mapping[str, Stored], variable: str | None, default: str | None, extra: Iterable[str]
+) -> str:
+    for name in (*extra, *(() if variable is None else (variable,))):
+        if name not in store:
+            known = ", ".join(one.describe(key) for key, one in store.items()) or "none"
+            raise ValueError(f"{path} has no variable {name!r}; it has {known}")
+    if variable is not None:
+        return variable
+    if default in store:
+        return str(default)
+    fitting = [name for name, one in store.items() if one.is_tensor and name not in extra]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        listed = ", ".join(store[name].describe(name) for name in fitting)
+        raise ValueError(f"{path} has several variables: {listed}; say which (variable=, --variable)")
+    listed = ", ".join(one.describe(key) for key, one in store.items()) or "nothing"
+    raise ValueError(f"{path} has no variable of numbers with two or more modes; it has {listed}")
+
+
+def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) -> Any:
+    one = store[name]
+    if one.dtype.hasobject and one.dims is None:
+        raise ValueError(f"{path}: {name!r} holds objects, not numbers; objects are never unpickled")
+    check_size(one.shape, max(one.dtype.itemsize, 1), max_bytes, f"{path}, {name}")
+    try:
+        return one.load()
+    except Exception as problem:
+        raise plain_error(path, f"an array {name!r} of shape {one.shape}", problem) from None
+
+
+def _name_axes(
+    path: Path, store: Mapping[str, Stored], data: Any, axes: Sequence[str], name: str, max_bytes: int
+) -> Any:
+    """Give names to the modes of a plain array, and coordinates where the file has them under that name."""
+    import xarray as xr
+
+    data = np.asarray(data)
+    if len(axes) != data.ndim or len(set(axes)) != len(axes):
+        raise ValueError(
+            f"axes names {', '.join(axes)}, but {name!r} in {path} has shape {data.shape}: one name each"
+        )
+    coords = {}
+    for axis, length in zip(axes, data.shape):
+        if axis in store and int(np.prod(store[axis].shape)) == length:
+            coords[axis] = np.ravel(_load(path, store, axis, max_bytes))
+    return xr.DataArray(data, dims=list(axes), coords=coords, name=name)
+
+
+def _spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
+    """Flags over the modes of the data: by name where both have names, else from the first mode on."""
+    if is_dataarray(flags) and is_dataarray(data):
+        try:
+            return broadcast_by_name(flags, data)
+        except ValueError as problem:
+            raise ValueError(f"{path}, {name!r}: {str(problem).replace('where', name)}") from None
+    plain = np.asarray(flags)
+    if plain.shape != data.shape[: plain.ndim]:
+        raise ValueError(f"{path}: {name!r} has shape {plain.shape}, the data {data.shape}: they must agree")
+    return plain.reshape(plain.shape + (1,) * (data.ndim - plain.ndim))
+
+
+def _comparable(path: Path, name: str, flags: np.ndarray, accept: Sequence[float | str]) -> np.ndarray:
+    """The accepted flags in the type of the flags; text from a command line becomes numbers."""
+    if isinstance(accept, str) or not np.iterable(accept):
+        raise TypeError(f"accept is {accept!r}: give a list of flags, such as [0, 1]")
+    try:
+        return np.array(list(accept)).astype(flags.dtype if flags.dtype.kind in "OUS" else np.float64)
+    except ValueError:
+        raise ValueError(f"accept is {list(accept)}, but the flags {name!r} in {path} are numbers") from None
+
+
+def _blank(data: Any, keep: np.ndarray) -> Any:
+    if is_dataarray(data):
+        return data.copy(data=_blank(data.values, keep))
+    data = np.asarray(data)
+    wide = np.float32 if data.dtype.kind == "f" and data.dtype.itemsize <= 4 else np.float64
+    return np.where(np.broadcast_to(keep, data.shape), data, np.array(np.nan)).astype(wide)
+
+
+def _folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str]]) -> tuple[Any, Any]:
+    if not is_dataarray(data):
+        raise ValueError(f"{path} has no axis names, so fold cannot find its time axis: name them (axes=)")
+    folded, reached = fold_time(data, fold)
+    if where is None:
+        return folded, reached
+    inside, _ = fold_time(where.astype(np.float32), fold)
+    return folded, inside == 1
+
+
+def _frame(path: Path) -> Any:
+    import pandas as pd
+
+    try:
+        if suffix_of(path) == ".parquet":
+            return pd.read_parquet(path)
+        return pd.read_csv(path)
+    except ImportError:
+        raise
+    except Exception as problem:
+        raise plain_error(path, "a table", problem) from None

@@ -1,0 +1,151 @@
+"""Read gridded TEC of the Madrigal database (`gps*g.hdf5`), in either of its two layouts."""
+
+from __future__ import annotations
+
+import os
+from itertools import permutations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.io.files import MAX_BYTES, check_size, existing, plain_error
+from corten.io.folding import regular_axis
+
+if TYPE_CHECKING:
+    import h5py
+    import xarray as xr
+
+__all__ = ["is_madrigal", "read_madrigal"]
+
+TABLE, ARRAY = "Data/Table Layout", "Data/Array Layout"
+_CLOCK = ("year", "month", "day", "hour", "min", "sec")
+_NAMES = {"tec": "vertical total electron content", "dtec": "error of the vertical total electron content"}
+_UNITS = {"lat": "degrees_north", "lon": "degrees_east"}
+
+
+def is_madrigal(file: h5py.File) -> bool:
+    """Whether an open HDF5 file has one of the Madrigal layouts."""
+    return TABLE in file or ARRAY in file
+
+
+def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> xr.Dataset:
+    """Read `tec` (and `dtec`, where present) over lat, lon, time, in TECU.
+
+    Cells that no row mentions are missing. Regular axes are made whole; several values of one cell are
+    averaged and counted in the attribute `duplicates`.
+
+    Example:
+        >>> tec = read_madrigal("gps170908g.002.hdf5").tec                # doctest: +SKIP
+    """
+    import h5py
+
+    found = existing(path)
+    try:
+        with h5py.File(found, "r") as file:
+            if ARRAY in file and "2D Parameters" in file[ARRAY]:
+                return _from_arrays(found, file[ARRAY], max_bytes)
+            if TABLE in file:
+                return _from_rows(found, file[TABLE], max_bytes)
+            raise ValueError(
+                f"{found} has neither '{TABLE}' nor '{ARRAY}/2D Parameters', which a Madrigal grid has; "
+                f"it holds {', '.join(file) or 'nothing'}"
+            )
+    except (OSError, RuntimeError, KeyError) as problem:
+        raise plain_error(found, "Madrigal HDF5", problem) from None
+
+
+def _from_rows(path: Path, table: h5py.Dataset, max_bytes: int) -> xr.Dataset:
+    fields = {name.lower(): name for name in table.dtype.names or ()}
+    wanted = (*_CLOCK, "gdlat", "glon", "tec")
+    absent = [name for name in wanted if name not in fields]
+    if absent:
+        raise ValueError(
+            f"{path}: '{TABLE}' lacks {', '.join(absent)}; it has {', '.join(fields) or 'no columns'}"
+        )
+    check_size(table.shape, table.dtype.itemsize, max_bytes, str(path))
+    rows = table[()]
+    if not len(rows):
+        raise ValueError(f"{path}: '{TABLE}' has no rows")
+    clock = [rows[fields[name]].astype(np.float64) for name in _CLOCK]
+    if not all(np.isfinite(part).all() for part in clock):
+        raise ValueError(f"{path}: '{TABLE}' has rows without a time")
+    months = ((clock[0] - 1970) * 12 + clock[1] - 1).astype("timedelta64[M]") + np.datetime64("1970-01", "M")
+    seconds = 86400 * (clock[2] - 1) + 3600 * clock[3] + 60 * clock[4] + np.floor(clock[5])
+    times = months.astype("datetime64[s]") + seconds.astype("timedelta64[s]")
+    columns = {
+        "lat": rows[fields["gdlat"]].astype(float),
+        "lon": rows[fields["glon"]].astype(float),
+        "time": times,
+    }
+    axes: dict[str, np.ndarray] = {}
+    places = []
+    for name, column in columns.items():
+        labels, place = np.unique(column, return_inverse=True)
+        if name != "time" and not np.isfinite(labels).all():
+            raise ValueError(f"{path}: '{TABLE}' has rows without {name}")
+        full = regular_axis(labels)
+        if full is not None:
+            place, labels = np.searchsorted(full, labels)[place], full
+        axes[name] = labels
+        places.append(place)
+    shape = tuple(len(labels) for labels in axes.values())
+    check_size(shape, 8, max_bytes, str(path))
+    cells = np.ravel_multi_index(places, shape)
+    values = {}
+    for name in ("tec", "dtec"):
+        if name in fields:
+            numbers = rows[fields[name]].astype(np.float64)
+            seen = np.isfinite(numbers)
+            size = int(np.prod(shape))
+            count = np.bincount(cells[seen], minlength=size)
+            total = np.bincount(cells[seen], weights=numbers[seen], minlength=size)
+            mean = np.full(size, np.nan)
+            np.divide(total, count, out=mean, where=count > 0)
+            values[name] = mean.reshape(shape)
+    return _dataset(values, axes, int(len(cells) - len(np.unique(cells))))
+
+
+def _from_arrays(path: Path, group: h5py.Group, max_bytes: int) -> xr.Dataset:
+    needed = ("timestamps", "gdlat", "glon", "2D Parameters/tec")
+    absent = [name for name in needed if name not in group]
+    if absent:
+        raise ValueError(f"{path}: '{ARRAY}' lacks {', '.join(absent)}; it has {', '.join(group)}")
+    axes: dict[str, np.ndarray] = {
+        "lat": np.asarray(group["gdlat"][()], dtype=float),
+        "lon": np.asarray(group["glon"][()], dtype=float),
+        "time": np.floor(group["timestamps"][()]).astype("timedelta64[s]") + np.datetime64("1970-01-01", "s"),
+    }
+    lengths = tuple(len(labels) for labels in axes.values())
+    values = {}
+    for name in ("tec", "dtec"):
+        stored = group["2D Parameters"].get(name)
+        if stored is None:
+            continue
+        check_size(stored.shape, 8, max_bytes, f"{path}, {name}")
+        orders = [
+            order for order in permutations(range(3)) if stored.shape == tuple(lengths[k] for k in order)
+        ]
+        if not orders:
+            raise ValueError(f"{path}: {name} has shape {stored.shape}, expected lat x lon x time, {lengths}")
+        # The usual order comes first; another one is taken only where the lengths leave no doubt.
+        values[name] = np.asarray(stored[()], dtype=float).transpose(np.argsort(orders[0]))
+    return _dataset(values, axes, 0)
+
+
+def _dataset(values: dict[str, np.ndarray], axes: dict[str, np.ndarray], duplicates: int) -> xr.Dataset:
+    import xarray as xr
+
+    coords: dict[str, Any] = {
+        name: (name, labels.astype("datetime64[ns]") if name == "time" else labels, _attrs(name))
+        for name, labels in axes.items()
+    }
+    variables = {
+        name: (list(axes), array, {"units": "TECU", "long_name": _NAMES[name]})
+        for name, array in values.items()
+    }
+    return xr.Dataset(variables, coords=coords, attrs={"source_format": "Madrigal", "duplicates": duplicates})
+
+
+def _attrs(name: str) -> dict[str, str]:
+    return {"units": _UNITS[name]} if name in _UNITS else {}

@@ -1,0 +1,254 @@
+"""Open a file of any format as named variables, nothing loaded yet: `{name: Stored}`."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.io.files import plain_error
+
+if TYPE_CHECKING:
+    import h5py
+    import xarray as xr
+
+__all__ = [
+    "Stored",
+    "of_dataset",
+    "open_hdf5",
+    "open_mat",
+    "open_netcdf",
+    "open_npy",
+    "open_npz",
+    "open_zarr",
+]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A variable in a file: what it declares, and how to load it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    load: Callable[[], Any]
+    dims: tuple[str, ...] | None = None
+    role: str = "data"
+
+    @property
+    def is_tensor(self) -> bool:
+        """Something that could be completed: numbers in two or more modes."""
+        return self.role == "data" and self.dtype.kind in "biuf" and len(self.shape) >= 2
+
+    def describe(self, name: str) -> str:
+        return f"{name} ({', '.join(self.dims) if self.dims else ' x '.join(map(str, self.shape))})"
+
+
+def of_dataset(dataset: xr.Dataset) -> dict[str, Stored]:
+    """The variables of an xarray Dataset; bounds of coordinates are no data."""
+    bounds = {str(v.attrs.get("bounds", v.encoding.get("bounds"))) for v in dataset.variables.values()}
+    found = {}
+    for key in dataset.variables:
+        array, name = dataset[key], str(key)
+        role = "bounds" if name in bounds else "coordinate" if key in dataset.coords else "data"
+        dims = tuple(str(dim) for dim in array.dims)
+        found[name] = Stored(array.shape, array.dtype, array.load, dims, role)
+    return found
+
+
+@contextmanager
+def open_netcdf(path: Path) -> Iterator[dict[str, Stored]]:
+    """NetCDF, decoded as CF says: fill values, packing and times; durations stay numbers."""
+    import xarray as xr
+
+    try:
+        dataset = xr.open_dataset(path, decode_timedelta=False)
+    except Exception as problem:
+        raise plain_error(path, "NetCDF", problem) from None
+    with dataset:
+        yield of_dataset(dataset)
+
+
+@contextmanager
+def open_zarr(path: Path) -> Iterator[dict[str, Stored]]:
+    """A Zarr store, decoded as CF says."""
+    import xarray as xr
+
+    try:
+        consolidated = any((path / name).exists() for name in (".zmetadata", "zarr.json"))
+        dataset = xr.open_zarr(
+            path, consolidated=None if consolidated else False, decode_timedelta=False, chunks=None
+        )
+    except Exception as problem:
+        raise plain_error(path, "Zarr", problem) from None
+    with dataset:
+        yield of_dataset(dataset)
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[dict[str, Stored]]:
+    """NumPy archive; headers are read, arrays are not, and pickled objects never are."""
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError) as problem:
+        raise plain_error(path, "npz", problem) from None
+    with archive:
+        found = {}
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy"):
+                continue
+            with archive.open(info) as stream:
+                shape, dtype = _npy_header(stream, path, info.filename, info.file_size)
+            found[info.filename.removesuffix(".npy")] = Stored(
+                shape, dtype, _npz_loader(archive, info.filename)
+            )
+        yield found
+
+
+def _npz_loader(archive: zipfile.ZipFile, name: str) -> Callable[[], np.ndarray]:
+    def load() -> np.ndarray:
+        with archive.open(name) as stream:
+            return np.lib.format.read_array(stream, allow_pickle=False)
+
+    return load
+
+
+@contextmanager
+def open_npy(path: Path) -> Iterator[dict[str, Stored]]:
+    """One NumPy array; no pickled objects."""
+    with path.open("rb") as stream:
+        shape, dtype = _npy_header(stream, path, path.name, path.stat().st_size)
+    yield {path.stem: Stored(shape, dtype, lambda: np.load(path, allow_pickle=False))}
+
+
+def _npy_header(stream: Any, path: Path, name: str, size: int) -> tuple[tuple[int, ...], np.dtype]:
+    try:
+        version = np.lib.format.read_magic(stream)
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, _, dtype = readers[version](stream)
+    except KeyError:
+        raise ValueError(f"{path}, {name}: expected version 1 or 2 of the npy format") from None
+    except Exception as problem:
+        raise plain_error(path, "a NumPy array", problem) from None
+    need = int(np.prod(np.array(shape, dtype=object), initial=1)) * dtype.itemsize
+    if not dtype.hasobject and need > size:
+        raise ValueError(
+            f"{path}, {name}: declares {need} bytes but holds {size}: it is cut short or damaged"
+        )
+    return tuple(shape), dtype
+
+
+@contextmanager
+def open_mat(path: Path) -> Iterator[dict[str, Stored]]:
+    """MATLAB file, version 5 or 7.3, as the paper's `mad`, `vista` and `dtec` come."""
+    import scipy.io
+
+    with path.open("rb") as stream:
+        modern = stream.read(10) == b"MATLAB 7.3"
+    if modern:
+        with open_hdf5(path, transposed=True) as found:
+            yield found
+        return
+    numeric = {
+        "double",
+        "single",
+        "logical",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    }
+    try:
+        listed = scipy.io.whosmat(path)
+    except Exception as problem:
+        raise plain_error(path, "MAT", problem) from None
+
+    def loader(name: str) -> Callable[[], np.ndarray]:
+        return lambda: np.asarray(scipy.io.loadmat(path, variable_names=[name])[name])
+
+    yield {
+        name: Stored(tuple(shape), np.dtype(float if kind in numeric else object), loader(name))
+        for name, shape, kind in listed
+    }
+
+
+@contextmanager
+def open_hdf5(path: Path, transposed: bool = False) -> Iterator[dict[str, Stored]]:
+    """HDF5: every dataset by its path, with fill values, packing and attached scales honoured."""
+    import h5py
+
+    try:
+        file = h5py.File(path, "r")
+    except OSError as problem:
+        raise plain_error(path, "HDF5", problem) from None
+    with file:
+        found: dict[str, Stored] = {}
+
+        def visit(name: str, item: Any) -> None:
+            if isinstance(item, h5py.Dataset) and not name.startswith("#") and item.shape is not None:
+                shape = tuple(reversed(item.shape)) if transposed else tuple(item.shape)
+                role = "coordinate" if item.is_scale else "data"
+                dims = None if transposed else _scale_names(item)
+                found[name] = Stored(shape, item.dtype, _hdf5_loader(item, transposed, dims), dims, role)
+
+        try:
+            file.visititems(visit)
+        except (OSError, RuntimeError, KeyError, ValueError) as problem:
+            raise plain_error(path, "HDF5", problem) from None
+        yield found
+
+
+def _scale_names(item: h5py.Dataset) -> tuple[str, ...] | None:
+    """Names of the modes from attached scales, where every mode has one."""
+    names = [dim[0].name.rsplit("/", 1)[-1] if len(dim) else "" for dim in item.dims]
+    return tuple(names) if names and all(names) and len(set(names)) == len(names) else None
+
+
+def _hdf5_loader(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | None) -> Callable[[], Any]:
+    def load() -> Any:
+        values = item[()]
+        if transposed:
+            return np.asarray(values).T
+        attrs = {key: _scalar(value) for key, value in item.attrs.items()}
+        values = unpack(values, attrs)
+        if dims is None:
+            return values
+        import xarray as xr
+
+        scales = [(name, item.dims[k][0]) for k, name in enumerate(dims)]
+        coords = {
+            name: (
+                name,
+                scale[()],
+                {"units": str(_scalar(scale.attrs["units"]))} if "units" in scale.attrs else {},
+            )
+            for name, scale in scales
+        }
+        kept = {key: str(attrs[key]) for key in ("units", "long_name", "standard_name") if key in attrs}
+        array = xr.DataArray(values, dims=dims, coords=coords, attrs=kept, name=item.name.rsplit("/", 1)[-1])
+        return xr.decode_cf(array.to_dataset(), decode_timedelta=False)[array.name]
+
+    return load
+
+
+def unpack(values: np.ndarray, attrs: Mapping[str, Any]) -> np.ndarray:
+    """Honour `_FillValue`, `missing_value`, `scale_factor` and `add_offset` of a raw array."""
+    holes = [attrs[key] for key in ("_FillValue", "missing_value") if key in attrs]
+    packed = "scale_factor" in attrs or "add_offset" in attrs
+    if not (holes or packed) or values.dtype.kind not in "iuf":
+        return values
+    single = values.dtype == np.float32 and not packed
+    numbers: Any = values.astype(np.float32 if single else np.float64)
+    if packed:
+        numbers *= float(attrs.get("scale_factor", 1.0))
+        numbers += float(attrs.get("add_offset", 0.0))
+    for hole in holes:
+        numbers[values == hole] = np.nan
+    return np.asarray(numbers)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, np.ndarray) and value.size == 1:
+        value = value.ravel()[0]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

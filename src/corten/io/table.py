@@ -1,0 +1,234 @@
+"""Long tables: coordinate columns and a value column become a tensor, and come back with intervals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.io.files import MAX_BYTES, check_size
+from corten.io.folding import fold_time, regular_axis, unfold_time
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from corten.result import Intervals
+
+__all__ = ["LongTable", "from_table", "long_form"]
+
+_DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}")
+ANSWERS = ("estimate", "lower", "upper", "flag")
+
+
+@dataclass(frozen=True, eq=False)
+class LongTable:
+    """A long table read as a tensor: `data` (and `where`) to complete, and the way back to rows.
+
+    `duplicates` counts the rows that shared a cell with another (they were averaged), `inserted` the steps
+    put into each regular axis that no row had.
+    """
+
+    data: xr.DataArray
+    where: xr.DataArray | None
+    frame: pd.DataFrame
+    value: str
+    coordinates: tuple[str, ...]
+    cells: np.ndarray
+    duplicates: int
+    inserted: Mapping[str, int]
+    fold: Mapping[str, tuple[str, str]]
+
+    def to_frame(self, result: Intervals) -> pd.DataFrame:
+        """The rows in their order with estimate, lower, upper and flag; then rows for missing cells.
+
+        Example:
+            >>> table = from_table(frame, value="speed")                              # doctest: +SKIP
+            >>> table.to_frame(corten.complete(table.data, where=table.where))        # doctest: +SKIP
+        """
+        import pandas as pd
+
+        clash = [name for name in ANSWERS if name in self.frame.columns]
+        if clash:
+            raise ValueError(f"the table already has the column {', '.join(clash)}: rename it first")
+        arrays = {name: unfold_time(_labelled(result, name), self.fold) for name in ANSWERS}
+        grid = arrays["estimate"]
+        answers = {name: array.transpose(*self.coordinates).values.ravel() for name, array in arrays.items()}
+        there = np.zeros(grid.size, dtype=bool)
+        there[self.cells] = True
+        extra = np.flatnonzero(~there & (answers["flag"] != 4))
+        rows = np.concatenate([self.cells, extra])
+        places = np.unravel_index(extra, tuple(grid.sizes[name] for name in self.coordinates))
+        labels = {name: grid.coords[name].values[place] for name, place in zip(self.coordinates, places)}
+        whole = self.frame.reset_index(drop=True)
+        if extra.size:
+            whole = pd.concat([whole, pd.DataFrame(labels)], ignore_index=True)
+        return whole.assign(**{name: array[rows] for name, array in answers.items()})
+
+
+def from_table(
+    frame: pd.DataFrame,
+    value: str | None = None,
+    coordinates: Sequence[str] | None = None,
+    *,
+    axis_kinds: Mapping[str, str] | None = None,
+    fold: Mapping[str, tuple[str, str]] | None = None,
+    max_bytes: int = MAX_BYTES,
+    source: str = "the table",
+) -> LongTable:
+    """Read a long table as a tensor.
+
+    Args:
+        frame: one row per cell (rows may be missing, or share a cell).
+        value: the column of values; "value" where there is one of that name.
+        coordinates: the columns that become axes; all others by default.
+        axis_kinds: `{"station": "unit"}` keeps a numeric column as it is: no steps are inserted.
+        fold: `{"time": ("day", "slot")}` folds a datetime axis.
+        max_bytes: the largest tensor to make.
+        source: what to call the table in errors.
+
+    Text columns become unit axes in order of appearance; numeric and datetime columns are sorted, and where
+    they are regular the missing steps are inserted.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"x": [0, 0, 1], "t": [0, 1, 3], "value": [1.0, 2.0, 3.0]})
+        >>> from_table(frame).data.shape
+        (2, 4)
+    """
+    import xarray as xr
+
+    value, coordinates = _columns(frame, value, coordinates, source)
+    kinds = dict(axis_kinds or {})
+    unknown = [name for name in kinds if name not in coordinates]
+    if unknown:
+        raise ValueError(
+            f"axis_kinds names {unknown[0]!r}, which is no coordinate; they are {', '.join(coordinates)}"
+        )
+    if frame.empty:
+        raise ValueError(f"{source} has no rows")
+    numbers = _values(frame[value], value, source)
+    axes: dict[str, np.ndarray] = {}
+    places: list[np.ndarray] = []
+    inserted: dict[str, int] = {}
+    for name in coordinates:
+        labels, place = _axis(frame[name], name, source)
+        full = None if kinds.get(name) == "unit" or labels.dtype.kind not in "iufmM" else regular_axis(labels)
+        if full is not None and len(full) > len(labels):
+            inserted[name] = len(full) - len(labels)
+            place = np.searchsorted(full, labels)[place]
+            labels = full
+        axes[name] = labels
+        places.append(place)
+    shape = tuple(len(labels) for labels in axes.values())
+    check_size(shape, 8, max_bytes, source)
+    cells = np.ravel_multi_index(places, shape)
+    seen = ~np.isnan(numbers)
+    count = np.bincount(cells[seen], minlength=int(np.prod(shape)))
+    total = np.bincount(cells[seen], weights=numbers[seen], minlength=int(np.prod(shape)))
+    values = np.full(count.shape, np.nan)
+    np.divide(total, count, out=values, where=count > 0)
+    attrs = {key: text for key, text in frame.attrs.items() if key in ("units", "long_name")}
+    data = xr.DataArray(values.reshape(shape), coords=axes, dims=list(axes), name=value, attrs=attrs)
+    where = None
+    if fold:
+        data, where = fold_time(data, fold)
+    duplicates = int(len(cells) - len(np.unique(cells)))
+    return LongTable(
+        data, where, frame, value, tuple(coordinates), cells, duplicates, inserted, dict(fold or {})
+    )
+
+
+def long_form(result: Intervals) -> pd.DataFrame:
+    """One row per cell of the domain: coordinates, estimate, lower, upper, flag."""
+    import pandas as pd
+
+    observed = result.observed
+    keep = np.flatnonzero(observed.inside)
+    columns: dict[str, Any] = {}
+    for axis, place in zip(observed.axes, np.unravel_index(keep, observed.shape)):
+        columns[axis.name] = place if axis.coordinates is None else axis.coordinates[place]
+    arrays = (result.estimate_array, result.lower_array, result.upper_array, result.flag_array)
+    return pd.DataFrame(columns | {name: array.ravel()[keep] for name, array in zip(ANSWERS, arrays)})
+
+
+def _labelled(result: Intervals, name: str) -> xr.DataArray:
+    if result.observed.kind != "dataarray":
+        raise TypeError(
+            "the result does not come from a DataArray: complete table.data, which carries the labels"
+        )
+    array: xr.DataArray = getattr(result, name)
+    return array
+
+
+def _columns(
+    frame: pd.DataFrame, value: str | None, coordinates: Sequence[str] | None, source: str
+) -> tuple[str, tuple[str, ...]]:
+    names = [str(name) for name in frame.columns]
+    known = f"the columns are {', '.join(names)}"
+    if len(set(names)) != len(names):
+        raise ValueError(f"{source} has a column name twice; {known}")
+    if value is None:
+        if "value" not in names:
+            raise ValueError(f"{source}: name the column of values (value=, --variable); {known}")
+        value = "value"
+    chosen = tuple(name for name in names if name != value) if coordinates is None else tuple(coordinates)
+    unknown = [name for name in (value, *chosen) if name not in names]
+    if unknown:
+        raise ValueError(f"{source} has no column {unknown[0]!r}; {known}")
+    if value in chosen:
+        raise ValueError(f"{source}: {value!r} cannot be both value and coordinate")
+    if len(chosen) < 2:
+        raise ValueError(
+            f"{source}: a tensor needs two or more coordinate columns, got {', '.join(chosen) or 'none'}"
+        )
+    return value, chosen
+
+
+def _values(column: pd.Series, name: str, source: str) -> np.ndarray:
+    import pandas as pd
+
+    numbers = pd.to_numeric(column, errors="coerce")
+    bad = numbers.isna() & column.notna()
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"{source}: row {row + 1}, column {name!r}: expected a number, found {str(column.iloc[row])!r}"
+        )
+    return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _axis(column: pd.Series, name: str, source: str) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct labels (sorted, or in order of appearance for text) and the place of each row."""
+    import pandas as pd
+
+    if column.isna().any():
+        row = int(np.flatnonzero(column.isna())[0])
+        raise ValueError(f"{source}: row {row + 1} has no {name!r}: every row needs all its coordinates")
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        zoned = getattr(column.dt, "tz", None) is not None
+        values = (column.dt.tz_convert("UTC").dt.tz_localize(None) if zoned else column).to_numpy()
+    elif pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
+        values = column.to_numpy()
+        if values.dtype == object:
+            values = column.to_numpy(dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise ValueError(f"{source}: column {name!r} has an infinite coordinate")
+    else:
+        text = column.astype(str).to_numpy(dtype=object)
+        if not all(_DATE.match(one) for one in text):
+            place, labels = pd.factorize(text)
+            return np.asarray(labels, dtype=str), np.asarray(place, dtype=np.intp)
+        try:
+            values = (
+                pd.to_datetime(pd.Series(text), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
+            )
+        except ValueError as problem:
+            raise ValueError(
+                f"{source}: column {name!r} looks like dates but one is not: {problem}"
+            ) from None
+    labels, place = np.unique(values, return_inverse=True)
+    return labels, np.asarray(place, dtype=np.intp)

@@ -1,0 +1,107 @@
+"""Write a result to a file, whole or not at all; the suffix says how."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.io.dataset import to_dataset, write_netcdf, write_zarr
+from corten.io.files import refuse_taken, suffix_of, whole_file
+from corten.io.table import LongTable, long_form
+from corten.summary import plain
+
+if TYPE_CHECKING:
+    from corten.result import Intervals
+
+__all__ = ["WRITABLE", "check_target", "write"]
+
+_NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
+_TABLES = (".csv", ".csv.gz", ".parquet")
+WRITABLE = (*_NETCDF, ".zarr", ".npz", ".npy", *_TABLES, ".mat")
+
+
+def check_target(path: str | os.PathLike[str], overwrite: bool = False) -> None:
+    """Refuse a target before the long work starts: unknown suffix, existing file, absent folder."""
+    if suffix_of(path) not in WRITABLE:
+        raise ValueError(f"{path} has no suffix to write by; the known ones are {', '.join(WRITABLE)}")
+    refuse_taken(Path(path), overwrite)
+
+
+def write(
+    path: str | os.PathLike[str],
+    result: Intervals,
+    *,
+    overwrite: bool = False,
+    table: LongTable | None = None,
+) -> Path:
+    """Write a result; an existing file is refused.
+
+    .nc .h5 .zarr hold everything with labels; .npz and .mat the arrays and coordinates; .npy estimate, lower
+    and upper stacked along a new first mode; .csv .csv.gz .parquet one row per cell or, given the `table`
+    that was read, its own rows in their order followed by rows for the missing cells.
+
+    Example:
+        >>> write("filled.nc", result)                                    # doctest: +SKIP
+    """
+    check_target(path, overwrite)
+    suffix = suffix_of(path)
+    if suffix in _NETCDF:
+        return write_netcdf(to_dataset(result), path, overwrite=overwrite)
+    if suffix == ".zarr":
+        return write_zarr(to_dataset(result), path, overwrite=overwrite)
+    with whole_file(path, overwrite) as temporary:
+        if suffix in _TABLES:
+            frame = long_form(result) if table is None else table.to_frame(result)
+            if suffix == ".parquet":
+                frame.to_parquet(temporary, index=False)
+            else:
+                frame.to_csv(temporary, index=False)
+        elif suffix == ".npy":
+            np.save(temporary, np.stack([result.estimate_array, result.lower_array, result.upper_array]))
+        elif suffix == ".npz":
+            # Passed as one mapping: an axis may be called anything, "file" included.
+            _save_npz(temporary, _arrays(result))
+        else:
+            from scipy.io import savemat
+
+            savemat(temporary, _arrays(result), appendmat=False, do_compression=True, long_field_names=True)
+    return Path(path)
+
+
+def _arrays(result: Intervals) -> dict[str, np.ndarray]:
+    """All arrays by name, coordinates as numbers or text, and what was done as JSON."""
+    found: dict[str, Any] = {}
+    for axis in result.observed.axes:
+        if axis.coordinates is not None:
+            labels = axis.coordinates
+            found[axis.name] = labels if labels.dtype.kind in "biuf" else labels.astype(str)
+    found |= {
+        "estimate": result.estimate_array,
+        "lower": result.lower_array,
+        "upper": result.upper_array,
+        "flag": result.flag_array,
+        "axes": np.array([axis.name for axis in result.observed.axes]),
+        "coverage": np.array(result.coverage),
+        "about": np.array(
+            json.dumps(
+                {
+                    "summary": result.summary().to_dict(),
+                    "settings": plain(result.source.settings()),
+                }
+            )
+        ),
+    }
+    return found
+
+
+def _save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                np.lib.format.write_array(stream, np.asanyarray(array), allow_pickle=False)
