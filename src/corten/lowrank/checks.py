@@ -44,7 +44,7 @@ class SlopeCheck:
 def check_gradient(
     objective: Callable[[Any], tuple[float, Any]], point: Any, seed: int = 0, size: float = 1e-1
 ) -> SlopeCheck:
-    """Compare an objective with its gradient along a random direction: f(R(t x)) - f - t <grad, x> = O(t^2).
+    """Compare an objective with its gradient along a half random line: f(R(t x)) - f - t <grad, x> = O(t^2).
 
     size: the largest step, as a share of the point's norm. Meant for objectives in double precision.
 
@@ -56,6 +56,8 @@ def check_gradient(
     """
     value, gradient = objective(point)
     direction = gradient.frame.random(seed)
+    if gradient.norm() > 0.0:  # a direction nearly orthogonal to the gradient would hide a wrong scale
+        direction = (direction + gradient * (1.0 / gradient.norm())) * 0.5
     slope = gradient.inner(direction)
     steps = _steps(size, point)
     found = np.array([objective(direction.retract(t))[0] for t in steps])

@@ -1,7 +1,7 @@
 """Tangent vectors of the Tucker manifold, fed by the same contractions as tensor trains.
 
 The tensors of multilinear rank r lie among the tensor trains of rank min(r_1..r_k, r_{k+1}..r_K), and so do
-their tangent spaces. A gradient therefore enters as contractions with the tensor-train frame `TuckerFrame.tt`;
+their tangent spaces. A gradient therefore enters as contractions with the tensor-train frame (`tt`);
 its projection there is all the Tucker projection needs, so passes over data are written once.
 """
 

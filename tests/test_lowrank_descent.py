@@ -1,0 +1,175 @@
+"""Descent: every step rule finds the minimum of low-rank least squares, counts exactly and says why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from corten.lowrank import (
+    Armijo,
+    BarzilaiBorwein,
+    ConjugateGradient,
+    FixedStep,
+    GradientNorm,
+    MaxEvaluations,
+    MaxIterations,
+    Progress,
+    RelativeChange,
+    TensorTrain,
+    Tucker,
+    ValueChange,
+    descend,
+)
+
+SHAPE = (10, 11, 12)
+RULES = [FixedStep(1.0), Armijo(4.0), BarzilaiBorwein(), BarzilaiBorwein(first_step=2.0), ConjugateGradient()]
+Objective = Callable[[Any], tuple[float, Any]]
+
+
+def completion(goal: Any, share: float = 0.6) -> tuple[Objective, np.ndarray]:
+    """Squared distance to the goal on a random part of the entries, and the zero-filled data."""
+    truth = goal.to_dense()
+    seen = np.random.default_rng(0).random(truth.shape) < share
+
+    def objective(point: Any) -> tuple[float, Any]:
+        frame, gap = point.frame(), np.where(seen, point.to_dense() - truth, 0.0)
+        return 0.5 * float(np.sum(gap**2)), frame.project(frame.contractions(gap))
+
+    return objective, np.where(seen, truth, 0.0) / share
+
+
+def counted(objective: Objective) -> tuple[Objective, list[int]]:
+    calls = [0]
+
+    def inner(point: Any) -> tuple[float, Any]:
+        calls[0] += 1
+        return objective(point)
+
+    return inner, calls
+
+
+@pytest.mark.parametrize("rule", RULES, ids=repr)
+@pytest.mark.parametrize("kind", [TensorTrain, Tucker])
+def test_every_rule_reaches_the_minimum(rule: Any, kind: type[TensorTrain] | type[Tucker]) -> None:
+    goal = kind.random(SHAPE, 2, seed=1)
+    objective, data = completion(goal)
+    objective, calls = counted(objective)
+    end = descend(
+        objective, kind.from_dense(data, 2), step=rule, stop=GradientNorm(1e-8) | MaxIterations(400)
+    )
+    assert np.linalg.norm(end.point.to_dense() - goal.to_dense()) < 1e-5 * goal.norm()
+    assert end.stopped_because.startswith("gradient norm")
+    assert end.evaluations == calls[0]
+    assert len(end.history) == end.iterations + 1
+    assert end.value == min(end.history) == objective(end.point)[0]
+
+
+def test_curvature_steps_need_fewer_passes_than_the_papers() -> None:
+    objective, data = completion(TensorTrain.random(SHAPE, 2, seed=1), share=0.4)
+    start, stop = TensorTrain.from_dense(data, 2), GradientNorm(1e-6) | MaxIterations(1000)
+    passes = {
+        rule: descend(objective, start, step=rule, stop=stop).evaluations for rule in (*RULES, FixedStep(0.1))
+    }
+    assert passes[BarzilaiBorwein()] < 0.5 * passes[FixedStep(1.0)] < 0.5 * passes[FixedStep(0.1)]
+    assert passes[ConjugateGradient()] < 0.5 * passes[FixedStep(1.0)]
+
+
+@pytest.mark.parametrize("rule", [Armijo(4.0), ConjugateGradient()], ids=repr)
+def test_monotone_rules_go_down_by_the_armijo_amount(rule: Any) -> None:
+    objective, data = completion(TensorTrain.random(SHAPE, 3, seed=2))
+    seen: list[Progress] = []
+    end = descend(
+        objective, TensorTrain.from_dense(data, 2), step=rule, stop=MaxIterations(15), callback=seen.append
+    )
+    assert all(later < earlier for earlier, later in zip(end.history, end.history[1:]))
+    assert [p.iterations for p in seen] == list(range(1, 16))
+    assert all(p.step is not None and p.step > 0.0 for p in seen)
+
+
+def test_the_best_point_is_given_back_though_the_default_may_go_up() -> None:
+    objective, data = completion(TensorTrain.random(SHAPE, 2, seed=1), share=0.3)
+    start = TensorTrain.from_dense(data, 2)
+    ends = [descend(objective, start, stop=MaxIterations(n)) for n in range(5, 60)]
+    assert any(end.history[-1] > min(end.history) for end in ends)
+    for end in ends:
+        assert end.value == min(end.history) == objective(end.point)[0]
+
+
+@pytest.mark.parametrize("rank", [2, 4])
+def test_over_specified_and_deficient_starts_still_descend(rank: int) -> None:
+    goal = TensorTrain.random(SHAPE, 2, seed=3)
+    objective, _ = completion(goal, share=0.9)
+    for start in (TensorTrain.random(SHAPE, 1, seed=4).grow(rank), TensorTrain.zeros(SHAPE, rank)):
+        end = descend(objective, start, stop=MaxIterations(300) | GradientNorm(1e-9))
+        assert end.value < 1e-6 * objective(start)[0], end
+
+
+@pytest.mark.parametrize(
+    "rule", [FixedStep(1.0), Armijo(8.0), BarzilaiBorwein(8.0), ConjugateGradient(8.0)], ids=repr
+)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_values_that_are_not_finite_are_refused(rule: Any, bad: float) -> None:
+    goal = TensorTrain.random(SHAPE, 2, seed=1)
+    inside, data = completion(goal)
+    start = TensorTrain.from_dense(data, 2)
+
+    def objective(point: TensorTrain) -> tuple[float, Any]:
+        value, gradient = inside(point)
+        return (bad if (point - start).norm() > 0.4 * start.norm() else value), gradient
+
+    first = inside(start)[1].norm()
+    far = 2.0 * start.norm() / first  # the very first trial lands where the objective is not finite
+    rule = FixedStep(far) if isinstance(rule, FixedStep) else type(rule)(far)
+    end = descend(objective, start, step=rule, stop=MaxIterations(30))
+    assert math.isfinite(end.value) and end.value < inside(start)[0]
+    assert end.evaluations > end.iterations + 1
+
+
+def test_a_start_that_is_not_finite_is_an_error_and_a_wrong_gradient_ends_in_words() -> None:
+    objective, data = completion(TensorTrain.random(SHAPE, 2, seed=1))
+    start = TensorTrain.from_dense(data, 2)
+    with pytest.raises(ValueError, match="finite"):
+        descend(lambda point: (math.nan, objective(point)[1]), start)
+    end = descend(lambda point: (objective(point)[0], -objective(point)[1]), start, step=Armijo(1.0))
+    assert end.iterations == 0 and "no step" in end.stopped_because
+    assert end.point is start
+
+
+def test_stopping_rules_compose_and_say_why() -> None:
+    objective, data = completion(TensorTrain.random(SHAPE, 2, seed=1))
+    start = TensorTrain.from_dense(data, 2)
+
+    def reason(stop: Any, **options: Any) -> str:
+        return descend(objective, start, stop=stop, **options).stopped_because
+
+    assert reason(MaxIterations(3)) == "reached the limit of 3 iterations"
+    assert reason(MaxEvaluations(4) | MaxIterations(50)) == "reached the limit of 4 evaluations"
+    assert reason(RelativeChange(1e-3) | MaxIterations(500)).startswith("relative change")
+    assert reason(ValueChange(0.5, 2) | MaxIterations(500)).startswith("objective improved")
+    assert reason(GradientNorm(0.0, absolute=1e9)).startswith("gradient norm")
+    both = MaxIterations(2) & MaxIterations(5)
+    end = descend(objective, start, stop=both)
+    assert end.iterations == 5
+    assert end.stopped_because == "reached the limit of 2 iterations and reached the limit of 5 iterations"
+    assert reason(MaxIterations(9), callback=lambda p: p.iterations == 2) == "the callback asked to stop"
+    nested = (GradientNorm(1e-12) & RelativeChange(1e-12)) | MaxIterations(1)
+    assert reason(nested) == "reached the limit of 1 iterations"
+
+
+def test_a_stationary_start_stops_at_once() -> None:
+    goal = TensorTrain.random(SHAPE, 2, seed=1)
+    end = descend(lambda point: (0.0, point.frame().zero()), goal, stop=MaxIterations(5))
+    assert (end.iterations, end.evaluations, end.stopped_because) == (0, 1, "the gradient is zero")
+
+
+def test_relative_change_is_the_move_over_the_norm() -> None:
+    objective, data = completion(TensorTrain.random(SHAPE, 2, seed=1))
+    start = TensorTrain.from_dense(data, 2)
+    seen: list[Progress] = []
+    descend(objective, start, step=FixedStep(1e-4), stop=MaxIterations(1), callback=seen.append)
+    moved = (seen[0].point - start).norm() / start.norm()
+    assert seen[0].relative_change == pytest.approx(moved, rel=1e-3)  # the retraction bends at second order
