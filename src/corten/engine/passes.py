@@ -17,7 +17,7 @@ from corten.engine import kernels
 from corten.engine.layout import Box, Layout
 from corten.engine.threads import in_order
 
-__all__ = ["FrameLike", "MaskPass", "Model"]
+__all__ = ["FrameLike", "MaskPass", "Model", "SoftSpins", "pack", "unpack"]
 
 EMPTY = np.zeros((0, 0, 0), np.int8)
 
@@ -72,8 +72,8 @@ class MaskPass:
     ) -> tuple[float, list[np.ndarray]]:
         """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
         self.passes += 1
-        cores = _pack(frame.left)
-        right = _pack(frame.right)
+        cores = pack(frame.left)
+        right = pack(frame.right)
         base = soft.cores if soft is not None else cores
         tau = soft.values.reshape(self.layout.flat_shape) if soft is not None else EMPTY
         q = np.float32(self.train_share)
@@ -102,7 +102,7 @@ class MaskPass:
                 for have, part in zip(sums, parts):
                     have += part
         assert sums is not None
-        return total + self._observed_constant(), _unpack(sums, frame)
+        return total + self._observed_constant(), unpack(sums, frame)
 
     def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
         """eta of every entry as one float32 array, with neighbours read from these spins."""
@@ -114,7 +114,7 @@ class MaskPass:
     def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
         """eta slab by slab: (start, stop, planes start:stop). One pass."""
         self.passes += 1
-        packed = _pack(tuple(cores))
+        packed = pack(tuple(cores))
         model, layout = self.model, self.layout
         terms = np.ascontiguousarray(model.terms, np.float64).reshape(-1, 3)
         slabs: dict[int, list[Box]] = {}
@@ -143,7 +143,7 @@ class MaskPass:
         values = np.empty(self.spins.shape, np.int8)
         for start, stop, eta in self.log_odds_slabs(frame.left):
             values[start:stop] = np.rint(127 * np.tanh((eta + shift) * np.float32(0.5))).astype(np.int8)
-        return SoftSpins(values, _pack(frame.left))
+        return SoftSpins(values, pack(frame.left))
 
     def _planes(self, flat: np.ndarray, box: Box) -> np.ndarray:
         planes = box.planes
@@ -169,7 +169,7 @@ class SoftSpins:
     cores: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _pack(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def pack(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cores as (first, middle, last) in float32: middle cores multiplied out, the last bond padded to a multiple of four."""
     first, last = cores[0][0], cores[-1][..., 0]
     bond = last.shape[0]
@@ -188,7 +188,7 @@ def _pack(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarr
     )
 
 
-def _unpack(sums: Sequence[np.ndarray], frame: FrameLike) -> list[np.ndarray]:
+def unpack(sums: Sequence[np.ndarray], frame: FrameLike) -> list[np.ndarray]:
     """Contractions D_k of every core from those of (first, middle, last)."""
     first, middle, last = sums
     left, right = frame.left, frame.right

@@ -1,0 +1,167 @@
+"""Passes over data instead of spins: squared error of a low-rank tensor on the observed entries, and its contractions.
+
+Dense tensors are walked slab by slab; where fewer than a tenth of the entries are observed, only those are visited.
+With no cores to subtract the same pass contracts the data themselves: `spectral_start` is a power iteration made of it.
+"""
+
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from corten.engine.kernels import FAST, FOLD, contract_row, evaluate_row, fold_last, left_vector, spread_row
+from corten.engine.layout import flat_shape
+from corten.engine.passes import FrameLike, pack, unpack
+from corten.engine.threads import in_order
+
+__all__ = ["ResidualPass"]
+
+F32 = np.float32
+SLABS = 16  # parts a pass is cut into, whatever the number of threads
+SPARSE = 0.1  # below this share of observed entries the coordinate form is faster
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def residual_row(values, mask, estimate, out):
+    """out = values - estimate where observed, else 0; returns the sum of squares."""
+    total = 0.0
+    for j in range(out.shape[0]):
+        r = F32(values[j]) - estimate[j]
+        out[j] = r if mask[j] != 0 else F32(0.0)
+        total += np.float64(out[j] * out[j])
+    return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def residual_box(
+    values, mask, start, subtract, first, middle, last, right_middle, right_last, out_first, out_middle, out_last
+):
+    """Half the squared residual of planes start.. and the residual's contractions with the cores."""
+    n = values.shape[2]
+    left = np.zeros(last.shape[0], F32)
+    dots = np.zeros(last.shape[0], F32)
+    estimate = np.zeros(n, F32)
+    residual = np.zeros(n, F32)
+    last_part = np.zeros(last.shape, F32)
+    total = 0.0
+    seen = 0
+    for p in range(values.shape[0]):
+        for row in range(values.shape[1]):
+            left_vector(first, middle, start + p, row, left)
+            if subtract:
+                evaluate_row(left, last, estimate)
+            total += residual_row(values[p, row], mask[p, row], estimate, residual)
+            contract_row(residual, left, right_last, last_part, dots)
+            spread_row(dots, first, right_middle, start + p, row, out_first, out_middle)
+            seen += 1
+            if seen % (4 * FOLD) == 0:
+                fold_last(last_part, out_last)
+    fold_last(last_part, out_last)
+    return 0.5 * total
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def residual_entries(
+    flat, values, rows, n, subtract, first, middle, last, right_middle, right_last, out_first, out_middle, out_last
+):
+    """The same over a sorted list of observed entries; cores of the last mode are transposed to (n, bond)."""
+    bond = last.shape[1]
+    left = np.zeros(bond, F32)
+    dots = np.zeros(bond, F32)
+    total = 0.0
+    here = -1
+    plane = row = 0
+    for i in range(flat.shape[0]):
+        line, j = flat[i] // n, flat[i] % n
+        if line != here:
+            if here >= 0:
+                spread_row(dots, first, right_middle, plane, row, out_first, out_middle)
+            here, plane, row = line, line // rows, line % rows
+            left_vector(first, middle, plane, row, left)
+            dots[:] = F32(0.0)
+        r = values[i]
+        if subtract:
+            for b in range(bond):
+                r -= left[b] * last[j, b]
+        total += np.float64(r * r)
+        for b in range(bond):
+            out_last[j, b] += np.float64(left[b] * r)
+            dots[b] += r * right_last[j, b]
+    if here >= 0:
+        spread_row(dots, first, right_middle, plane, row, out_first, out_middle)
+    return 0.5 * total
+
+
+@dataclass
+class ResidualPass:
+    """Passes over `values` (float32 or int8, the tensor's shape) where `mask` (bool or int8) is not zero."""
+
+    values: np.ndarray
+    mask: np.ndarray
+    threads: int | None = None
+    sparse: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.shape = self.values.shape
+        self._flat_shape = flat_shape(self.shape)
+        self._mask = self.mask.view(np.int8) if self.mask.dtype == bool else self.mask
+        if self.sparse is None:
+            self.sparse = bool(np.count_nonzero(self.mask) < SPARSE * self.mask.size)
+        if self.sparse:
+            self._where = np.flatnonzero(self.mask)
+            self._found = np.ascontiguousarray(self.values.reshape(-1)[self._where], np.float32)
+        self.passes = 0
+
+    def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
+        loss, contractions = self._run(frame, subtract=True)
+        return loss, [-c for c in contractions]
+
+    def contractions_of_data(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        """Half the data's sum of squares and their contractions with a frame, missing entries as zero. One pass."""
+        return self._run(frame, subtract=False)
+
+    def _run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
+        self.passes += 1
+        cores, right = pack(frame.left), pack(frame.right)
+        work, parts = self._sparse_work(cores, right, subtract) if self.sparse else self._dense_work(cores, right, subtract)
+        total, sums = 0.0, [np.zeros(c.shape) for c in cores]
+        for loss, *found in in_order(work, parts, self.threads):
+            total += loss
+            for have, part in zip(sums, found):
+                have += part
+        return total, unpack(sums, frame)
+
+    def _dense_work(self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool) -> tuple[Callable, list]:
+        planes = self._flat_shape[0]
+        height = -(-planes // SLABS)
+        values, mask = self.values.reshape(self._flat_shape), self._mask.reshape(self._flat_shape)
+
+        def one(start: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+            sums = [np.zeros(c.shape) for c in cores]
+            stop = min(start + height, planes)
+            block = np.asarray(values[start:stop]), np.asarray(mask[start:stop])
+            loss = residual_box(*block, start, subtract, *cores, right[1], right[2], *sums)
+            return loss, *sums
+
+        return one, list(range(0, planes, height))
+
+    def _sparse_work(self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool) -> tuple[Callable, list]:
+        _, rows, n = self._flat_shape
+        last, right_last = np.ascontiguousarray(cores[2].T), np.ascontiguousarray(right[2].T)
+        edges = np.linspace(0, len(self._where), SLABS + 1).astype(np.intp)
+
+        def one(part: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+            a, b = edges[part], edges[part + 1]
+            first, middle, flipped = np.zeros(cores[0].shape), np.zeros(cores[1].shape), np.zeros(last.shape)
+            loss = residual_entries(
+                self._where[a:b], self._found[a:b], rows, n, subtract, cores[0], cores[1], last, right[1], right_last,
+                first, middle, flipped,
+            )  # fmt: skip
+            return loss, first, middle, flipped.T
+
+        return one, list(range(SLABS))

@@ -1,0 +1,308 @@
+"""Models of the missingness: Bernoulli, Ising, uniform and known. Configuration first, then `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from corten.choices import Choice
+from corten.engine import Engine, Model, as_engine
+from corten.lowrank import TensorTrain, Tucker, check_rank, check_tucker_rank
+from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
+from corten.propensity.estimation import STEPS, Estimate, Recipe, estimate, start_of
+from corten.propensity.fitted import FittedPropensity, spins_of
+from corten.propensity.link import Link, as_link
+from corten.propensity.neighborhood import Neighborhood, resolve
+from corten.propensity.selection import CRITERIA, Candidate, choose_model, choose_rank
+
+__all__ = ["BernoulliPropensity", "IsingPropensity", "KnownPropensity", "UniformPropensity"]
+
+STRENGTHS = (0.0, 1 / 30, 1 / 15, 0.15, 0.3)
+RIDGES = (0.005, 0.02, 0.06)
+RANKS = range(2, 16)
+
+
+@dataclass(frozen=True)
+class IsingPropensity:
+    """Locally dependent missingness: an Ising model whose parameter has low tensor-train rank, fitted by pseudo-likelihood.
+
+    coupling: how neighbours pull (`Product(strength)`, a number or "auto"); link: "logit", "probit" or "zero"; neighborhood: "adjacent",
+    "adjacent:lat,lon", "cube" or offsets; rank: an integer (every bond), a tuple or "auto"; ridge: a number or "auto"; thinning: read
+    entries hidden for calibration as their expected spin; criterion: how "auto" ranks are compared; start: "spectral", "tt-svd" (the paper's, of the
+    perturbed mask) or a TensorTrain; step: "barzilai-borwein", "armijo", "conjugate" or "fixed" (the paper's); bound: largest |B| allowed;
+    structure: "tensor-train" or "tucker".
+
+    Example:
+        >>> mask = np.random.default_rng(0).random((12, 12, 12)) < 0.5
+        >>> IsingPropensity(coupling=Product(0.1), rank=2).fit(mask, train_share=0.7).rank
+        (2, 2)
+    """
+
+    coupling: Coupling | str | float = field(default_factory=Product)
+    link: Link | str = "logit"
+    neighborhood: str | Neighborhood | Sequence[Sequence[int]] = "adjacent"
+    rank: int | tuple[int, ...] | str = "auto"
+    ridge: float | str = 0.02
+    thinning: bool = True
+    criterion: str = "held-out"
+    start: str | TensorTrain = "spectral"
+    step: str = "barzilai-borwein"
+    bound: float | None = None
+    structure: str = "tensor-train"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coupling", as_coupling(self.coupling))
+        object.__setattr__(self, "link", as_link(self.link))
+        if isinstance(self.rank, str) and self.rank != "auto":
+            raise ValueError(f'rank is {self.rank!r}; give an integer, one per bond, or "auto"')
+        if isinstance(self.ridge, str) and self.ridge != "auto":
+            raise ValueError(f'ridge is {self.ridge!r}; give a number of at least 0 or "auto"')
+        if not isinstance(self.ridge, str) and not 0 <= self.ridge < np.inf:
+            raise ValueError(f"ridge is {self.ridge}; give a number of at least 0")
+        for name, value, allowed in (
+            ("criterion", self.criterion, CRITERIA),
+            ("step", self.step, tuple(STEPS)),
+            ("structure", self.structure, ("tensor-train", "tucker")),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} is {value!r}; allowed are {', '.join(map(repr, allowed))}")
+        if isinstance(self.start, str) and self.start not in ("spectral", "tt-svd"):
+            raise ValueError(f'start is {self.start!r}; give "spectral", "tt-svd" or a TensorTrain')
+        if self.bound is not None and not self.bound > 0:
+            raise ValueError(f"bound is {self.bound}; give a positive number or None")
+
+    @staticmethod
+    def paper(coupling: Coupling | float = 1 / 15, rank: int | str = "auto") -> IsingPropensity:
+        """The paper's own estimator: TT-SVD start, fixed step 0.1, no ridge, no thinning correction, P-AIC."""
+        return IsingPropensity(
+            coupling=as_coupling(coupling), rank=rank, ridge=0.0, thinning=False, criterion="p-aic",
+            start="tt-svd", step="fixed",
+        )  # fmt: skip
+
+    def fit(
+        self,
+        training_mask: np.ndarray,
+        train_share: float = 0.7,
+        *,
+        domain: np.ndarray | None = None,
+        axis_names: Sequence[str] | None = None,
+        periodic: Sequence[bool] = (),
+        engine: Any = "auto",
+    ) -> FittedPropensity:
+        """Fit to a boolean training mask, of which `train_share` of the observed entries was kept (1: all of them)."""
+        spins = spins_of(training_mask, domain)
+        if spins.ndim < 2:
+            raise ValueError(f"training_mask has {spins.ndim} mode(s); at least two are needed")
+        runner = as_engine(engine)
+        around = resolve(self.neighborhood, spins.shape, axis_names, periodic)
+        fitter = _Fitter(self, runner, spins, float(train_share), around)
+        fit, coupling, choices, passes = fitter.run()
+        return FittedPropensity(
+            fit.train, coupling, as_link(self.link), around, domain, float(train_share), fit.loss, passes,
+            fit.stopped_because, fit.history, choices, engine,
+        )  # fmt: skip
+
+
+@dataclass
+class _Fitter:
+    """One fit: the choices left open, made in order; ridge and strength by held-out loss, rank by its criterion."""
+
+    config: IsingPropensity
+    engine: Engine
+    spins: np.ndarray
+    train_share: float
+    around: Neighborhood
+
+    def run(self) -> tuple[Estimate, Coupling, tuple[Choice, ...], int]:
+        coupling = as_coupling(self.config.coupling)
+        recipe = self._recipe(0.02 if isinstance(self.config.ridge, str) else float(self.config.ridge))
+        choices: list[Choice] = []
+        spent = 0
+        best: Candidate | None = None
+        if isinstance(coupling, Product) and coupling.is_auto:
+            table: dict[str, Candidate] = {}
+            tried: dict[str, list[Candidate]] = {}
+            for strength in STRENGTHS:
+                name = f"{strength:.3g}"
+                table[name], tried[name] = self._search(Product(strength) if strength else Zero(), recipe, "held-out")
+                spent += sum(c.estimate.passes + 1 for c in tried[name])
+            taken, choice = choose_model(table, int(np.count_nonzero(self.spins == 1)), "coupling strength")
+            choices.append(choice)
+            strength = dict(zip(table, STRENGTHS))[taken]
+            coupling = Product(strength) if strength else Zero()
+            if self.config.criterion == "held-out":
+                best = table[taken]
+                self._record_rank(choices, best, tried[taken], "held-out")
+        if isinstance(self.config.ridge, str):
+            ridges = {f"{r:g}": self._search(coupling, self._recipe(r), "held-out") for r in RIDGES}
+            spent += sum(c.estimate.passes + 1 for _, tried_ in ridges.values() for c in tried_)
+            taken, choice = choose_model(
+                {k: v[0] for k, v in ridges.items()}, int(np.count_nonzero(self.spins == 1)), "ridge"
+            )
+            choices.append(choice)
+            recipe = self._recipe(float(taken))
+        rank = self.config.rank
+        if isinstance(rank, str):
+            if best is None:
+                best, all_tried = self._search(coupling, recipe, self.config.criterion)
+                spent += sum(c.estimate.passes + 1 for c in all_tried)
+                self._record_rank(choices, best, all_tried, self.config.criterion)
+            rank = tuple(best.estimate.point.rank)
+        start, start_passes = self._start(rank, recipe)
+        passes = self.engine.mask_pass(self.spins, self._model(coupling), self.train_share)
+        fit = estimate(passes, start, recipe, start_passes)
+        return fit, coupling, (*choices, *fit.choices), spent + fit.passes
+
+    def _record_rank(self, choices: list[Choice], best: Candidate, tried: list[Candidate], criterion: str) -> None:
+        rows = tuple({"rank": c.rank, criterion: c.score, "effective size": c.effective_size} for c in tried)
+        choices.append(Choice("propensity rank", str(best.rank), f"smallest {criterion} of the ranks tried", rows))
+
+    def _search(self, coupling: Coupling, recipe: Recipe, criterion: str) -> tuple[Candidate, list[Candidate]]:
+        rank = self.config.rank
+        ranks = RANKS if isinstance(rank, str) else [rank]
+        return choose_rank(
+            self.engine, self.spins, self._model(coupling), self.train_share, recipe, criterion, ranks  # type: ignore[arg-type]
+        )
+
+    def _model(self, coupling: Coupling) -> Model:
+        code = coupling.code()
+        return Model(code.kind, code.terms, as_link(self.config.link).kind, self.around.offsets, self.around.periodic)
+
+    def _recipe(self, ridge: float) -> Recipe:
+        c = self.config
+        return Recipe(
+            ridge=ridge, thinning=c.thinning, bound=c.bound, step=c.step, structure=c.structure, seed=c.seed
+        )
+
+    def _start(self, rank: int | tuple[int, ...], recipe: Recipe) -> tuple[TensorTrain | Tucker, int]:
+        shape = self.spins.shape
+        if isinstance(self.config.start, TensorTrain):
+            if self.config.start.shape != shape:
+                raise ValueError(f"start has shape {self.config.start.shape}; the mask has {shape}")
+            return self.config.start.round(check_rank(shape, rank)), 0
+        if self.config.start == "tt-svd":
+            rng = np.random.default_rng([self.config.seed, 2])
+            noisy = self.spins.astype(np.float64) + 0.1 * rng.standard_normal(shape)
+            if recipe.structure == "tucker":
+                return Tucker.from_dense(noisy, check_tucker_rank(shape, rank), self.config.seed), 1
+            return TensorTrain.from_dense(noisy, check_rank(shape, rank), self.config.seed), 1
+        return start_of(self.engine, self.spins, rank, recipe)
+
+
+@dataclass(frozen=True)
+class BernoulliPropensity:
+    """Independent missingness with a low-rank log-odds: the Ising model without neighbours.
+
+    Example:
+        >>> mask = np.random.default_rng(0).random((12, 12, 12)) < 0.5
+        >>> BernoulliPropensity(rank=2).fit(mask, train_share=0.7).independent
+        True
+    """
+
+    rank: int | tuple[int, ...] | str = "auto"
+    link: Link | str = "logit"
+    ridge: float | str = 0.02
+    criterion: str = "held-out"
+    structure: str = "tensor-train"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._ising()
+
+    def _ising(self) -> IsingPropensity:
+        return IsingPropensity(
+            coupling=Zero(), link=self.link, rank=self.rank, ridge=self.ridge, thinning=False,
+            criterion=self.criterion, structure=self.structure, seed=self.seed,
+        )  # fmt: skip
+
+    def fit(
+        self,
+        training_mask: np.ndarray,
+        train_share: float = 0.7,
+        *,
+        domain: np.ndarray | None = None,
+        axis_names: Sequence[str] | None = None,
+        periodic: Sequence[bool] = (),
+        engine: Any = "auto",
+    ) -> FittedPropensity:
+        """Fit to a boolean training mask, of which `train_share` of the observed entries was kept."""
+        return self._ising().fit(
+            training_mask, train_share, domain=domain, axis_names=axis_names, periodic=periodic, engine=engine
+        )
+
+
+@dataclass(frozen=True)
+class UniformPropensity:
+    """Every entry equally likely to be missing: unweighted conformal prediction."""
+
+    def fit(
+        self,
+        training_mask: np.ndarray,
+        train_share: float = 0.7,
+        *,
+        domain: np.ndarray | None = None,
+        axis_names: Sequence[str] | None = None,
+        periodic: Sequence[bool] = (),
+        engine: Any = "auto",
+    ) -> FittedPropensity:
+        """The overall share of observed entries, the same log-odds everywhere."""
+        mask = np.asarray(training_mask, bool)
+        inside = mask.size if domain is None else int(np.count_nonzero(domain))
+        share = float(np.clip(np.count_nonzero(mask) / (train_share * max(inside, 1)), 1e-6, 1 - 1e-6))
+        level = float(np.log(share / (1 - share)))
+        cores = [np.ones((1, d, 1)) for d in mask.shape]
+        cores[0] = cores[0] * level
+        around = resolve("adjacent", mask.shape)
+        return FittedPropensity(
+            TensorTrain(tuple(cores)), Zero(), as_link("logit"), around, domain, float(train_share),
+            stopped_because="nothing to fit", engine=engine,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KnownPropensity:
+    """A missingness model that is known beforehand (an oracle): parameter B, coupling and link.
+
+    parameter: an array of the data's shape, or a TensorTrain.
+    """
+
+    parameter: Any
+    coupling: Coupling | str | float = field(default_factory=Zero)
+    link: Link | str = "logit"
+    neighborhood: str | Neighborhood | Sequence[Sequence[int]] = "adjacent"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coupling", as_coupling(self.coupling))
+        object.__setattr__(self, "link", as_link(self.link))
+        if not isinstance(self.parameter, TensorTrain):
+            array = np.array(self.parameter, np.float64)
+            if not np.isfinite(array).all():
+                raise ValueError("parameter holds values that are not finite")
+            array.flags.writeable = False
+            object.__setattr__(self, "parameter", array)
+        if isinstance(self.coupling, Product) and self.coupling.is_auto:
+            raise ValueError("coupling strength is 'auto'; a known model needs its number")
+
+    def fit(
+        self,
+        training_mask: np.ndarray,
+        train_share: float = 0.7,
+        *,
+        domain: np.ndarray | None = None,
+        axis_names: Sequence[str] | None = None,
+        periodic: Sequence[bool] = (),
+        engine: Any = "auto",
+    ) -> FittedPropensity:
+        """Nothing is fitted; the shape is checked."""
+        shape = np.asarray(training_mask).shape
+        if tuple(self.parameter.shape) != shape:
+            raise ValueError(f"parameter has shape {tuple(self.parameter.shape)}; the mask has {shape}")
+        around = resolve(self.neighborhood, shape, axis_names, periodic)
+        return FittedPropensity(
+            self.parameter, as_coupling(self.coupling), as_link(self.link), around, domain, float(train_share),
+            stopped_because="known beforehand", engine=engine,
+        )  # fmt: skip
