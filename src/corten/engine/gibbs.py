@@ -46,13 +46,14 @@ class GibbsPlan:
 
     Rows that neighbours read are padded by `pad` columns at both ends (zeros, or copies where the axis
     wraps), and one more row of zeros stands for a missing neighbour: no loop asks where the tensor ends.
-    Neighbours carry `weight` W: with a product coupling the weight is B, else 1. Then `pairs` holds 2 g of
-    every pair once; offset o finds it in `pairs[pair_of[o]]`, at the neighbour where `at_neighbour[o]`.
+    With a product coupling eta_i = strength weight_i sum_j weight_j W_j + field_i, weight B and strength 2c.
+    Otherwise both are 1, and `pairs` holds 2 g of every pair once: offset o finds it in `pairs[pair_of[o]]`,
+    at the neighbour where `at_neighbour[o]`.
     """
 
     shape: tuple[int, ...]
     weight: NDArray[np.float32]
-    scale: NDArray[np.float32]
+    strength: float
     field: NDArray[np.float32]
     pairs: NDArray[np.float32]
     pair_of: NDArray[np.int64]
@@ -97,17 +98,20 @@ def prepare(
     pad = int(np.abs(offsets[:, -1]).max()) if len(offsets) else 0
     wraps = bool(periodic[-1])
     if code.kind == _PRODUCT:
-        weight, scale = table, np.float32(2.0 * float(code.terms[0, 0])) * table
+        weight, strength = table, 2.0 * float(code.terms[0, 0])
         pairs = np.zeros((0, 0, 0), dtype=np.float32)
         pair_of, at_neighbour = np.zeros(len(offsets), dtype=np.int64), np.zeros(len(offsets), dtype=np.bool_)
     else:
-        weight = scale = np.ones_like(table)
+        weight, strength = np.ones_like(table), 1.0
         pairs, pair_of, at_neighbour = _pair_strengths(table, coupling, offsets, row_of, pad, wraps)
+    pull = np.ascontiguousarray(field, dtype=np.float32).reshape(table.shape)
+    if np.array_equal(pull, table):
+        pull = table  # the logit link: one array less to stream through memory
     return GibbsPlan(
         shape=shape,
         weight=weight,
-        scale=scale,
-        field=np.ascontiguousarray(field, dtype=np.float32).reshape(table.shape),
+        strength=strength,
+        field=pull,
         pairs=pairs,
         pair_of=pair_of,
         at_neighbour=at_neighbour,
@@ -168,7 +172,8 @@ def _run(
 ) -> None:
     """Run the kernel over some rows, sweeps and colours."""
     _sweep_rows(
-        spins, carried, plan.weight, plan.scale, plan.field, plan.pairs, plan.pair_of, plan.at_neighbour,
+        spins, carried, plan.weight, np.float32(plan.strength), plan.field,
+        plan.pairs, plan.pair_of, plan.at_neighbour,
         plan.row_of, plan.steps, plan.pad, plan.wraps, plan.colours, plan.row_phase, plan.column_phase,
         np.uint64(seed % 2**64), numbers.start, numbers.stop, colours, rows.start, rows.stop,
     )  # fmt: skip
@@ -252,7 +257,7 @@ def _row_key(key: np.uint64, number: int, row: int) -> np.uint64:  # pragma: no 
 def _random32(context, column, low, high):  # type: ignore[no-untyped-def]
     """Hash (column, low, high) to 32 random bits: two rounds of a 32-bit mixer, a key word before each.
 
-    Written for the compiler itself: Numba would compute in 64 bits, at half the lanes and a third of the speed.
+    Written for the compiler itself: Numba would compute in 64 bits, in half as many lanes.
     """
     word = types.uint32
 
@@ -304,7 +309,7 @@ def _draw(eta: np.float32, low: np.uint32, high: np.uint32, column: int) -> np.i
 
 @njit(cache=True, nogil=True)
 def _sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    spins, carried, weight, scale, field, pairs, pair_of, at_neighbour,
+    spins, carried, weight, strength, field, pairs, pair_of, at_neighbour,
     row_of, steps, pad, wraps, colours, row_phase, column_phase,
     key, first, last, todo, start, stop,
 ):  # fmt: skip
@@ -344,10 +349,10 @@ def _sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
                 word = _row_key(key, number, row)
                 low, high = np.uint32(word & np.uint64(0xFFFFFFFF)), np.uint32(word >> np.uint64(32))
                 own, moved = spins[row], carried[row, pad : pad + length]
-                factor, pull, share = scale[row], field[row], weight[row]
+                pull, share = field[row], weight[row]
                 goal = np.int32(target)
                 for column in range(length):
-                    drawn = _draw(factor[column] * work[column] + pull[column], low, high, column)
+                    drawn = _draw(strength * share[column] * work[column] + pull[column], low, high, column)
                     keep = (column_phase[column] != goal) | (own[column] == 0)
                     spin = own[column] if keep else drawn
                     own[column] = spin
