@@ -302,7 +302,7 @@ def _exp_negative(x: np.float32) -> np.float32:  # pragma: no cover - compiled
 def _draw(eta: np.float32, low: np.uint32, high: np.uint32, column: int) -> np.int8:  # pragma: no cover
     # the unlikely spin has probability t/(1+t), t = exp(-|eta|): no overflow, small u resolved to 2^-32
     t = _exp_negative(-abs(eta))
-    bits = _random32(np.uint32(column), low, high)  # type: ignore[call-arg]
+    bits = _random32(np.uint32(column), low, high)  # type: ignore[call-arg,var-annotated]
     u = (np.float32(bits) + np.float32(0.5)) * np.float32(2.0**-32)
     unlikely = u * (np.float32(1.0) + t) < t
     return np.int8(1) if (eta >= np.float32(0.0)) != unlikely else np.int8(-1)
