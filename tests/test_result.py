@@ -51,7 +51,8 @@ def given(dtype=np.float64):
 
 def labelled(dtype=np.float64):
     times = np.arange("2020-01-01", "2020-01-05", dtype="datetime64[D]").astype("datetime64[ns]")
-    attrs = {"units": "TECU", "history": "born", "_FillValue": -1.0, "odd": {"a": 1}, "standard_name": "tec_sn"}
+    attrs = {"units": "TECU", "history": "born", "_FillValue": -1.0, "odd": {"a": 1}}
+    attrs["standard_name"] = "tec_sn"
     coords = {"station": ["a", "b"], "time": times}
     return xr.DataArray(given(dtype), dims=("station", "lat", "time"), coords=coords, name="tec", attrs=attrs)
 
@@ -246,6 +247,4 @@ def test_dataframe_has_one_row_per_cell_of_the_domain():
     where[0, 0] = False
     frame = result_of(labelled(), where=where).to_dataframe()
     assert list(frame.columns) == ["station", "lat", "time", "estimate", "lower", "upper", "flag"]
-    assert (
-        len(frame) == 20 and frame.station.tolist()[-1] == "b" and set(frame.flag) == {0, 1, 3}
-    )
+    assert len(frame) == 20 and frame.station.tolist()[-1] == "b" and set(frame.flag) == {0, 1, 3}

@@ -118,15 +118,18 @@ class _Reader:
             attrs = {"units": "TECU", "long_name": name}
             variables[kind] = xr.DataArray(values, dims=dims, coords={"time": times}, attrs=attrs)
         data = xr.Dataset(variables)  # RMS maps may exist for some epochs only: joined by time
-        return data.assign_coords(
-            lat=("lat", lat, {"units": "degrees_north", "standard_name": "latitude"}),
-            lon=(
-                "lon",
-                lon[:-1] if repeated else lon,
-                {"units": "degrees_east", "standard_name": "longitude"},
-            ),
-            coords=None if height.size == 1 else {"height": ("height", height, {"units": "km"})},
-        ).assign_attrs(self.attrs, source_format="IONEX", repeated_meridian="dropped" if repeated else "none")
+        east = lon[:-1] if repeated else lon
+        coords = {
+            "lat": ("lat", lat, {"units": "degrees_north", "standard_name": "latitude"}),
+            "lon": ("lon", east, {"units": "degrees_east", "standard_name": "longitude"}),
+        }
+        if height.size > 1:
+            coords["height"] = ("height", height, {"units": "km"})
+        about = self.attrs | {
+            "source_format": "IONEX",
+            "repeated_meridian": "dropped" if repeated else "none",
+        }
+        return data.assign_coords(coords).assign_attrs(about)
 
     def fail(self, expected: str) -> NoReturn:
         line = self.lines[self.at].rstrip() if self.at < len(self.lines) else None

@@ -94,19 +94,27 @@ def open_npz(path: Path) -> Iterator[dict[str, Stored]]:
     """NumPy archive; headers are read, arrays are not, and pickled objects never are."""
     try:
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError) as problem:
+    except Exception as problem:
         raise plain_error(path, "npz", problem) from None
     with archive:
         found = {}
         for info in archive.infolist():
-            if not info.filename.endswith(".npy"):
-                continue
-            with archive.open(info) as stream:
-                shape, dtype = _npy_header(stream, path, info.filename, info.file_size)
-            found[info.filename.removesuffix(".npy")] = Stored(
-                shape, dtype, _npz_loader(archive, info.filename)
-            )
+            if info.filename.endswith(".npy"):
+                shape, dtype = _npz_header(archive, info, path)
+                name = info.filename.removesuffix(".npy")
+                found[name] = Stored(shape, dtype, _npz_loader(archive, info.filename))
         yield found
+
+
+def _npz_header(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path
+) -> tuple[tuple[int, ...], np.dtype]:
+    try:
+        stream = archive.open(info)
+    except Exception as problem:
+        raise plain_error(path, "npz", problem) from None
+    with stream:
+        return _npy_header(stream, path, info.filename, info.file_size)
 
 
 def _npz_loader(archive: zipfile.ZipFile, name: str) -> Callable[[], np.ndarray]:
@@ -194,7 +202,7 @@ def open_hdf5(path: Path, transposed: bool = False) -> Iterator[dict[str, Stored
 
         try:
             file.visititems(visit)
-        except (OSError, RuntimeError, KeyError, ValueError) as problem:
+        except Exception as problem:
             raise plain_error(path, "HDF5", problem) from None
         yield found
 
