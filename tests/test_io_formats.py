@@ -78,6 +78,36 @@ def test_unknown_and_several_variables(tmp_path):
     assert io.read(path, "rms").data.name == "rms"
 
 
+def test_disorder_is_sorted_and_said(tmp_path):
+    path = tmp_path / "x.nc"
+    data = labelled().isel(time=[2, 0, 3, 1]).to_dataset()
+    data["sea"] = (("lat", "time"), [[1, 0, 1, 1], [1, 1, 1, 1]])
+    data.to_netcdf(path)
+    loaded = io.read(path, "tec", domain="sea")
+    assert loaded.data.identical(labelled()) and "time were not sorted" in loaded.notes[0]
+    assert not loaded.where.values[0, :, 0].any() and loaded.where.values[0, :, 1:].all()
+    kept = io.read(path, "tec", axis_kinds={"time": "unit"})
+    assert kept.notes == () and not kept.data.time.equals(labelled().time)
+    twice = tmp_path / "twice.nc"
+    labelled().isel(time=[0, 1, 1, 2]).to_netcdf(twice)
+    with pytest.raises(ValueError, match="'time' repeats values"):
+        ObservedTensor.of(io.read(twice).data)
+
+
+def test_folded_results_and_other_calendars_are_written(tmp_path):
+    times = np.datetime64("2020-01-01", "ns") + np.arange(4) * np.timedelta64(6, "h")
+    folded, where = io.fold_time(
+        labelled().assign_coords(time=times + np.timedelta64(6, "h")), {"time": ("day", "slot")}
+    )
+    source = Plain(ObservedTensor.of(folded.isel(lat=0), where=where), infinite=False)
+    source.estimate = np.zeros(source.observed.shape)
+    path = io.write(tmp_path / "folded.nc", Intervals(source, 0.9))
+    assert io.read(path, "estimate").data.dims == ("lon", "day", "slot")
+    odd = xr.date_range("2000-01-01", periods=4, calendar="noleap", use_cftime=True)
+    path = io.write(tmp_path / "odd.nc", result_of(labelled().assign_coords(time=odd)))
+    assert io.read(path, "estimate").data.time.values[0].calendar == "noleap"
+
+
 def test_bounds_are_no_data(tmp_path):
     path = tmp_path / "x.nc"
     data = labelled().to_dataset()

@@ -75,7 +75,7 @@ def read(
         accept: the flags that count.
         axes: names of the modes for files without names (npz, npy, mat); a 1-D variable of such a name
             becomes its coordinate. For tables: the coordinate columns.
-        axis_kinds: for tables, `{"station": "unit"}` keeps a numeric column as it is.
+        axis_kinds: `{"station": "unit"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
         fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
         max_bytes: refuse what declares to be larger.
 
@@ -103,9 +103,10 @@ def read(
         inside = np.nan_to_num(np.asarray(flags[domain], dtype=float)) != 0
         where = np.array(np.broadcast_to(inside, data.shape))
         where = data.copy(data=where) if is_dataarray(data) else where
+    data, where, notes = _sorted(data, where, axis_kinds or {})
     if fold:
         data, where = _folded(found, data, where, fold)
-    return Loaded(data, where, found, name)
+    return Loaded(data, where, found, name, notes)
 
 
 def _read_table(
@@ -256,6 +257,20 @@ def _blank(data: Any, keep: np.ndarray) -> Any:
     data = np.asarray(data)
     wide = np.float32 if data.dtype.kind == "f" and data.dtype.itemsize <= 4 else np.float64
     return np.where(np.broadcast_to(keep, data.shape), data, np.array(np.nan)).astype(wide)
+
+
+def _sorted(data: Any, where: Any, axis_kinds: Mapping[str, str]) -> tuple[Any, Any, tuple[str, ...]]:
+    """Sort the slices of ordered axes that come in disorder; repeated ones are left to be refused."""
+    notes = []
+    for dim in data.dims if is_dataarray(data) else ():
+        values = data[dim].values
+        if dim not in data.coords or values.dtype.kind not in "iufM" or axis_kinds.get(str(dim)) == "unit":
+            continue
+        if (np.sort(values) == values).all() or (np.sort(values)[::-1] == values).all():
+            continue
+        data, where = data.sortby(dim), None if where is None else where.sortby(dim)
+        notes.append(f"the coordinates of {dim} were not sorted, and are now")
+    return data, where, tuple(notes)
 
 
 def _folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str]]) -> tuple[Any, Any]:

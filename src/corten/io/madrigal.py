@@ -51,7 +51,9 @@ def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -
                 f"{found} has neither '{TABLE}' nor '{ARRAY}/2D Parameters', which a Madrigal grid has; "
                 f"it holds {', '.join(file) or 'nothing'}"
             )
-    except (OSError, RuntimeError, KeyError) as problem:
+    except Exception as problem:
+        if str(found) in str(problem):
+            raise
         raise plain_error(found, "Madrigal HDF5", problem) from None
 
 
