@@ -98,16 +98,16 @@ def ring(size):
     return lambda flat: np.stack([(flat - 1) % size, (flat + 1) % size], axis=1)
 
 
-def exact_ring(rng, size=60, strength=0.7):
+def exact_ring(rng, size=200, strength=0.5):
     """Calibrated object on a ring, and everything needed to rebuild its weights by hand."""
-    parameter = rng.normal(size=size)
+    parameter = 0.7 * rng.normal(size=size)
     spins = np.where(rng.random(size) < 0.6, 1.0, -1.0)
 
     def log_weights(w):
         around = parameter[ring(size)(np.arange(size))] * w[ring(size)(np.arange(size))]
         return -(2 * strength * parameter * around.sum(axis=1) + parameter)
 
-    calibration = rng.permutation(np.flatnonzero(spins > 0))[:25]
+    calibration = rng.permutation(np.flatnonzero(spins > 0))[:80]
     test = np.flatnonzero(spins < 0)
     weights = ExactIsingWeights(
         log_weights(spins),
@@ -123,8 +123,8 @@ def test_exact_weights_equal_those_rebuilt_with_the_test_entry_observed(monkeypa
     rng = np.random.default_rng(3)
     weights, log_weights, spins, calibration, test = exact_ring(rng)
     scores = rng.exponential(size=calibration.size)
-    levels = [0.5, 0.8, 0.9]
-    expected = np.empty((3, test.size))
+    levels = np.linspace(0.05, 0.95, 19)
+    expected = np.empty((19, test.size))
     for t, s in enumerate(test):
         observed = spins.copy()
         observed[s] = 1.0
@@ -134,10 +134,12 @@ def test_exact_weights_equal_those_rebuilt_with_the_test_entry_observed(monkeypa
     assert isinstance(whole, CutoffSource)
     np.testing.assert_array_equal(whole.cutoffs(test, levels).upper, expected)
     assert whole.cutoffs(test, levels).lower is None
+    rough = Calibrated("absolute", scores, calibration, OddsWeights(weights.log_weight))
+    assert (rough.cutoffs(test, levels).upper != expected).mean() > 0.1, "the factors must matter here"
     monkeypatch.setattr(calibrated_module, "_CHUNK", 4)
     np.testing.assert_array_equal(whole.cutoffs(test, levels).upper, expected)
     single = whole.intervals(test, rng.normal(size=test.size), np.ones(test.size), levels, dtype=np.float32)
-    assert single[0].dtype == np.float32 and single[0].shape == (3, test.size)
+    assert single[0].dtype == np.float32 and single[0].shape == (19, test.size)
 
 
 def test_intervals_in_single_precision_contain_those_in_double():

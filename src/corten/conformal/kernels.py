@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["running_sum", "search_adjusted", "search_merged"]
+__all__ = ["guide_table", "running_sum", "search_adjusted", "search_merged"]
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -21,6 +21,7 @@ Answers = NDArray[np.floating]
 # its sixteen digits, and the tie guard of 1e-12 would no longer stand above the rounding: sum the weights
 # anew instead.
 _DOMINATED = 1e-3
+_BLOCK = 64
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -116,7 +117,6 @@ def _search_anew(
     factors: Floats,
     log_test: float,
     levels: Floats,
-    rows: Whole,
     values: Answers,
     out: Answers,
     column: int,
@@ -132,7 +132,7 @@ def _search_anew(
             next_ += 1
         top = max(top, a)
     for j in range(levels.size):
-        out[rows[j], column] = values[n]
+        out[j, column] = values[n]
     if top == -np.inf:
         return
     whole = 0.0
@@ -155,7 +155,7 @@ def _search_anew(
             high = t
             if sweep == 1:
                 while j < levels.size and high + low >= levels[j] * whole:
-                    out[rows[j], column] = values[i]
+                    out[j, column] = values[i]
                     j += 1
                 if j == levels.size:
                     return
@@ -163,16 +163,28 @@ def _search_anew(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def guide_table(sums: Floats, buckets: int) -> NDArray[np.int32]:
+    """For equal steps of weight, the position that reaches each: a first guess for searches in any order."""
+    table = np.empty(buckets + 1, np.int32)
+    step = sums[-1] / buckets
+    position = 0
+    for b in range(buckets + 1):
+        while position < sums.size - 1 and sums[position] < b * step:
+            position += 1
+        table[b] = position
+    return table
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def search_adjusted(
     sums: Floats,
-    weights: Floats,
     log_weights: Floats,
     values: Answers,
-    rank_of: Whole,
+    guide: NDArray[np.int32],
+    cards: Floats,
     log_test: Floats,
-    order: Whole,
-    neighbours: Whole,
-    log_factor: Floats,
+    neighbours: NDArray[np.integer],
+    log_factor: NDArray[np.floating],
     levels: Floats,
     rows: Whole,
     out: Answers,
@@ -180,59 +192,85 @@ def search_adjusted(
 ) -> None:
     """Cutoffs for test entries that each change a few calibration weights: O(N log n) per entry.
 
-    Between two changed positions the adjusted running sum is the common one plus a constant, so a level
-    costs N comparisons and one search. `order` only makes the guesses good; `levels` ascend.
+    Between two changed positions the adjusted running sum is the common one plus a constant, so a level costs
+    at most N comparisons and one search. `cards` holds, for each calibration entry in the caller's order, its
+    rank, log-weight, weight and running sum side by side, and the cards of a block of test entries are
+    fetched together: memory is visited once per neighbour, and the visits overlap. `levels` ascend.
     """
     n = sums.size
     total = sums[n - 1]
+    per_weight = (guide.size - 1) / total
     width = neighbours.shape[1]
+    hand = np.empty((_BLOCK, width, 4))
+    found = np.empty((levels.size, _BLOCK), values.dtype)
     ranks = np.empty(width, np.int64)
+    which = np.empty(width, np.int64)
     factors = np.empty(width)
     offset = np.empty(width + 1)
     reached = np.empty(width)
-    guess = np.zeros(levels.size, np.int64)
-    for i in order:
+    for i in range(log_test.size):
+        seat = i % _BLOCK
+        if seat == 0:
+            for b in range(min(_BLOCK, log_test.size - i)):
+                for m in range(width):
+                    k = max(neighbours[i + b, m], 0)
+                    for c in range(4):
+                        hand[b, m, c] = cards[k, c]
         count = 0
         for m in range(width):
-            k = neighbours[i, m]
-            if k < 0 or log_factor[i, m] == 0.0:
+            factor = log_factor[i, m]
+            if neighbours[i, m] < 0 or factor == 0.0:
                 continue
-            rank = rank_of[k]
+            rank = np.int64(hand[seat, m, 0])
             at = count
             while at > 0 and ranks[at - 1] > rank:
                 at -= 1
             if at > 0 and ranks[at - 1] == rank:
-                factors[at - 1] += log_factor[i, m]
+                factors[at - 1] += factor
                 continue
             for later in range(count, at, -1):
                 ranks[later] = ranks[later - 1]
+                which[later] = which[later - 1]
                 factors[later] = factors[later - 1]
             ranks[at] = rank
-            factors[at] = log_factor[i, m]
+            which[at] = m
+            factors[at] = factor
             count += 1
         top = 0.0
         for m in range(count):
-            top = max(top, log_weights[ranks[m]] + factors[m])
+            top = max(top, hand[seat, which[m], 1] + factors[m])
         scale = np.exp(-top) if top > 0.0 else 1.0
         offset[0] = 0.0
         for m in range(count):
-            rank = ranks[m]
-            raised = np.exp(log_weights[rank] + factors[m] - top)
-            offset[m + 1] = offset[m] + (raised - weights[rank] * scale)
-            reached[m] = sums[rank] * scale + offset[m + 1]
+            card = hand[seat, which[m]]
+            raised = np.exp(card[1] + factors[m] - top)
+            offset[m + 1] = offset[m] + (raised - card[2] * scale)
+            reached[m] = card[3] * scale + offset[m + 1]
         whole = total * scale + offset[count] + np.exp(log_test[i] - top)
         if whole < _DOMINATED * total * scale:
-            _search_anew(
-                log_weights, count, ranks, factors, log_test[i], levels, rows, values, out, start + i
-            )
-            continue
-        for j in range(levels.size):
+            _search_anew(log_weights, count, ranks, factors, log_test[i], levels, values, found, seat)
+        m = 0
+        for j in range(levels.size if whole >= _DOMINATED * total * scale else 0):
             target = levels[j] * whole
-            m = 0
             while m < count and reached[m] < target:
                 m += 1
-            low = ranks[m - 1] + 1 if m > 0 else 0
-            high = ranks[m] if m < count else n
-            position = _first_reaching(sums, (target - offset[m]) / scale, low, high, guess[j])
-            guess[j] = position
-            out[rows[j], start + i] = values[position]
+            need = target - offset[m]
+            if top > 0.0:
+                need /= scale
+            position = n
+            if need <= total:
+                # Two steps without a branch settle most guesses; what they leave open, the search does.
+                position = int(guide[int(max(need, 0.0) * per_weight)])
+                position += int(sums[position] < need)
+                position += int(sums[position] < need)
+                if sums[position] < need or (position > 0 and sums[position - 1] >= need):
+                    position = _first_reaching(sums, need, 0, n, position)
+            if m > 0:
+                position = max(position, int(ranks[m - 1]) + 1)
+            if m < count:
+                position = min(position, int(ranks[m]))
+            found[j, seat] = values[position]
+        if seat == _BLOCK - 1 or i == log_test.size - 1:
+            for j in range(levels.size):
+                for b in range(seat + 1):
+                    out[rows[j], start + i - seat + b] = found[j, b]

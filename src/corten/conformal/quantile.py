@@ -17,9 +17,10 @@ Weights live as logarithms, shifted by their maximum: a common factor of the wei
 of 1e+-300 are no trouble, nothing is clipped. Float32 cutoffs are rounded outwards. Infinity is an answer,
 never an error.
 
-Cost: one sort; then for m test entries one sort of their weights and one merge per level; with exact Ising
-weights one search per level among the running sums adjusted at N positions, and a fresh sum, O(n), only for
-those test entries that take away all but a thousandth of the total weight.
+Cost: one sort; then test entries are sorted by weight and merged with the running sums, once per level. With
+exact Ising weights each test entry searches the running sums, adjusted at N positions, once per level; a
+fresh sum, O(n), only for those test entries that take away all but a thousandth of the total weight.
+`benchmarks/conformal_step.py` measures both.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -179,18 +181,19 @@ class WeightedScores:
         def adjust(start: int) -> None:
             assert factor is not None
             logs = tests[start : start + _CHUNK] - self._shift
-            order = np.argsort(logs)
-            neighbours = np.ascontiguousarray(factor.neighbours[start : start + _CHUNK], dtype=np.int64)
+            neighbours = np.ascontiguousarray(factor.neighbours[start : start + _CHUNK])
             log_factor = np.ascontiguousarray(factor.log_factor[start : start + _CHUNK], dtype=np.float64)
             if neighbours.size and (neighbours.max() >= self.size or not (log_factor < np.inf).all()):
                 raise ValueError(
                     "neighbour_factor holds a position past the calibration list, a NaN or a +inf."
                 )
             kernels.search_adjusted(
-                self._sums, self._weights, self._log_weights, values, self._rank_of, logs, order,
-                neighbours, log_factor, levels, rows, out, start,
+                self._sums, self._log_weights, values, *self._tables, logs, neighbours, log_factor,
+                levels, rows, out, start,
             )  # fmt: skip
 
+        if factor is not None:
+            _ = self._tables
         work = merge if factor is None else adjust
         starts = range(0, tests.size, _CHUNK)
         workers = min(len(starts), threads or available_cores())
@@ -200,6 +203,14 @@ class WeightedScores:
         else:
             with ThreadPoolExecutor(workers) as pool:
                 list(pool.map(work, starts))
+
+    @cached_property
+    def _tables(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """First guesses for searches, and each calibration entry's facts side by side, for exact weights."""
+        from corten.conformal import kernels
+
+        facts = (np.arange(self.size), self._log_weights, self._weights, self._sums)
+        return kernels.guide_table(self._sums, 4 * self.size), np.stack(facts, axis=1)[self._rank_of]
 
     def _answers(self, dtype: np.dtype) -> NDArray[np.floating]:
         """Sorted scores, then infinity, in the output's type, rounded outwards, with the tail's sign."""
