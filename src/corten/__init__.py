@@ -1,3 +1,85 @@
-"""corten: intervals you can trust for the missing entries of a tensor."""
+"""corten: intervals you can trust for the missing entries of a tensor.
+
+    >>> import corten
+    >>> result = corten.complete(x, coverage=0.9)            # doctest: +SKIP
+    >>> result.estimate, result.lower, result.upper          # doctest: +SKIP
+
+Names are loaded when they are first used, so importing corten is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+_HOME = {
+    "BernoulliPropensity": "corten.propensity",
+    "CPCompletion": "corten.completion.alternating",
+    "ConformalCompleter": "corten.completer",
+    "Fitted": "corten.fitted",
+    "GapShaped": "corten.calibration.gap_shaped",
+    "GaussianProcessCompletion": "corten.completion.gaussian_process",
+    "Intervals": "corten.result",
+    "IsingPropensity": "corten.propensity",
+    "KnownPropensity": "corten.propensity",
+    "Linear": "corten.propensity",
+    "ObservedTensor": "corten.observed",
+    "Polynomial": "corten.propensity",
+    "Product": "corten.propensity",
+    "RandomSplit": "corten.calibration.random_split",
+    "Sigmoid": "corten.propensity",
+    "SmoothCompletion": "corten.completion.smooth",
+    "StackedCompletion": "corten.completion.stack",
+    "TensorTrainCompletion": "corten.completion.riemannian",
+    "TuckerCompletion": "corten.completion.riemannian",
+    "UniformPropensity": "corten.propensity",
+    "Zero": "corten.propensity",
+    "complete": "corten.completer",
+    "load": "corten.saving",
+}
+_ROOMS = ("conformal", "io", "lowrank", "metrics", "propensity", "simulate")
+
+__all__ = ["__version__", *_HOME, *_ROOMS]
+
+if TYPE_CHECKING:
+    from corten import conformal, io, lowrank, metrics, propensity, simulate
+    from corten.calibration.gap_shaped import GapShaped
+    from corten.calibration.random_split import RandomSplit
+    from corten.completer import ConformalCompleter, complete
+    from corten.completion.alternating import CPCompletion
+    from corten.completion.gaussian_process import GaussianProcessCompletion
+    from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
+    from corten.completion.smooth import SmoothCompletion
+    from corten.completion.stack import StackedCompletion
+    from corten.fitted import Fitted
+    from corten.observed import ObservedTensor
+    from corten.propensity import (
+        BernoulliPropensity,
+        IsingPropensity,
+        KnownPropensity,
+        Linear,
+        Polynomial,
+        Product,
+        Sigmoid,
+        UniformPropensity,
+        Zero,
+    )
+    from corten.result import Intervals
+    from corten.saving import load
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in _ROOMS:
+        value = import_module(f"corten.{name}")
+    else:
+        raise AttributeError(f"module 'corten' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,11 +15,15 @@ __all__ = ["Completion", "Fill", "Prepared"]
 
 @dataclass(frozen=True)
 class Fill:
-    """A filled tensor and what its maker knows about it."""
+    """A filled tensor and what its maker knows about it.
+
+    members: what was mixed, by name (empty for one method); leverage: computes the relative uncertainty of every entry, where the
+    method knows it; warm: handed to the next fill.
+    """
 
     estimate: np.ndarray
     members: dict[str, np.ndarray] = field(default_factory=dict)
-    leverage: np.ndarray | None = None
+    leverage: Callable[[], np.ndarray] | None = None
     warm: object | None = None
 
 

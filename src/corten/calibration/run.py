@@ -1,0 +1,83 @@
+"""Runs a plan: completes what each round leaves, and gathers how wrong it was on what the round hid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from corten.calibration.rounds import Plan, Round
+from corten.choices import Choice
+from corten.completion.protocol import Completion, Fill, Prepared
+from corten.observed import ObservedTensor
+
+__all__ = ["Hidden", "Run", "run_rounds"]
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What one round hid: flat entries, their truth, their estimate, and the round's whole fill."""
+
+    entries: np.ndarray
+    truth: np.ndarray
+    estimate: np.ndarray
+    fill: Fill = field(repr=False)
+    round: Round = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All rounds of a plan and the fill that the estimate of the missing entries comes from."""
+
+    rounds: tuple[Hidden, ...]
+    final: Fill = field(repr=False)
+    prepared: Prepared = field(repr=False)
+    choices: tuple[Choice, ...] = ()
+
+    @property
+    def entries(self) -> np.ndarray:
+        return np.concatenate([h.entries for h in self.rounds])
+
+    @property
+    def truth(self) -> np.ndarray:
+        return np.concatenate([h.truth for h in self.rounds])
+
+    @property
+    def estimate(self) -> np.ndarray:
+        return np.concatenate([h.estimate for h in self.rounds])
+
+
+def run_rounds(
+    plan: Plan,
+    completion: Completion,
+    observed: ObservedTensor,
+    seed: int,
+    tell: Callable[[str, float], None] = lambda stage, share: None,
+) -> Run:
+    """Complete each round; learn from the hidden entries how to mix members; then make the final fill.
+
+    Settings (ranks, scales, covariances) are chosen once, from the training entries of a single round or, where the final estimate uses
+    everything observed, from everything observed.
+    """
+    values, axes = observed.values, observed.axes
+    steps = len(plan.rounds) + (2 if plan.refit else 1)
+    tell("completion", 0.0)
+    first = plan.rounds[0]
+    prepared = completion.prepare(values, observed.mask if plan.refit else first.train, axes, seed)
+    rounds: list[Hidden] = []
+    warm: Any = None
+    for number, one in enumerate(plan.rounds):
+        tell("completion", (number + 1) / steps)
+        fill = prepared.fill(values, one.train, warm)
+        warm = fill.warm
+        entries = np.flatnonzero(one.hidden)
+        rounds.append(Hidden(entries, values.reshape(-1)[entries], fill.estimate.reshape(-1)[entries], fill, one))
+    if rounds[0].fill.members:
+        names = rounds[0].fill.members
+        pooled = {n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names}
+        prepared = prepared.combine(pooled, np.concatenate([h.truth for h in rounds]))
+    final = prepared.fill(values, observed.mask, warm) if plan.refit else rounds[0].fill
+    tell("completion", 1.0)
+    return Run(tuple(rounds), final, prepared, tuple(prepared.choices))

@@ -1,0 +1,143 @@
+"""The flow, readable in one screen: observe, plan rounds, complete, model the missingness, calibrate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+from corten.calibration.run import run_rounds
+from corten.conformal.scores import Score, as_score
+from corten.engine import as_engine
+from corten.fitted import Fitted, Trace
+from corten.observed import ObservedTensor
+from corten.options import as_calibration, as_completion, as_propensity, describe
+from corten.result import Intervals, check_coverage
+
+__all__ = ["ConformalCompleter", "complete"]
+
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class ConformalCompleter:
+    """Fills the gaps of a tensor and gives every filled entry an interval (Algorithm CTC, written over rounds).
+
+    completion: what fills: "auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack", a completion object or any function
+    from an array with NaN to a full array.
+    propensity: the law of the missingness: "auto", "ising", "bernoulli", "uniform" or an object.
+    calibration: which observed entries are hidden: "auto", "random", "gaps" or an object.
+    score: "absolute", "signed" (two-sided), "normalized" or an object with score() and invert().
+    weights: "exact" Ising weights, or "approximate" (the paper's, the same for every missing entry).
+    seed: same seed, same bits. engine: "auto", "threads", a number of threads, or an engine.
+
+    Example:
+        >>> completer = ConformalCompleter(completion="tucker", calibration="random", seed=1)
+        >>> fitted = completer.fit(x)                        # doctest: +SKIP
+        >>> fitted.intervals(0.9).summary()                  # doctest: +SKIP
+    """
+
+    completion: Any = "auto"
+    propensity: Any = "auto"
+    calibration: Any = "auto"
+    score: str | Score = "absolute"
+    weights: str = "exact"
+    seed: int = 0
+    engine: Any = "auto"
+
+    def __post_init__(self) -> None:
+        as_score(self.score)
+        as_engine(self.engine)
+        as_completion(self.completion, gaps=False)
+        as_propensity(self.propensity)
+        as_calibration(self.calibration)
+        if self.weights not in ("exact", "approximate"):
+            raise ValueError(f'weights is {self.weights!r}; give "exact" or "approximate"')
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise ValueError(f"seed is {self.seed!r}; give a whole number of at least 0")
+
+    def fit(
+        self,
+        x: Any,
+        *,
+        where: Any = None,
+        periodic: Sequence[str | int] = (),
+        axis_kinds: Mapping[str | int, str] | None = None,
+        progress: Progress | None = None,
+    ) -> Fitted:
+        """Fit everything once; the answer gives intervals of any coverage.
+
+        where: the domain, True where a cell could be observed; periodic, axis_kinds: what the labels do not say; progress: called with a stage and
+        the share of it that is done.
+        """
+        began, tell = perf_counter(), progress or (lambda stage, share: None)
+        observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
+        if observed.complete:
+            return Fitted.nothing_to_fill(observed, self._settings())
+        calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
+        plan = calibration.plan(observed, self.seed)
+        completion = as_completion(self.completion, gaps=plan.refit)
+        run = run_rounds(plan, completion, observed, self.seed, tell)
+        tell("missingness", 0.0)
+        law = as_propensity(self.propensity).fit(
+            plan.rounds[0].train if not plan.refit else observed.mask,
+            plan.rounds[0].train_share or 1.0 if not plan.refit else 1.0,
+            domain=observed.domain,
+            axis_names=[axis.name for axis in observed.axes],
+            periodic=[axis.periodic for axis in observed.axes],
+            engine=self.engine,
+        )
+        tell("calibration", 0.0)
+        trace = Trace(self._settings(), (*choices, *plan.choices, *run.choices, *law.choices), began)
+        fitted = Fitted.of(observed, plan, run, law, as_score(self.score), self.weights, trace)
+        tell("calibration", 1.0)
+        return fitted
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "completion": describe(self.completion),
+            "propensity": describe(self.propensity),
+            "calibration": describe(self.calibration),
+            "score": describe(self.score),
+            "weights": self.weights,
+            "seed": self.seed,
+            "engine": as_engine(self.engine).label,
+        }
+
+
+def complete(
+    x: Any,
+    coverage: float = 0.9,
+    *,
+    completion: Any = "auto",
+    propensity: Any = "auto",
+    calibration: Any = "auto",
+    score: str | Score = "absolute",
+    weights: str = "exact",
+    seed: int = 0,
+    engine: Any = "auto",
+    where: Any = None,
+    periodic: Sequence[str | int] = (),
+    axis_kinds: Mapping[str | int, str] | None = None,
+    progress: Progress | None = None,
+) -> Intervals:
+    """Fill a tensor with gaps and give every filled entry an interval of the asked coverage: the whole method in one call.
+
+    x: an array with NaN, a masked array or an xarray.DataArray of two or more modes; the answer has the same kind, shape and labels. All options
+    are those of `ConformalCompleter` and its `fit`.
+
+    Example:
+        >>> import numpy as np, corten
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.normal(size=(20, 1, 1)) * rng.normal(size=(1, 20, 1)) * rng.normal(size=(1, 1, 20))
+        >>> x[rng.random(x.shape) < 0.4] = np.nan
+        >>> result = corten.complete(x, coverage=0.9, calibration="random", completion="tucker")
+        >>> bool(np.isfinite(result.estimate).all())
+        True
+    """
+    check_coverage(coverage)
+    completer = ConformalCompleter(completion, propensity, calibration, score, weights, seed, engine)
+    fitted = completer.fit(x, where=where, periodic=periodic, axis_kinds=axis_kinds, progress=progress)
+    return fitted.intervals(coverage)
+

@@ -1,0 +1,77 @@
+"""CP completion by alternating least squares, through tensorly (extra `[peers]`)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from corten.choices import Choice
+from corten.completion.protocol import Fill
+from corten.lowrank import CP
+
+__all__ = ["CPCompletion"]
+
+
+@dataclass(frozen=True)
+class CPCompletion:
+    """Fill with a sum of `rank` outer products, fitted by alternating least squares on the observed entries.
+
+    Needs tensorly: `pip install 'corten[peers]'`.
+    """
+
+    rank: int
+    max_iterations: int = 100
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
+            raise ValueError(f"rank is {self.rank!r}; give a whole number of at least 1")
+
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedCP:
+        """Nothing is chosen; tensorly is looked for."""
+        try:
+            import tensorly  # noqa: F401
+        except ImportError as error:
+            raise ImportError("CPCompletion needs tensorly: pip install 'corten[peers]'") from error
+        return PreparedCP(self.rank, self.max_iterations, seed)
+
+
+@dataclass(frozen=True)
+class PreparedCP:
+    """A CP completion ready to fill."""
+
+    rank: int
+    max_iterations: int
+    seed: int
+    choices: tuple[Choice, ...] = ()
+
+    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
+        """Alternate least squares from a random start, or from a former answer."""
+        from tensorly.cp_tensor import CPTensor
+        from tensorly.decomposition import parafac
+
+        found = values[mask].astype(np.float64)
+        centre, scale = float(found.mean()), float(found.std()) or 1.0
+        scaled = np.zeros(values.shape)
+        scaled[mask] = (found - centre) / scale
+        start: Any = "random"
+        if isinstance(warm, CP) and warm.factors[0].shape[1] == self.rank:
+            start = CPTensor((warm.weights.copy(), [f.copy() for f in warm.factors]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tensorly warns where it only means to inform
+            weights, factors = parafac(
+                scaled, self.rank, mask=mask.astype(float), init=start, n_iter_max=self.max_iterations,
+                tol=1e-6, random_state=self.seed, normalize_factors=True,
+            )  # fmt: skip
+        point = CP(np.asarray(weights), tuple(np.asarray(f) for f in factors))
+
+        def leverage() -> np.ndarray:
+            return np.sqrt(np.maximum(point.leverage(), 0.0))
+
+        return Fill(centre + scale * point.to_dense(), leverage=leverage, warm=point)
+
+    def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> PreparedCP:
+        return self

@@ -1,0 +1,175 @@
+"""A fitted completer: everything the intervals need, and the arrays they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from time import perf_counter
+from typing import Any, overload
+
+import numpy as np
+
+from corten.calibration.rounds import Plan, Round
+from corten.calibration.run import Run
+from corten.choices import Choice
+from corten.conformal.calibrated import Calibrated
+from corten.conformal.scale import LeverageScale, UnitScale
+from corten.conformal.scores import Score
+from corten.conformal.weights import ExactIsingWeights, OddsWeights, Weights
+from corten.observed import ObservedTensor
+from corten.propensity import FittedPropensity
+from corten.result import Intervals, check_coverage
+
+__all__ = ["Fitted", "Trace"]
+
+FEW = 50.0  # below this effective size an interval rests on a handful of entries
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How a fit came about: settings, choices, and when it began."""
+
+    settings: dict[str, Any]
+    choices: tuple[Choice, ...] = ()
+    began: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What `ConformalCompleter.fit` gives back: intervals of any coverage, and the evidence behind them.
+
+    completion: the fill the estimate comes from; propensity: the fitted law of the missingness; rounds: which entries trained and which were hidden;
+    entries, scores: the hidden entries (flat) and how wrong their estimate was; log_weights: what each counts.
+    """
+
+    observed: ObservedTensor
+    estimate: np.ndarray = field(repr=False)
+    propensity: FittedPropensity | None
+    completion: Any = field(repr=False)
+    rounds: tuple[Round, ...] = field(repr=False)
+    calibrated: Calibrated | None = field(repr=False)
+    scores: np.ndarray = field(repr=False)
+    scale: Any = field(repr=False)
+    choices: tuple[Choice, ...] = field(repr=False)
+    options: dict[str, Any] = field(repr=False)
+    seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls, observed: ObservedTensor, plan: Plan, run: Run, law: FittedPropensity, score: Score, weights: str, trace: Trace
+    ) -> Fitted:
+        """Turn a run's residuals and the law of the missingness into calibrated scores."""
+        entries = run.entries
+        scale = _scale(score, run)
+        scores = score.score(
+            run.truth.astype(np.float64), run.estimate.astype(np.float64), scale.at(entries)
+        )
+        how = _weights(law, observed, entries, weights)
+        calibrated = Calibrated(score, scores, entries, how)
+        return cls(
+            observed, run.final.estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,
+            trace.choices, trace.settings, perf_counter() - trace.began,
+        )  # fmt: skip
+
+    @classmethod
+    def nothing_to_fill(cls, observed: ObservedTensor, settings: dict[str, Any]) -> Fitted:
+        """A tensor without gaps: every interval has zero width."""
+        return cls(observed, np.array(observed.values), None, None, (), None, np.empty(0), UnitScale(), (), settings)
+
+    @overload
+    def intervals(self, coverage: float = 0.9) -> Intervals: ...
+    @overload
+    def intervals(self, coverage: Sequence[float]) -> list[Intervals]: ...
+    def intervals(self, coverage: float | Sequence[float] = 0.9) -> Intervals | list[Intervals]:
+        """Intervals of one coverage, or a list of them for several; nothing is fitted or sorted again."""
+        if isinstance(coverage, list | tuple | np.ndarray):
+            return [Intervals(self, check_coverage(c)) for c in coverage]
+        return Intervals(self, check_coverage(coverage))
+
+    @cached_property
+    def entries(self) -> np.ndarray:
+        """Flat indices of the calibration entries, in the order of `scores`."""
+        return self.calibrated.entries if self.calibrated is not None else np.empty(0, np.intp)
+
+    @cached_property
+    def log_weights(self) -> np.ndarray:
+        """Log-weights of the calibration entries, in the order of `scores`; only differences matter."""
+        return self.calibrated.weights.log_weight(self.entries) if self.calibrated is not None else np.empty(0)
+
+    @cached_property
+    def missing_entries(self) -> np.ndarray:
+        """Flat indices of the filled entries."""
+        return np.flatnonzero(self.observed.missing)
+
+    @cached_property
+    def probabilities(self) -> np.ndarray | None:
+        """Probability of each entry being observed, given all others; None where nothing was fitted."""
+        return self.propensity.probability(self.observed.mask) if self.propensity is not None else None
+
+    def bounds(self, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper end of every entry's interval, as full arrays; read where entries are missing."""
+        lower = np.array(self.estimate, np.float64)
+        upper = lower.copy()
+        if self.calibrated is not None:
+            where = self.missing_entries
+            middle = lower.reshape(-1)[where]
+            low, high = self.calibrated.intervals(where, middle, self.scale.at(where), coverage)
+            lower.reshape(-1)[where], upper.reshape(-1)[where] = low[0], high[0]
+        return lower, upper
+
+    def propensity_array(self) -> np.ndarray | None:
+        return self.probabilities
+
+    def facts(self, coverage: float) -> dict[str, Any]:
+        """Numbers for the summary."""
+        if self.calibrated is None:
+            return {}
+        return {
+            "calibration_entries": len(self.scores),
+            "effective_sample_size": self.calibrated.effective_sample_size(),
+            "seconds": round(self.seconds, 2),
+        }
+
+    def warnings(self) -> list[str]:
+        """What the user must know, in whole sentences."""
+        if self.calibrated is None:
+            return []
+        size, count = self.calibrated.effective_sample_size(), len(self.scores)
+        if size < FEW:
+            return [
+                f"The weights of the {count} calibration entries are worth {size:.0f} equal ones: intervals rest on few entries "
+                "and many may be infinite. Try calibration='gaps', a weaker coupling or propensity='bernoulli'."
+            ]
+        return []
+
+    def settings(self) -> dict[str, Any]:
+        """Seed, options and versions: what it takes to run this again."""
+        from corten import __version__
+
+        return {**self.options, "corten": __version__, "numpy": np.__version__}
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.observed.shape))
+        return f"<Fitted {shape}: {self.observed.n_missing} missing, {len(self.scores)} calibration entries>"
+
+    def _repr_html_(self) -> str:
+        return self.intervals(0.9)._repr_html_()
+
+
+def _scale(score: Score, run: Run) -> Any:
+    if not score.needs_leverage:
+        return UnitScale()
+    if run.final.leverage is None:
+        raise ValueError(
+            f"score {score.name!r} needs a completion that knows its leverage (Tucker, tensor train, CP); use score='absolute'"
+        )
+    return LeverageScale(run.final.leverage())
+
+
+def _weights(law: FittedPropensity, observed: ObservedTensor, entries: np.ndarray, how: str) -> Weights:
+    """Odds of being missing, with neighbours read from the full mask; exact where neighbours matter and it is asked for."""
+    odds = law.log_weights(observed.mask)
+    if how == "approximate" or law.independent:
+        return OddsWeights(odds)
+    return ExactIsingWeights(odds, shape=observed.shape, calibration=entries, neighbours=law.neighbours, pair=law.pair)

@@ -1,0 +1,121 @@
+"""What users may write for an option (a name or an object), turned into the object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from corten.calibration.gap_shaped import GapShaped
+from corten.calibration.random_split import RandomSplit
+from corten.calibration.rounds import Calibration
+from corten.choices import Choice
+from corten.completion.callables import CallableCompletion
+from corten.completion.protocol import Completion
+from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
+from corten.completion.smooth import SmoothCompletion
+from corten.propensity import BernoulliPropensity, IsingPropensity, UniformPropensity
+
+__all__ = ["as_calibration", "as_completion", "as_propensity", "describe"]
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """A calibration the user asked for: nothing to choose."""
+
+    calibration: Calibration
+
+    def choose(self, observed: Any, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
+        return self.calibration, ()
+
+
+@dataclass(frozen=True)
+class _Auto:
+    """The calibration left open: chosen by the shape of the gaps."""
+
+    def choose(self, observed: Any, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
+        from corten.calibration.auto import choose_calibration
+
+        calibration, choice = choose_calibration(observed, seed)
+        return calibration, (choice,)
+
+
+def as_calibration(calibration: Any) -> _Fixed | _Auto:
+    """A calibration from "auto", "random", "gaps" or an object with plan()."""
+    named = {"random": RandomSplit, "gaps": GapShaped}
+    if isinstance(calibration, str):
+        if calibration == "auto":
+            return _Auto()
+        if calibration in named:
+            return _Fixed(named[calibration]())
+        raise ValueError(f"calibration is {calibration!r}; allowed are {_listed('auto', *named)} or an object")
+    if not isinstance(calibration, type) and isinstance(calibration, Calibration):
+        return _Fixed(calibration)
+    raise TypeError(f"calibration is {calibration!r}; give a name or an object with plan(observed, seed)")
+
+
+def as_completion(completion: Any, gaps: bool) -> Completion:
+    """A completion from a name, an object with prepare(), or any function. "auto": the stack inside gaps, else Tucker."""
+    if isinstance(completion, str):
+        if completion == "auto":
+            completion = "stack" if gaps else "tucker"
+        makers = {
+            "tucker": TuckerCompletion,
+            "tensor-train": TensorTrainCompletion,
+            "smooth": SmoothCompletion,
+            "gaussian-process": _gaussian_process,
+            "stack": _stack,
+        }
+        if completion not in makers:
+            raise ValueError(f"completion is {completion!r}; allowed are {_listed('auto', *makers)}, an object or a function")
+        made: Completion = makers[completion]()  # type: ignore[operator]
+        return made
+    if isinstance(completion, type):
+        raise TypeError(f"completion is the class {completion.__name__}; give an object, {completion.__name__}(...)")
+    if isinstance(completion, Completion):
+        return completion
+    if callable(completion):
+        return CallableCompletion(completion)
+    raise TypeError(f"completion is {completion!r}; give a name, an object with prepare(), or a function")
+
+
+def as_propensity(propensity: Any) -> Any:
+    """A model of the missingness from "auto", "ising", "bernoulli", "uniform" or an object with fit()."""
+    makers: dict[str, Any] = {
+        "auto": IsingPropensity,
+        "ising": IsingPropensity,
+        "bernoulli": BernoulliPropensity,
+        "uniform": UniformPropensity,
+    }
+    if isinstance(propensity, str):
+        if propensity not in makers:
+            raise ValueError(f"propensity is {propensity!r}; allowed are {_listed(*makers)} or an object")
+        return makers[propensity]()
+    if isinstance(propensity, type) or not hasattr(propensity, "fit"):
+        raise TypeError(f"propensity is {propensity!r}; give a name or an object with fit(training_mask, train_share)")
+    return propensity
+
+
+def describe(option: Any) -> str:
+    """An option as text for settings and files: short, and the same on every run."""
+    if isinstance(option, str):
+        return option
+    if callable(option) and not isinstance(option, type) and hasattr(option, "__name__"):
+        return f"function {option.__name__}"
+    text = repr(option)
+    return text if len(text) <= 300 else f"{type(option).__name__}(...)"
+
+
+def _gaussian_process() -> Completion:
+    from corten.completion.gaussian_process import GaussianProcessCompletion
+
+    return GaussianProcessCompletion()
+
+
+def _stack() -> Completion:
+    from corten.completion.stack import StackedCompletion
+
+    return StackedCompletion()
+
+
+def _listed(*names: str) -> str:
+    return ", ".join(f'"{name}"' for name in names)
