@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from time import perf_counter
 from typing import Any, overload
 
@@ -148,6 +150,12 @@ class Fitted:
         from corten import __version__
 
         return {**self.options, "corten": __version__, "numpy": np.__version__}
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write this fit to one file, without pickle; `corten.load` gives it back with the same bits."""
+        from corten.saving import save
+
+        return save(self, path, overwrite=overwrite)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.observed.shape))

@@ -1,0 +1,124 @@
+"""One file of named arrays and JSON: written whole or not at all, versioned, checksummed, never pickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.io.files import MAX_BYTES, check_size, existing, whole_file
+
+__all__ = ["read_archive", "write_archive"]
+
+_ABOUT, _SEAL = "corten.json", "corten.sha256"
+# A fixed date: the same content gives the same bytes.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def write_archive(
+    path: str | os.PathLike[str],
+    format_name: str,
+    version: int,
+    content: Any,
+    arrays: dict[str, np.ndarray],
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write JSON content and the arrays it speaks of; an existing file is refused."""
+    from corten import __version__
+
+    with whole_file(path, overwrite) as temporary, zipfile.ZipFile(temporary, "w", allowZip64=True) as archive:
+        sums = {}
+        for name, array in arrays.items():
+            with archive.open(_member(f"{name}.npy"), "w", force_zip64=True) as stream:
+                hashed = _Hashed(stream)
+                np.lib.format.write_array(hashed, np.asarray(array, order="C"), allow_pickle=False)
+            sums[name] = hashed.digest()
+        about = {"format": format_name, "version": version, "corten": __version__, "arrays": sums, "content": content}
+        text = json.dumps(about, allow_nan=False).encode()
+        archive.writestr(_member(_ABOUT), text)
+        archive.writestr(_member(_SEAL), hashlib.sha256(text).hexdigest())
+    return Path(path)
+
+
+def read_archive(
+    path: str | os.PathLike[str], format_name: str, version: int, max_bytes: int = MAX_BYTES
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """The content and the arrays of a file; whatever is wrong with it is a ValueError that names the file."""
+    found = existing(path)
+    try:
+        with zipfile.ZipFile(found) as archive:
+            about = _about(archive)
+            _check_version(about, format_name, version)
+            arrays = {name: _array(archive, name, total, max_bytes) for name, total in about["arrays"].items()}
+            return about["content"], arrays
+    except _Unfit as problem:
+        raise ValueError(f"{found}: {problem}") from None
+    except Exception as problem:
+        detail = " ".join(str(problem).split()) or type(problem).__name__
+        raise ValueError(f"{found} is no whole corten file (damaged, cut short or of another kind): {detail}") from None
+
+
+class _Unfit(Exception):
+    """A file that can be read but not used; the message says why."""
+
+
+class _Hashed:
+    """A stream that sums up what passes through it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._sum = stream, hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self._sum.update(data)
+        return int(self._stream.write(data))
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._stream.read(size)
+        self._sum.update(data)
+        return data
+
+    def digest(self) -> str:
+        return self._sum.hexdigest()
+
+
+def _member(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name, _DATE)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    return info
+
+
+def _about(archive: zipfile.ZipFile) -> dict[str, Any]:
+    names = set(archive.namelist())
+    if not {_ABOUT, _SEAL} <= names:
+        raise _Unfit("this is an archive, but not one that corten saved")
+    text = archive.read(_ABOUT)
+    if hashlib.sha256(text).hexdigest() != archive.read(_SEAL).decode("ascii"):
+        raise _Unfit("its checksum does not fit: the file was changed or damaged")
+    about: dict[str, Any] = json.loads(text)
+    return about
+
+
+def _check_version(about: dict[str, Any], format_name: str, version: int) -> None:
+    if about["format"] != format_name:
+        raise _Unfit(f"it holds a {about['format']}, not a {format_name}")
+    if about["version"] > version:
+        raise _Unfit(
+            f"corten {about['corten']} wrote it in version {about['version']} of the format; this corten reads up to "
+            f"{version}: upgrade corten"
+        )
+
+
+def _array(archive: zipfile.ZipFile, name: str, total: str, max_bytes: int) -> np.ndarray:
+    check_size((archive.getinfo(f"{name}.npy").file_size,), 1, max_bytes, f"array {name}")
+    with archive.open(f"{name}.npy") as stream:
+        hashed = _Hashed(stream)
+        array = np.lib.format.read_array(hashed, allow_pickle=False)
+    if hashed.digest() != total:
+        raise _Unfit(f"the checksum of array {name} does not fit: the file was changed or damaged")
+    return np.asarray(array)

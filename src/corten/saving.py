@@ -1,0 +1,142 @@
+"""Saves a fitted completer to one file and loads it back: the same bits for every interval, no pickle."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.archive import read_archive, write_archive
+from corten.calibration.rounds import Round
+from corten.choices import Choice
+from corten.conformal.calibrated import Calibrated
+from corten.conformal.scale import UnitScale
+from corten.conformal.scores import Absolute, Normalized, Signed
+from corten.conformal.weights import ExactIsingWeights, OddsWeights, Weights
+from corten.fitted import Fitted
+from corten.labels import Axis
+from corten.lowrank import TensorTrain
+from corten.observed import ObservedTensor
+from corten.packing import Packer, Unpacker
+from corten.propensity import FittedPropensity, Linear, Polynomial, Product, Sigmoid, Zero
+from corten.propensity.link import Logit, NoLink, Probit
+from corten.propensity.neighborhood import Neighborhood
+
+__all__ = ["SavedCompletion", "TableScale", "load", "save"]
+
+FORMAT, VERSION = "corten fit", 1
+
+
+@dataclass(frozen=True)
+class SavedCompletion:
+    """What is left of a completion in a saved fit: a description; the estimate it made is in `Fitted.estimate`."""
+
+    description: str
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class TableScale:
+    """A scale read from a table: u(s) of every entry, as some other scale gave it.
+
+    Example:
+        >>> TableScale(np.array([1.0, 2.0, 4.0])).at(np.array([2, 0]))
+        array([4., 1.])
+    """
+
+    table: np.ndarray
+
+    def at(self, entries: np.ndarray) -> np.ndarray:
+        return np.asarray(self.table[entries])
+
+
+_KNOWN: tuple[type, ...] = (
+    Axis, Choice, Round, ObservedTensor, SavedCompletion, TableScale, FittedPropensity, TensorTrain, Neighborhood,
+    Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Normalized, Signed,
+)  # fmt: skip
+
+
+def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+    """Write a fit to one file, whole or not at all; an existing file is refused.
+
+    What intervals need is kept exactly. A completion is kept as a description, as its estimate is there; a score
+    of one's own cannot be kept, as it is code.
+
+    Example:
+        >>> save(fitted, "tec.corten")                                    # doctest: +SKIP
+        >>> corten.load("tec.corten").intervals(0.95)                     # doctest: +SKIP
+    """
+    packer = Packer(_KNOWN)
+    content = {
+        one.name: packer.pack(_plain(one.name, getattr(fitted, one.name), fitted), one.name) for one in fields(Fitted)
+    }
+    return write_archive(path, FORMAT, VERSION, content, packer.arrays, overwrite=overwrite)
+
+
+def load(path: str | os.PathLike[str]) -> Fitted:
+    """Read a fit that `Fitted.save` wrote; it answers any coverage with the same bits as the one that was saved.
+
+    Example:
+        >>> corten.load("tec.corten").intervals(0.9).estimate             # doctest: +SKIP
+    """
+    content, arrays = read_archive(path, FORMAT, VERSION)
+    try:
+        unpack = Unpacker(_KNOWN, arrays).unpack
+        parts = {name: unpack(value) for name, value in content.items()}
+        for array in (parts["observed"].values, parts["observed"].mask, parts["observed"].domain):
+            if array is not None:
+                array.setflags(write=False)
+        parts["scale"] = UnitScale() if parts["scale"] is None else parts["scale"]
+        if parts["calibrated"] is not None:
+            parts["calibrated"] = _calibrated(parts)
+        return Fitted(**parts)
+    except (KeyError, TypeError, AttributeError, IndexError) as problem:
+        raise ValueError(f"{path} does not hold what a fit needs ({problem!r}): was it written by another corten?") from None
+
+
+def _plain(name: str, value: Any, fitted: Fitted) -> Any:
+    """A part of a fit as data: objects that hold functions become what they answer."""
+    every = np.arange(fitted.observed.values.size)
+    if name == "completion" and value is not None:
+        return SavedCompletion(str(fitted.options.get("completion", type(value).__name__)), _choices(value))
+    if name == "scale":
+        return None if isinstance(value, UnitScale) else TableScale(np.asarray(value.at(every)))
+    if name == "propensity" and value is not None and not isinstance(value.engine, str | int):
+        from dataclasses import replace
+
+        return replace(value, engine="auto")
+    if name == "calibrated" and value is not None:
+        score = value.score
+        if type(score) not in (Absolute, Normalized, Signed):
+            raise ValueError(
+                f"score is an object of your own ({type(score).__name__}), which is code and cannot be saved without pickle: "
+                "save intervals instead (result.to_netcdf), or use score='absolute', 'signed' or 'normalized'"
+            )
+        return {"score": score, "entries": value.entries} | _weights(value.weights, every, fitted)
+    return value
+
+
+def _weights(weights: Weights, every: np.ndarray, fitted: Fitted) -> dict[str, Any]:
+    exact = isinstance(weights, ExactIsingWeights)
+    if not exact and weights.neighbour_factor(fitted.missing_entries[:1]) is not None:
+        raise ValueError(f"weights of the kind {type(weights).__name__} cannot be saved: neighbours change them in a way of their own")
+    return {"exact": exact, "log_weights": np.asarray(weights.log_weight(every))}
+
+
+def _calibrated(parts: dict[str, Any]) -> Calibrated:
+    kept, law = parts["calibrated"], parts["propensity"]
+    table, entries = kept["log_weights"], kept["entries"]
+    weights: Weights = OddsWeights(table)
+    if kept["exact"]:
+        weights = ExactIsingWeights(
+            table, shape=parts["observed"].shape, calibration=entries, neighbours=law.neighbours, pair=law.pair
+        )
+    return Calibrated(kept["score"], parts["scores"], entries, weights)
+
+
+def _choices(completion: Any) -> tuple[Choice, ...]:
+    found = getattr(completion, "choices", ())
+    return tuple(found) if all(isinstance(one, Choice) for one in found) else ()
