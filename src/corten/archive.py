@@ -109,8 +109,8 @@ def _check_version(about: dict[str, Any], format_name: str, version: int) -> Non
         raise _Unfit(f"it holds a {about['format']}, not a {format_name}")
     if about["version"] > version:
         raise _Unfit(
-            f"corten {about['corten']} wrote it in version {about['version']} of the format; this corten reads up to "
-            f"{version}: upgrade corten"
+            f"corten {about['corten']} wrote it in version {about['version']} of the format; this corten "
+            f"reads up to {version}: upgrade corten"
         )
 
 

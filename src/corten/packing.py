@@ -1,4 +1,4 @@
-"""Turns values and allowed objects into JSON and arrays, and back: what a saved file may hold, and nothing else."""
+"""Turns values and allowed objects into JSON and arrays, and back: what a saved file may hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TAG = "!"
 
 
 class Packer:
-    """Collects arrays while it turns values into JSON; `known` lists the frozen objects that are kept field by field.
+    """Turns values into JSON and collects their arrays; `known` objects are kept field by field.
 
     Example:
         >>> packer = Packer(())
@@ -25,7 +25,7 @@ class Packer:
     """
 
     def __init__(self, known: Sequence[type]) -> None:
-        self.known = {one.__name__: one for one in known}
+        self.known: dict[str, Any] = {one.__name__: one for one in known}
         self.arrays: dict[str, np.ndarray] = {}
         self._named: dict[int, str] = {}
 
@@ -43,13 +43,16 @@ class Packer:
         if isinstance(value, Mapping) and not _is_coordinates(value):
             return self._mapping(value, where)
         if self.known.get(type(value).__name__) is type(value):
-            own = {one.name: self.pack(getattr(value, one.name), f"{where}.{one.name}") for one in fields(value)}
+            names = [one.name for one in fields(type(value))]
+            own = {name: self.pack(getattr(value, name), f"{where}.{name}") for name in names}
             return {_TAG: type(value).__name__, "of": own}
         if _is_coordinates(value):
             return {_TAG: "coordinates", "of": self._coordinates(value, where)}
         if _is_calendar_date(value):
             return {_TAG: "date", "of": _date_parts(value)}
-        raise ValueError(f"{where} is a {type(value).__name__}, which cannot be saved: only numbers, text, dates and arrays can")
+        raise ValueError(
+            f"{where} is a {type(value).__name__}, which cannot be saved: only numbers, text, dates and arrays can"
+        )
 
     def _array(self, value: Any, where: str) -> Any:
         array = np.asarray(value)
@@ -94,7 +97,7 @@ class Unpacker:
     """Gives back what a `Packer` made."""
 
     def __init__(self, known: Sequence[type], arrays: Mapping[str, np.ndarray]) -> None:
-        self.known = {one.__name__: one for one in known}
+        self.known: dict[str, Any] = {one.__name__: one for one in known}
         self.arrays = arrays
 
     def unpack(self, packed: Any) -> Any:
@@ -137,7 +140,9 @@ class Unpacker:
 
         levels = {name for names in of["stacked"].values() for name in names}
         read = [[self.unpack(part) for part in one] for one in of["variables"]]
-        coords: Any = xr.Coordinates({key: (dims, values, attrs) for key, dims, values, attrs in read if key not in levels})
+        coords: Any = xr.Coordinates(
+            {key: (dims, values, attrs) for key, dims, values, attrs in read if key not in levels}
+        )
         values = {key: array for key, _, array, _ in read}
         for dim, names in of["stacked"].items():
             index = pd.MultiIndex.from_arrays([values[name] for name in names], names=names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ FORMAT, VERSION = "corten fit", 1
 
 @dataclass(frozen=True)
 class SavedCompletion:
-    """What is left of a completion in a saved fit: a description; the estimate it made is in `Fitted.estimate`."""
+    """What a saved fit keeps of a completion: a description; the estimate it made is `Fitted.estimate`."""
 
     description: str
     choices: tuple[Choice, ...] = ()
@@ -54,16 +54,16 @@ class TableScale:
 
 
 _KNOWN: tuple[type, ...] = (
-    Axis, Choice, Round, ObservedTensor, SavedCompletion, TableScale, FittedPropensity, TensorTrain, Neighborhood,
-    Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Normalized, Signed,
+    Axis, Choice, Round, ObservedTensor, SavedCompletion, TableScale, FittedPropensity, TensorTrain,
+    Neighborhood, Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Normalized, Signed,
 )  # fmt: skip
 
 
 def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a fit to one file, whole or not at all; an existing file is refused.
 
-    What intervals need is kept exactly. A completion is kept as a description, as its estimate is there; a score
-    of one's own cannot be kept, as it is code.
+    What intervals need is kept exactly. A completion is kept as a description, as its estimate is there; a
+    score of one's own cannot be kept, as it is code.
 
     Example:
         >>> save(fitted, "tec.corten")                                    # doctest: +SKIP
@@ -77,7 +77,7 @@ def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = Fals
 
 
 def load(path: str | os.PathLike[str]) -> Fitted:
-    """Read a fit that `Fitted.save` wrote; it answers any coverage with the same bits as the one that was saved.
+    """Read a fit that `Fitted.save` wrote; it answers any coverage with the same bits as the saved one.
 
     Example:
         >>> corten.load("tec.corten").intervals(0.9).estimate             # doctest: +SKIP
@@ -94,7 +94,9 @@ def load(path: str | os.PathLike[str]) -> Fitted:
             parts["calibrated"] = _calibrated(parts)
         return Fitted(**parts)
     except (KeyError, TypeError, AttributeError, IndexError) as problem:
-        raise ValueError(f"{path} does not hold what a fit needs ({problem!r}): was it written by another corten?") from None
+        raise ValueError(
+            f"{path} does not hold what a fit needs ({problem!r}): was it written by another corten?"
+        ) from None
 
 
 def _plain(name: str, value: Any, fitted: Fitted) -> Any:
@@ -105,15 +107,13 @@ def _plain(name: str, value: Any, fitted: Fitted) -> Any:
     if name == "scale":
         return None if isinstance(value, UnitScale) else TableScale(np.asarray(value.at(every)))
     if name == "propensity" and value is not None and not isinstance(value.engine, str | int):
-        from dataclasses import replace
-
         return replace(value, engine="auto")
     if name == "calibrated" and value is not None:
         score = value.score
         if type(score) not in (Absolute, Normalized, Signed):
             raise ValueError(
-                f"score is an object of your own ({type(score).__name__}), which is code and cannot be saved without pickle: "
-                "save intervals instead (result.to_netcdf), or use score='absolute', 'signed' or 'normalized'"
+                f"score is an object of your own ({type(score).__name__}): it is code, which is never saved; save "
+                "intervals instead (result.to_netcdf), or use score='absolute', 'signed' or 'normalized'"
             )
         return {"score": score, "entries": value.entries} | _weights(value.weights, every, fitted)
     return value
@@ -122,7 +122,10 @@ def _plain(name: str, value: Any, fitted: Fitted) -> Any:
 def _weights(weights: Weights, every: np.ndarray, fitted: Fitted) -> dict[str, Any]:
     exact = isinstance(weights, ExactIsingWeights)
     if not exact and weights.neighbour_factor(fitted.missing_entries[:1]) is not None:
-        raise ValueError(f"weights of the kind {type(weights).__name__} cannot be saved: neighbours change them in a way of their own")
+        raise ValueError(
+            f"weights of the kind {type(weights).__name__} cannot be saved: neighbours change them in a way of "
+            "their own"
+        )
     return {"exact": exact, "log_weights": np.asarray(weights.log_weight(every))}
 
 

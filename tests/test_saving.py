@@ -1,0 +1,219 @@
+"""A fit that was saved answers with the same bits; a file that is not whole is refused by name."""
+
+import json
+import zipfile
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import corten
+from corten.conformal.scores import Absolute
+from corten.lowrank import TensorTrain
+
+
+def gappy(shape=(8, 9, 10), seed=0):
+    rng = np.random.default_rng(seed)
+    x = sum(np.multiply.outer(np.multiply.outer(rng.normal(size=shape[0]), rng.normal(size=shape[1])),
+                              rng.normal(size=shape[2])) for _ in range(2))  # fmt: skip
+    x += 0.05 * rng.normal(size=shape)
+    return np.where(rng.random(shape) < 0.3, np.nan, x)
+
+
+def fit(x, where=None, **options):
+    settings = {"completion": corten.TuckerCompletion(2), "calibration": "random", "seed": 3} | options
+    if "propensity" not in settings:
+        settings["propensity"] = corten.IsingPropensity(coupling=corten.Product(0.1), rank=2)
+    return corten.ConformalCompleter(**settings).fit(x, where=where)
+
+
+def assert_same(a, b):
+    assert np.array_equal(a.estimate, b.estimate, equal_nan=True) and a.estimate.dtype == b.estimate.dtype
+    for name in ("scores", "entries", "log_weights"):
+        assert np.array_equal(getattr(a, name), getattr(b, name)), name
+    for coverage in (0.5, 0.9, 0.997):
+        one, two = a.intervals(coverage), b.intervals(coverage)
+        for end in ("estimate_array", "lower_array", "upper_array", "flag_array"):
+            assert np.array_equal(getattr(one, end), getattr(two, end), equal_nan=True), (end, coverage)
+    assert a.choices == b.choices and a.settings() == b.settings() and a.seconds == b.seconds
+    assert len(a.rounds) == len(b.rounds)
+    for one, two in zip(a.rounds, b.rounds):
+        assert np.array_equal(one.train, two.train) and np.array_equal(one.hidden, two.hidden)
+        assert one.train_share == two.train_share
+
+
+def round_trip(fitted, tmp_path):
+    path = fitted.save(tmp_path / "fit.corten")
+    loaded = corten.load(path)
+    assert_same(fitted, loaded)
+    return loaded
+
+
+@pytest.mark.parametrize("score", ["absolute", "signed", "normalized"])
+def test_same_bits_for_every_score(tmp_path, score):
+    fitted = fit(gappy(), score=score)
+    loaded = round_trip(fitted, tmp_path)
+    assert str(loaded.intervals(0.9).summary()) == str(fitted.intervals(0.9).summary())
+
+
+@pytest.mark.parametrize(
+    "propensity",
+    [
+        corten.BernoulliPropensity(rank=2),
+        corten.UniformPropensity(),
+        corten.KnownPropensity(np.linspace(-1, 1, 720).reshape(8, 9, 10), corten.Sigmoid(0.4), "probit", "cube"),
+        corten.IsingPropensity(corten.Linear(0.05), neighborhood="adjacent:0,2", rank=1),
+        corten.IsingPropensity(corten.Polynomial({(1, 1): 0.05, (2, 2): 0.01}), rank=1),
+    ],
+    ids=["bernoulli", "uniform", "known", "linear", "polynomial"],
+)
+def test_the_law_of_the_missingness_comes_back(tmp_path, propensity):
+    x = gappy()
+    fitted = fit(x, propensity=propensity)
+    law, back = fitted.propensity, round_trip(fitted, tmp_path).propensity
+    assert back.coupling == law.coupling and back.link == law.link and type(back.parameter) is type(law.parameter)
+    assert np.array_equal(back.neighborhood.offsets, law.neighborhood.offsets)
+    if isinstance(law.parameter, TensorTrain):
+        assert np.array_equal(back.parameter.to_dense(), law.parameter.to_dense()) and back.rank == law.rank
+    assert np.array_equal(back.probability(~np.isnan(x)), law.probability(~np.isnan(x)))
+    assert (back.passes, back.stopped_because, back.history) == (law.passes, law.stopped_because, law.history)
+
+
+def test_labels_come_back(tmp_path):
+    times = np.arange("2020-01-01", "2020-01-11", dtype="datetime64[D]").astype("datetime64[ns]")
+    attrs = {"units": "K", "range": np.array([0.0, np.inf]), "nested": {"a": (1, None)}, "valid": np.float32(2)}
+    x = xr.DataArray(
+        gappy().astype(np.float32),
+        dims=("station", 7, "time"),
+        coords={
+            "station": list("abcdefgh"),
+            "time": times,
+            "height": ("station", np.arange(8.0), {"units": "m"}),
+            "run": 5,
+            "name": ("station", np.array(["ä", None, *"cdefgh"], dtype=object)),
+        },
+        name="temp",
+        attrs=attrs,
+    )
+    where = np.ones(x.shape, bool)
+    where[2] = False
+    fitted = fit(x, where=where)
+    loaded = round_trip(fitted, tmp_path)
+    one, two = fitted.intervals(0.9).lower, loaded.intervals(0.9).lower
+    xr.testing.assert_identical(one, two)
+    assert two.dtype == np.float32 and two.time.dtype == times.dtype and "height" in two.coords
+    estimate = loaded.intervals(0.9).estimate
+    assert estimate.name == "temp" and estimate.attrs["nested"] == {"a": (1, None)}
+    assert [(a.name, a.kind, a.periodic, a.units) for a in loaded.observed.axes] == [
+        (a.name, a.kind, a.periodic, a.units) for a in fitted.observed.axes
+    ]
+    assert not loaded.observed.values.flags.writeable
+
+
+def test_other_calendars_and_stacked_axes_come_back(tmp_path):
+    times = xr.date_range("2000-02-27", periods=8, calendar="360_day", use_cftime=True)
+    x = xr.DataArray(gappy(), dims=("time", "a", "b"), coords={"time": times, "a": range(9), "b": range(10)})
+    xr.testing.assert_identical(fit(x).intervals().upper, round_trip(fit(x), tmp_path).intervals().upper)
+    wide = x.stack(place=("a", "b"))
+    fitted = fit(wide, completion=corten.TuckerCompletion(1), propensity="uniform")
+    fitted.save(tmp_path / "wide.corten")
+    xr.testing.assert_identical(fitted.intervals().upper, corten.load(tmp_path / "wide.corten").intervals().upper)
+
+
+def test_masked_kind_and_nothing_to_fill(tmp_path):
+    x = gappy()
+    loaded = round_trip(fit(np.ma.MaskedArray(np.nan_to_num(x), np.isnan(x))), tmp_path)
+    assert isinstance(loaded.intervals(0.9).lower, np.ma.MaskedArray)
+    full = corten.ConformalCompleter(calibration="random").fit(np.ones((3, 4)))
+    full.save(tmp_path / "full.corten")
+    assert_same(full, corten.load(tmp_path / "full.corten"))
+
+
+def test_own_completion_is_kept_as_a_description(tmp_path):
+    def mean(x):
+        return np.where(np.isnan(x), np.nanmean(x), x)
+
+    loaded = round_trip(fit(gappy(), completion=mean), tmp_path)
+    assert loaded.completion.description == "function mean"
+
+
+def test_own_score_is_refused_before_anything_is_written(tmp_path):
+    @dataclass(frozen=True)
+    class Mine(Absolute):
+        pass
+
+    with pytest.raises(ValueError, match="Mine.*to_netcdf"):
+        fit(gappy(), score=Mine()).save(tmp_path / "fit.corten")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_existing_file_is_refused(tmp_path):
+    fitted = fit(gappy())
+    path = tmp_path / "fit.corten"
+    path.write_text("precious")
+    with pytest.raises(FileExistsError, match="overwrite"):
+        fitted.save(path)
+    assert path.read_text() == "precious"
+    fitted.save(path, overwrite=True)
+    assert_same(fitted, corten.load(path))
+
+
+def test_unfit_files_are_refused_by_name(tmp_path):
+    good = fit(gappy()).save(tmp_path / "good.corten")
+    whole = good.read_bytes()
+    bad = tmp_path / "bad.corten"
+    for content in (b"", b"hello", whole[: len(whole) // 2], whole[:-1]):
+        bad.write_bytes(content)
+        with pytest.raises(ValueError, match=r"bad\.corten"):
+            corten.load(bad)
+    np.savez(tmp_path / "foreign.npz", a=np.ones(3))
+    with pytest.raises(ValueError, match=r"foreign\.npz.*not one that corten saved"):
+        corten.load(tmp_path / "foreign.npz")
+    with pytest.raises(FileNotFoundError, match="absent"):
+        corten.load(tmp_path / "absent.corten")
+
+
+def test_every_damaged_byte_is_noticed(tmp_path):
+    good = fit(gappy((4, 4, 4)), completion=corten.TuckerCompletion(1), propensity="uniform")
+    path = good.save(tmp_path / "good.corten")
+    whole, bad = path.read_bytes(), tmp_path / "bad.corten"
+    rng = np.random.default_rng(0)
+    for place in rng.integers(0, len(whole), 60):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0xFF
+        bad.write_bytes(damaged)
+        try:
+            loaded = corten.load(bad)
+        except ValueError as problem:
+            assert "bad.corten" in str(problem)
+        else:  # a byte that no content hangs on, such as a date in the archive's directory
+            assert_same(good, loaded)
+
+
+def test_changed_numbers_and_newer_formats_are_refused(tmp_path):
+    path = fit(gappy()).save(tmp_path / "good.corten")
+
+    def rewritten(change):
+        with zipfile.ZipFile(path) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+        changed = tmp_path / "changed.corten"
+        with zipfile.ZipFile(changed, "w") as archive:
+            for name, data in change(parts).items():
+                archive.writestr(name, data)
+        return changed
+
+    def other_array(parts):
+        return parts | {"a0.npy": parts["a0.npy"][:-1] + b"\x01"}
+
+    with pytest.raises(ValueError, match="checksum"):
+        corten.load(rewritten(other_array))
+
+    def newer(parts):
+        from hashlib import sha256
+
+        about = json.dumps(json.loads(parts["corten.json"]) | {"version": 99}).encode()
+        return parts | {"corten.json": about, "corten.sha256": sha256(about).hexdigest()}
+
+    with pytest.raises(ValueError, match="version 99.*upgrade"):
+        corten.load(rewritten(newer))
