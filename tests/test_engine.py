@@ -18,7 +18,18 @@ COUPLINGS = {
 }
 
 
-def build(shape, coupling, link="logit", neighborhood="adjacent", periodic=(), q=0.7, seed=0, scale=1.0, rank=2, **cut):
+def build(
+    shape,
+    coupling,
+    link="logit",
+    neighborhood="adjacent",
+    periodic=(),
+    q=0.7,
+    seed=0,
+    scale=1.0,
+    rank=2,
+    **cut,
+):
     rng = np.random.default_rng(seed)
     tt = TensorTrain.random(shape, min(rank, *shape), seed)
     tt = tt * (scale * np.sqrt(tt.size) / tt.norm())
@@ -158,15 +169,13 @@ def test_no_overflow_and_no_clipping_at_huge_log_odds(q):
     for scale in (1e2, 1e4):
         tt, spins, around, engine = build((4, 3, 5), Zero(), q=q, scale=scale)
         loss, contractions = engine.loss_and_contractions(tt.frame())
-        assert loss == pytest.approx(
-            dense_loss(tt.to_dense(), spins, around, Zero(), "logit", q), rel=1e-4
-        )
+        assert loss == pytest.approx(dense_loss(tt.to_dense(), spins, around, Zero(), "logit", q), rel=1e-4)
         assert all(np.isfinite(c).all() for c in contractions)
 
 
 def test_held_out_cells_have_no_term_but_are_seen_and_the_outside_is_not():
     coupling = Product(0.3)
-    tt, spins, around, engine = build((4, 4, 4), coupling)
+    tt, spins, _, engine = build((4, 4, 4), coupling)
     loss, _ = engine.loss_and_contractions(tt.frame())
     shown = np.where(np.abs(spins) == 2, np.sign(spins), spins).astype(np.int8)
     other = MaskPass(shown, engine.model, 0.7)
@@ -178,7 +187,7 @@ def test_held_out_cells_have_no_term_but_are_seen_and_the_outside_is_not():
 
 @pytest.mark.parametrize("periodic", [(), (0, 2)])
 def test_thinning_uses_expected_spins_and_leaves_the_reader_out(periodic):
-    """Neighbour j of i counts as tau_j - (1 - tau_j^2) c B0_i B0_j W_i where j is not in training (first-order cavity)."""
+    """Outside training, j counts for i as tau_j - (1 - tau_j^2) c B0_i B0_j W_i (first-order cavity)."""
     coupling, c = Product(0.2), 0.2
     shape = (4, 3, 5)
     tt, spins, around, engine = build(shape, coupling, periodic=periodic)
@@ -210,7 +219,7 @@ def test_thinning_uses_expected_spins_and_leaves_the_reader_out(periodic):
 
 
 def test_bad_arguments_are_named():
-    tt, spins, _, engine = build((4, 3, 5), Zero())
+    _, spins, _, engine = build((4, 3, 5), Zero())
     with pytest.raises(TypeError, match="int8"):
         MaskPass(spins.astype(int), engine.model)
     with pytest.raises(ValueError, match="train_share"):

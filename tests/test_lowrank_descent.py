@@ -149,7 +149,7 @@ def test_stopping_rules_compose_and_say_why() -> None:
     assert reason(MaxIterations(3)) == "reached the limit of 3 iterations"
     assert reason(MaxEvaluations(4) | MaxIterations(50)) == "reached the limit of 4 evaluations"
     assert reason(RelativeChange(1e-3) | MaxIterations(500)).startswith("relative change")
-    assert reason(ValueChange(0.5, 2) | MaxIterations(500)).startswith("objective improved")
+    assert reason(ValueChange(0.5, 2) | MaxIterations(500)).startswith("objective changed")
     assert reason(GradientNorm(0.0, absolute=1e9)).startswith("gradient norm")
     both = MaxIterations(2) & MaxIterations(5)
     end = descend(objective, start, stop=both)

@@ -24,8 +24,8 @@ Progress = Callable[[str, float], None]
 class ConformalCompleter:
     """Fills the gaps of a tensor and gives every filled entry an interval (Algorithm CTC, written over rounds).
 
-    completion: what fills: "auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack", a completion object or any function
-    from an array with NaN to a full array.
+    completion: what fills: "auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack", a
+    completion object or any function from an array with NaN to a full array.
     propensity: the law of the missingness: "auto", "ising", "bernoulli", "uniform" or an object.
     calibration: which observed entries are hidden: "auto", "random", "gaps" or an object.
     score: "absolute", "signed" (two-sided), "normalized" or an object with score() and invert().
@@ -68,8 +68,8 @@ class ConformalCompleter:
     ) -> Fitted:
         """Fit everything once; the answer gives intervals of any coverage.
 
-        where: the domain, True where a cell could be observed; periodic, axis_kinds: what the labels do not say; progress: called with a stage and
-        the share of it that is done.
+        where: the domain, True where a cell could be observed; periodic, axis_kinds: what the labels do not
+        say; progress: called with a stage and the share of it that is done.
         """
         began, tell = perf_counter(), progress or (lambda stage, share: None)
         observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
@@ -122,10 +122,10 @@ def complete(
     axis_kinds: Mapping[str | int, str] | None = None,
     progress: Progress | None = None,
 ) -> Intervals:
-    """Fill a tensor with gaps and give every filled entry an interval of the asked coverage: the whole method in one call.
+    """Fill a tensor with gaps and give every filled entry an interval of the asked coverage: the whole method.
 
-    x: an array with NaN, a masked array or an xarray.DataArray of two or more modes; the answer has the same kind, shape and labels. All options
-    are those of `ConformalCompleter` and its `fit`.
+    x: an array with NaN, a masked array or an xarray.DataArray of two or more modes; the answer has the same
+    kind, shape and labels. All options are those of `ConformalCompleter` and its `fit`.
 
     Example:
         >>> import numpy as np, corten
@@ -140,4 +140,3 @@ def complete(
     completer = ConformalCompleter(completion, propensity, calibration, score, weights, seed, engine)
     fitted = completer.fit(x, where=where, periodic=periodic, axis_kinds=axis_kinds, progress=progress)
     return fitted.intervals(coverage)
-

@@ -41,7 +41,7 @@ class _Auto:
 
 def as_calibration(calibration: Any) -> _Fixed | _Auto:
     """A calibration from "auto", "random", "gaps" or an object with plan()."""
-    named = {"random": RandomSplit, "gaps": GapShaped}
+    named: dict[str, Any] = {"random": RandomSplit, "gaps": GapShaped}
     if isinstance(calibration, str):
         if calibration == "auto":
             return _Auto()
@@ -54,7 +54,7 @@ def as_calibration(calibration: Any) -> _Fixed | _Auto:
 
 
 def as_completion(completion: Any, gaps: bool) -> Completion:
-    """A completion from a name, an object with prepare(), or any function. "auto": the stack inside gaps, else Tucker."""
+    """A completion from a name, an object with prepare() or any function; "auto" is the stack in gaps, else Tucker."""
     if isinstance(completion, str):
         if completion == "auto":
             completion = "stack" if gaps else "tucker"
@@ -66,7 +66,9 @@ def as_completion(completion: Any, gaps: bool) -> Completion:
             "stack": _stack,
         }
         if completion not in makers:
-            raise ValueError(f"completion is {completion!r}; allowed are {_listed('auto', *makers)}, an object or a function")
+            raise ValueError(
+                f"completion is {completion!r}; allowed are {_listed('auto', *makers)}, an object or a function"
+            )
         made: Completion = makers[completion]()  # type: ignore[operator]
         return made
     if isinstance(completion, type):

@@ -58,8 +58,8 @@ def run_rounds(
 ) -> Run:
     """Complete each round; learn from the hidden entries how to mix members; then make the final fill.
 
-    Settings (ranks, scales, covariances) are chosen once, from the training entries of a single round or, where the final estimate uses
-    everything observed, from everything observed.
+    Settings (ranks, scales, covariances) are chosen once, from the training entries of a single round or,
+    where the final estimate uses everything observed, from everything observed.
     """
     values, axes = observed.values, observed.axes
     steps = len(plan.rounds) + (2 if plan.refit else 1)
@@ -73,10 +73,14 @@ def run_rounds(
         fill = prepared.fill(values, one.train, warm)
         warm = fill.warm
         entries = np.flatnonzero(one.hidden)
-        rounds.append(Hidden(entries, values.reshape(-1)[entries], fill.estimate.reshape(-1)[entries], fill, one))
+        rounds.append(
+            Hidden(entries, values.reshape(-1)[entries], fill.estimate.reshape(-1)[entries], fill, one)
+        )
     if rounds[0].fill.members:
         names = rounds[0].fill.members
-        pooled = {n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names}
+        pooled = {
+            n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names
+        }
         prepared = prepared.combine(pooled, np.concatenate([h.truth for h in rounds]))
     final = prepared.fill(values, observed.mask, warm) if plan.refit else rounds[0].fill
     tell("completion", 1.0)

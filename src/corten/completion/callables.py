@@ -21,7 +21,9 @@ class CallableCompletion:
     function: Callable[[np.ndarray], Any]
     choices: tuple[Choice, ...] = ()
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> CallableCompletion:
+    def prepare(
+        self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
+    ) -> CallableCompletion:
         return self
 
     def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
@@ -29,12 +31,16 @@ class CallableCompletion:
         given = np.where(mask, values, np.nan)
         answer = np.asarray(self.function(given))
         if answer.shape != values.shape:
-            raise ValueError(f"completion {name!r} returned shape {answer.shape}; it must be the input's, {values.shape}")
+            raise ValueError(
+                f"completion {name!r} returned shape {answer.shape}; it must be the input's, {values.shape}"
+            )
         if answer.dtype.kind not in "fiu":
             raise TypeError(f"completion {name!r} returned dtype {answer.dtype}; it must return real numbers")
         bad = int(np.count_nonzero(~np.isfinite(answer)))
         if bad:
-            raise ValueError(f"completion {name!r} left {bad} entries that are not finite; it must fill every entry")
+            raise ValueError(
+                f"completion {name!r} left {bad} entries that are not finite; it must fill every entry"
+            )
         return Fill(answer.astype(np.result_type(values.dtype, np.float32), copy=True))
 
     def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> CallableCompletion:

@@ -1,4 +1,4 @@
-"""Low-rank completion by Riemannian descent on the observed entries (eq. tensor-completion-problem): Tucker and tensor train."""
+"""Low-rank completion by Riemannian descent on the observed entries (eq. tensor-completion-problem)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ MAX_RANK = 20
 class TuckerCompletion:
     """Fill with the tensor of low Tucker rank that fits the observed entries best: the paper's completion.
 
-    rank: an integer (every mode), one per mode, or "auto"; criterion: "held-out", "aic" or "bic", how "auto" compares ranks; ridge: pulls what the
-    data do not determine towards the mean.
+    rank: an integer (every mode), one per mode, or "auto"; criterion: "held-out", "aic" or "bic", how "auto"
+    compares ranks; ridge: pulls what the data do not determine towards the mean.
 
     Example:
         >>> x = np.fromfunction(lambda i, j, k: (i + 1.0) * (j + 2) * (k + 3), (6, 7, 8))
@@ -58,14 +58,16 @@ class TuckerCompletion:
     def __post_init__(self) -> None:
         _check_options(self.rank, self.criterion, self.ridge)
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedLowRank:
+    def prepare(
+        self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
+    ) -> PreparedLowRank:
         """Choose the rank, if it was left open, from the entries in `mask`."""
         return _prepare(self, "Tucker", values, mask, seed)
 
 
 @dataclass(frozen=True)
 class TensorTrainCompletion:
-    """Fill with the tensor of low tensor-train rank that fits the observed entries best; options as for `TuckerCompletion`."""
+    """Fill with the tensor of low tensor-train rank that fits best; options as for `TuckerCompletion`."""
 
     rank: int | tuple[int, ...] | str = "auto"
     criterion: str = "held-out"
@@ -75,7 +77,9 @@ class TensorTrainCompletion:
     def __post_init__(self) -> None:
         _check_options(self.rank, self.criterion, self.ridge)
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedLowRank:
+    def prepare(
+        self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
+    ) -> PreparedLowRank:
         """Choose the rank, if it was left open, from the entries in `mask`."""
         return _prepare(self, "tensor-train", values, mask, seed)
 
@@ -141,7 +145,11 @@ def _fit(
 
 
 def _prepare(
-    config: TuckerCompletion | TensorTrainCompletion, structure: str, values: np.ndarray, mask: np.ndarray, seed: int
+    config: TuckerCompletion | TensorTrainCompletion,
+    structure: str,
+    values: np.ndarray,
+    mask: np.ndarray,
+    seed: int,
 ) -> PreparedLowRank:
     feasible: Callable = feasible_tucker_rank if structure == "Tucker" else feasible_rank
     check: Callable = check_tucker_rank if structure == "Tucker" else check_rank
@@ -169,12 +177,18 @@ def _prepare(
         if rises >= PATIENCE:
             break
     assert best is not None
-    words = {"held-out": "smallest error on held-out training entries", "aic": "smallest AIC", "bic": "smallest BIC"}
+    words = {
+        "held-out": "smallest error on held-out training entries",
+        "aic": "smallest AIC",
+        "bic": "smallest BIC",
+    }
     choice = Choice(f"{structure} rank", str(best[1]), words[config.criterion], tuple(rows))
     return replace(base, rank=best[1], choices=(choice,))
 
 
-def _score(prepared: PreparedLowRank, criterion: str, values: np.ndarray, used: np.ndarray, held: np.ndarray) -> float:
+def _score(
+    prepared: PreparedLowRank, criterion: str, values: np.ndarray, used: np.ndarray, held: np.ndarray
+) -> float:
     point, centre, scale, error = _fit(prepared, values, used, None)
     if criterion == "held-out" and held.any():
         where = np.flatnonzero(held)
@@ -186,7 +200,9 @@ def _score(prepared: PreparedLowRank, criterion: str, values: np.ndarray, used: 
 
 
 def _random(structure: str, shape: tuple[int, ...], rank: tuple[int, ...], seed: int) -> TensorTrain | Tucker:
-    return Tucker.random(shape, rank, seed) if structure == "Tucker" else TensorTrain.random(shape, rank, seed)
+    return (
+        Tucker.random(shape, rank, seed) if structure == "Tucker" else TensorTrain.random(shape, rank, seed)
+    )
 
 
 def _check_options(rank: object, criterion: str, ridge: float) -> None:

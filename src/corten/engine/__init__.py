@@ -50,4 +50,6 @@ def as_engine(engine: object) -> Engine:
         return Threads(engine)
     if hasattr(engine, "mask_pass") and hasattr(engine, "residual_pass"):
         return engine  # type: ignore[return-value]
-    raise ValueError(f'engine is {engine!r}; give "auto", "threads", a number of threads, or an engine object')
+    raise ValueError(
+        f'engine is {engine!r}; give "auto", "threads", a number of threads, or an engine object'
+    )

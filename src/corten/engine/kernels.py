@@ -1,16 +1,18 @@
 """The fused slab pass: loss and gradient contractions of the missingness model, one box of the tensor at a time.
 
-A box is a run of mode-1 planes times a run of rows (a row runs along the last mode; the modes between are flattened).
-With its halo it needs nobody else. The parameter tensor exists only as cores (first, middle, last); planes of B, of the
-field and of the residual V live in rings of 2 R + 1 planes, where R is the neighbourhood's reach along mode 1:
+A box is a run of mode-1 planes times a run of rows (a row runs along the last mode; the modes between are
+flattened). With its halo it needs nobody else. The parameter tensor exists only as cores (first, middle,
+last); planes of B, of the field and of the residual V live in rings of 2 R + 1 planes, where R is the
+neighbourhood's reach along mode 1:
 
     plane p + 2R   B and S = B W                       evaluate
     plane p + R    log-odds, loss, V and T = V B       neighbours of S
     plane p        gradient G, contracted at once      neighbours of T
 
-Arithmetic per entry of the product coupling with last bond r (padded to a multiple of four): 3 r multiply-adds (evaluate, contract
-twice), 2 |N| additions, one packed exponential (12 multiply-adds), one division, no logarithm: the loss is a product of 64 factors
-before a logarithm is taken (8 in float32, 8 of those in float64).
+Arithmetic per entry of the product coupling with last bond r (padded to a multiple of four): 3 r multiply-
+adds (evaluate, contract twice), 2 |N| additions, one packed exponential (12 multiply-adds), one division, no
+logarithm: the loss is a product of 64 factors before a logarithm is taken (8 in float32, 8 of those in
+float64).
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -102,7 +104,7 @@ def neighbour(ring, centre, row, offsets, table, reach, n, o):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def sum_neighbours(ring, centre, row, offsets, table, reach, out):
-    """out = sum over the neighbourhood of what stands in the ring; offsets come in pairs, absent rows are a row of zeros."""
+    """out = sum over the neighbourhood of what stands in the ring; offsets come in pairs, absent rows are zeros."""
     n = out.shape[0]
     count = offsets.shape[0]
     sixes = count - count % 6
@@ -178,8 +180,9 @@ def log_odds_row(kind, terms, link, b, field, slope, eta):
 def likelihood_row(spins, eta, q, v, factors, linear):
     """V of eq. vanilla-gradient, and the loss as a product of factors plus a linear part; no clipping, no overflow.
 
-    With t = exp(-|eta|): -log(q p) = log1p(t) + max(-eta, 0) - log q, and -log(1 - q p) = log1p(t) - log(1 - q + t)
-    for eta >= 0, log1p(t) - log1p((1 - q) t) otherwise. q = 1 has its own branch because log(t) is then eta itself.
+    With t = exp(-|eta|): -log(q p) = log1p(t) + max(-eta, 0) - log q, and -log(1 - q p) = log1p(t) - log(1 -
+    q + t) for eta >= 0, log1p(t) - log1p((1 - q) t) otherwise. q = 1 has its own branch because log(t) is
+    then eta itself.
     """
     one, zero = F32(1.0), F32(0.0)
     rest = one - q
@@ -218,7 +221,7 @@ def likelihood_row(spins, eta, q, v, factors, linear):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def fold_loss(factors, linear, products, count):
-    """Move float32 partial products and sums into float64; take logarithms every eighth time. Returns the finished part."""
+    """Move float32 partial products and sums into float64; logarithms every eighth time. Returns what is done."""
     total = 0.0
     for j in range(factors.shape[0]):
         products[j] *= np.float64(factors[j])
@@ -287,10 +290,12 @@ def likelihood_box(
 ):  # fmt: skip
     """Loss of one box, and its contributions to the three cores' contractions.
 
-    spins: (planes, rows of the tensor, n) with halo planes, the first of them at position spin_start of plane_index;
+    spins: (planes, rows of the tensor, n) with halo planes, the first of them at position spin_start of
+    plane_index;
     plane_index, rows: where the cores are read (-1: outside).
-    Levels: 0 owns its terms, 1 needs V, 2 needs B only. table[o, row] is the neighbour's local row (the last, a row of zeros,
-    if there is none). soft: empty, or expected spins in 1/127 for the thinning correction, with the cores (first0, ...) they came from.
+    Levels: 0 owns its terms, 1 needs V, 2 needs B only. table[o, row] is the neighbour's local row (the last,
+    a row of zeros, if there is none). soft: empty, or expected spins in 1/127 for the thinning correction,
+    with the cores (first0, ...) they came from.
     """
     n = spins.shape[2]
     thinned = soft.shape[0] > 0
@@ -299,7 +304,9 @@ def likelihood_box(
     for o in range(offsets.shape[0]):
         radius = max(radius, abs(offsets[o, 0]))
     factorised = kind == 1
-    size = 2 * radius + 1 if factorised else 3 * radius + 1  # a pair's derivative needs B behind the gradient's plane too
+    size = (
+        2 * radius + 1 if factorised else 3 * radius + 1
+    )  # a pair's derivative needs B behind the gradient's plane too
     stride = n + 2 * reach
     ring_b = np.zeros((size, count_rows + 1, stride), F32)
     ring_s = np.zeros((size, count_rows + 1, stride), F32)
@@ -425,7 +432,9 @@ def likelihood_box(
                         for j in range(n):
                             seen = soft_spin(code[j], tau[j])
                             w = sign_of(code[j])
-                            sums[j] = w * (seen * sums[j] - coupling * b0[j] * (F32(1.0) - seen * seen) * more[j])
+                            sums[j] = w * (
+                                seen * sums[j] - coupling * b0[j] * (F32(1.0) - seen * seen) * more[j]
+                            )
                 elif offsets.shape[0] > 0 and kind != 0:
                     b = ring_b[slot, row, reach : reach + n]
                     pair_sums(ring_b, ring_v, at, row, offsets, table, reach, kind, terms, b, more, sums)

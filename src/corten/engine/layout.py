@@ -1,7 +1,8 @@
 """How a tensor is cut into boxes, and who neighbours whom inside one.
 
-A tensor is seen as (planes, rows, n): mode 1, the modes between flattened, and the last mode. The cut depends on the shape
-and the neighbourhood only, never on the number of threads, so sums are gathered in the same order on every machine.
+A tensor is seen as (planes, rows, n): mode 1, the modes between flattened, and the last mode. The cut depends
+on the shape and the neighbourhood only, never on the number of threads, so sums are gathered in the same
+order on every machine.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Layout:
         """Cut `shape` into boxes; `slab` planes and `tile` mode-2 indices a box, by default what fits the caches."""
         shape = tuple(int(d) for d in shape)
         offsets = np.asarray(offsets, dtype=np.int64).reshape(-1, len(shape))
-        planes, rows, n = flat_shape(shape)
+        planes = shape[0]
         radius = int(np.abs(offsets[:, 0]).max(initial=0))
         if slab is None:
             slab = -(-planes // max(1, planes // SLAB_PLANES))
@@ -120,7 +121,7 @@ def _halo(start: int, stop: int, length: int, radius: int, periodic: bool) -> tu
 def _rows(
     middle: tuple[int, ...], first: int, last: int, shifts: np.ndarray, periodic: Sequence[bool]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Local rows of a tile, their levels, and the local row of each neighbour (the row after the last if there is none)."""
+    """Local rows of a tile, their levels, and the local row of each neighbour (one past the last if there is none)."""
     if not middle:
         return np.zeros(1, np.int64), np.zeros(1, np.int8), np.zeros((len(shifts), 1), np.int64)
     whole = first == 0 and last == middle[0]

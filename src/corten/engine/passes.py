@@ -137,7 +137,8 @@ class MaskPass:
     def soft_spins(self, frame: FrameLike) -> SoftSpins:
         """Expected spins of the entries not in training, given a first fit: tanh((eta + log(1 - q)) / 2), in 1/127.
 
-        An entry that is -1 in the training mask may well be observed: E[W | W_tr = -1] = 2 (1-q) p / (1 - q p) - 1.
+        An entry that is -1 in the training mask may well be observed: E[W | W_tr = -1] = 2 (1-q) p / (1 - q
+        p) - 1.
         """
         shift = np.float32(np.log1p(-self.train_share))
         values = np.empty(self.spins.shape, np.int8)
@@ -170,7 +171,7 @@ class SoftSpins:
 
 
 def pack(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cores as (first, middle, last) in float32: middle cores multiplied out, the last bond padded to a multiple of four."""
+    """Cores as (first, middle, last) in float32: middle cores multiplied out, the last bond padded to fours."""
     first, last = cores[0][0], cores[-1][..., 0]
     bond = last.shape[0]
     if len(cores) == 2:

@@ -1,7 +1,9 @@
 """Passes over data instead of spins: squared error of a low-rank tensor on the observed entries, and its contractions.
 
-Dense tensors are walked slab by slab; where fewer than a tenth of the entries are observed, only those are visited.
-With no cores to subtract the same pass contracts the data themselves: `spectral_start` is a power iteration made of it.
+Dense tensors are walked slab by slab; where fewer than a tenth of the entries are observed, only those are
+visited.
+With no cores to subtract the same pass contracts the data themselves: `spectral_start` is a power iteration
+made of it.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -38,7 +40,18 @@ def residual_row(values, mask, estimate, out):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def residual_box(
-    values, mask, start, subtract, first, middle, last, right_middle, right_last, out_first, out_middle, out_last
+    values,
+    mask,
+    start,
+    subtract,
+    first,
+    middle,
+    last,
+    right_middle,
+    right_last,
+    out_first,
+    out_middle,
+    out_last,
 ):
     """Half the squared residual of planes start.. and the residual's contractions with the cores."""
     n = values.shape[2]
@@ -66,7 +79,19 @@ def residual_box(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def residual_entries(
-    flat, values, rows, n, subtract, first, middle, last, right_middle, right_last, out_first, out_middle, out_last
+    flat,
+    values,
+    rows,
+    n,
+    subtract,
+    first,
+    middle,
+    last,
+    right_middle,
+    right_last,
+    out_first,
+    out_middle,
+    out_last,
 ):
     """The same over a sorted list of observed entries; cores of the last mode are transposed to (n, bond)."""
     bond = last.shape[1]
@@ -128,7 +153,11 @@ class ResidualPass:
     def _run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
         self.passes += 1
         cores, right = pack(frame.left), pack(frame.right)
-        work, parts = self._sparse_work(cores, right, subtract) if self.sparse else self._dense_work(cores, right, subtract)
+        work, parts = (
+            self._sparse_work(cores, right, subtract)
+            if self.sparse
+            else self._dense_work(cores, right, subtract)
+        )
         total, sums = 0.0, [np.zeros(c.shape) for c in cores]
         for loss, *found in in_order(work, parts, self.threads):
             total += loss
@@ -136,7 +165,9 @@ class ResidualPass:
                 have += part
         return total, unpack(sums, frame)
 
-    def _dense_work(self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool) -> tuple[Callable, list]:
+    def _dense_work(
+        self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool
+    ) -> tuple[Callable, list]:
         planes = self._flat_shape[0]
         height = -(-planes // SLABS)
         values, mask = self.values.reshape(self._flat_shape), self._mask.reshape(self._flat_shape)
@@ -150,7 +181,9 @@ class ResidualPass:
 
         return one, list(range(0, planes, height))
 
-    def _sparse_work(self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool) -> tuple[Callable, list]:
+    def _sparse_work(
+        self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool
+    ) -> tuple[Callable, list]:
         _, rows, n = self._flat_shape
         last, right_last = np.ascontiguousarray(cores[2].T), np.ascontiguousarray(right[2].T)
         edges = np.linspace(0, len(self._where), SLABS + 1).astype(np.intp)
@@ -159,8 +192,8 @@ class ResidualPass:
             a, b = edges[part], edges[part + 1]
             first, middle, flipped = np.zeros(cores[0].shape), np.zeros(cores[1].shape), np.zeros(last.shape)
             loss = residual_entries(
-                self._where[a:b], self._found[a:b], rows, n, subtract, cores[0], cores[1], last, right[1], right_last,
-                first, middle, flipped,
+                self._where[a:b], self._found[a:b], rows, n, subtract, cores[0], cores[1], last, right[1],
+                right_last, first, middle, flipped,
             )  # fmt: skip
             return loss, first, middle, flipped.T
 

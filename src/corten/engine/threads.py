@@ -53,7 +53,7 @@ def in_order(
 
 
 class _OneBlasThread:
-    """Keeps linear algebra libraries on one thread while any fit runs; their own pools fight ours over small matrices."""
+    """Keeps linear algebra libraries on one thread while a fit runs: over small matrices their pools fight ours."""
 
     def __init__(self) -> None:
         self._lock = Lock()

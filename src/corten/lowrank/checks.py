@@ -42,11 +42,16 @@ class SlopeCheck:
 
 
 def check_gradient(
-    objective: Callable[[Any], tuple[float, Any]], point: Any, seed: int = 0, size: float = 1e-1
+    objective: Callable[[Any], tuple[float, Any]],
+    point: Any,
+    seed: int = 0,
+    size: float = 1e-1,
+    noise: float = 1e-13,
 ) -> SlopeCheck:
     """Compare an objective with its gradient along a half random line: f(R(t x)) - f - t <grad, x> = O(t^2).
 
-    size: the largest step, as a share of the point's norm. Meant for objectives in double precision.
+    size: the largest step, as a share of the point's norm; noise: relative rounding of the objective, about 1e-9 for
+    the float32 passes, whose errors partly cancel in their float64 sums.
 
     Example:
         >>> from corten.lowrank import Frame, TensorTrain
@@ -62,7 +67,7 @@ def check_gradient(
     steps = _steps(size, point)
     found = np.array([objective(direction.retract(t))[0] for t in steps])
     errors = np.abs(found - value - steps * slope)
-    floor = 1e-13 * (abs(value) + np.abs(found)) + 1e-300
+    floor = noise * (abs(value) + np.abs(found)) + 1e-300
     return SlopeCheck("gradient", _order(steps, errors, floor), frozen(steps), frozen(errors))
 
 

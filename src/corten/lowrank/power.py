@@ -15,7 +15,7 @@ __all__ = ["spectral_start"]
 
 ITERATIONS = 4  # measured: close enough to TT-SVD that a descent from either needs the same number of passes
 
-Point = TypeVar("Point", TensorTrain, Tucker)
+Point = TypeVar("Point", bound=TensorTrain | Tucker)
 
 
 def spectral_start(
@@ -23,8 +23,8 @@ def spectral_start(
 ) -> Point:
     """About the TT-SVD (or HOSVD) of a tensor known only through its contractions with frames; one pass an iteration.
 
-    Each step projects the tensor on to the tangent space at the last guess and rounds: what a power iteration does to a
-    matrix, done to all unfoldings at once. Nothing larger than the cores is held.
+    Each step projects the tensor on to the tangent space at the last guess and rounds: what a power iteration
+    does to a matrix, done to all unfoldings at once. Nothing larger than the cores is held.
 
     Example:
         >>> goal = TensorTrain.random((5, 6, 7), rank=2, seed=1)

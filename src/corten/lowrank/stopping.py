@@ -134,16 +134,19 @@ class RelativeChange(StoppingRule):
 
 @dataclass(frozen=True)
 class ValueChange(StoppingRule):
-    """Stop when the best objective value improved by less than a share of itself over the last iterations."""
+    """Stop when the objective stayed within a share of itself over the last iterations.
+
+    A non-monotone step that rises is a change too: a search still on the move is not taken for a finished one.
+    """
 
     relative: float = 1e-7
     patience: int = 5
 
     def reason(self, progress: Progress) -> str | None:
-        """Compare the best value with the best value `patience` iterations ago."""
+        """Compare the spread of the last values with their size."""
         if len(progress.values) <= self.patience:
             return None
-        earlier, best = min(progress.values[: -self.patience]), min(progress.values)
-        if earlier - best > self.relative * abs(best):
+        recent = progress.values[-self.patience - 1 :]
+        if max(recent) - min(recent) > self.relative * abs(recent[-1]):
             return None
-        return f"objective improved by less than {self.relative:.0e} of itself in {self.patience} iterations"
+        return f"objective changed by less than {self.relative:.0e} of itself in {self.patience} iterations"

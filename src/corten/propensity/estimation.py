@@ -1,4 +1,4 @@
-"""Maximum pseudo-likelihood of a low-rank missingness parameter (Algorithm RGrad), with a ridge, a rescaling and a thinning refresh.
+"""Maximum pseudo-likelihood of a low-rank missingness parameter (Algorithm RGrad), ridged, rescaled, refreshed.
 
 Steps, each measured to earn its passes:
 1. a spectral start from the training mask;
@@ -35,13 +35,14 @@ from corten.lowrank import (
     check_tucker_rank,
     descend,
 )
+from corten.lowrank.line_search import StepRule
 from corten.lowrank.power import spectral_start
 
 __all__ = ["Estimate", "Recipe", "effective_training_size", "estimate", "start_of"]
 
 NOISE = 1e-7  # relative rounding error of the float32 loss: smaller decreases are not trusted
 FIRST_STEP = 4.0  # the log-likelihood of a Bernoulli trial curves by at most a quarter
-STEPS = {
+STEPS: dict[str, StepRule] = {
     "barzilai-borwein": BarzilaiBorwein(first_step=FIRST_STEP, noise=NOISE),
     "armijo": Armijo(first_step=FIRST_STEP, noise=NOISE),
     "conjugate": ConjugateGradient(first_step=FIRST_STEP, noise=NOISE),
@@ -115,9 +116,13 @@ def start_of(
 
 
 def estimate(
-    mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, start_passes: int = 0, keep_soft: bool = False
+    mask_pass: MaskPass,
+    start: TensorTrain | Tucker,
+    recipe: Recipe,
+    start_passes: int = 0,
+    keep_soft: bool = False,
 ) -> Estimate:
-    """The recipe above, from a start. keep_soft: hand out the expected spins too, for a held-out loss that reads them."""
+    """The recipe above, from a start. keep_soft: hand out the expected spins too, for a held-out loss."""
     before = mask_pass.passes
     soft: SoftSpins | None = None
     choices: list[Choice] = []
@@ -134,7 +139,10 @@ def estimate(
             refreshed, new_scale = again.point, 1.0
             if recipe.ridge > 0 and recipe.rescale:
                 refreshed, new_scale, _ = _rescale(mask_pass, again, recipe.ridge, soft)
-            had, has = effective_training_size(mask_pass, point), effective_training_size(mask_pass, refreshed)
+            had, has = (
+                effective_training_size(mask_pass, point),
+                effective_training_size(mask_pass, refreshed),
+            )
             kept = has >= 0.5 * had
             choices.append(
                 Choice(
@@ -178,7 +186,9 @@ def _train_frame(point: TensorTrain | Tucker) -> Any:
     return getattr(frame, "tt", frame)
 
 
-def _descend(mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, soft: SoftSpins | None) -> Descent:
+def _descend(
+    mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, soft: SoftSpins | None
+) -> Descent:
     def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
         frame: Any = point.frame()
         loss, contractions = mask_pass.loss_and_contractions(getattr(frame, "tt", frame), soft)
@@ -208,7 +218,9 @@ def _rescale(
         last = trial
         if new_slope == slope:
             break
-        trial = float(np.clip(trial - new_slope * (trial - at) / (new_slope - slope), 0.5 * trial, 2.0 * trial))
+        trial = float(
+            np.clip(trial - new_slope * (trial - at) / (new_slope - slope), 0.5 * trial, 2.0 * trial)
+        )
         at, slope = last, new_slope
     return point * at, at, loss
 
@@ -218,8 +230,8 @@ def _bounded(point: TensorTrain | Tucker, bound: float) -> tuple[TensorTrain | T
     train = point if isinstance(point, TensorTrain) else point.to_tensor_train()
     step = max(1, 4_000_000 // max(1, train.size // train.shape[0]))
     largest = max(
-        float(np.abs(train.slab(a, min(a + step, train.shape[0]))).max()) for a in range(0, train.shape[0], step)
+        float(np.abs(train.slab(a, min(a + step, train.shape[0]))).max())
+        for a in range(0, train.shape[0], step)
     )
     shrink = min(1.0, bound / largest) if largest > 0 else 1.0
     return point * shrink, shrink
-

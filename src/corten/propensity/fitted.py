@@ -22,7 +22,8 @@ __all__ = ["FittedPropensity", "spins_of"]
 class FittedPropensity:
     """The law of the missingness: log-odds eta_i = 2 sum_j g(B_i, B_j) W_j + 2 h(B_i) that entry i is observed.
 
-    parameter: B, a `TensorTrain` (a plain array if it was given, not fitted); loss: the pseudo-likelihood loss of the training mask;
+    parameter: B, a `TensorTrain` (a plain array if it was given, not fitted); loss: the pseudo-likelihood
+    loss of the training mask;
     passes: passes over the mask it took; stopped_because: why the descent ended.
     """
 
@@ -57,7 +58,9 @@ class FittedPropensity:
     def model(self) -> Model:
         """The model as passes see it."""
         code = self.coupling.code()
-        return Model(code.kind, code.terms, self.link.kind, self.neighborhood.offsets, self.neighborhood.periodic)
+        return Model(
+            code.kind, code.terms, self.link.kind, self.neighborhood.offsets, self.neighborhood.periodic
+        )
 
     def log_odds(self, mask: np.ndarray) -> np.ndarray:
         """eta of every entry given the other entries of `mask` (True = observed), float32."""
@@ -71,7 +74,7 @@ class FittedPropensity:
         return _dense_log_odds(self.parameter, spins, self.neighborhood, self.coupling, self.link)
 
     def log_weights(self, mask: np.ndarray) -> np.ndarray:
-        """log of the odds of being missing, -eta: the conformal weights with neighbours read from the full mask (design 3.9)."""
+        """Log-odds of being missing, -eta: the conformal weights, with neighbours read from the full mask."""
         return -self.log_odds(mask)
 
     def probability(self, mask: np.ndarray) -> np.ndarray:

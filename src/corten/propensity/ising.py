@@ -27,12 +27,14 @@ RANKS = range(2, 16)
 
 @dataclass(frozen=True)
 class IsingPropensity:
-    """Locally dependent missingness: an Ising model whose parameter has low tensor-train rank, fitted by pseudo-likelihood.
+    """Locally dependent missingness: an Ising model with a parameter of low rank, fitted by pseudo-likelihood.
 
-    coupling: how neighbours pull (`Product(strength)`, a number or "auto"); link: "logit", "probit" or "zero"; neighborhood: "adjacent",
-    "adjacent:lat,lon", "cube" or offsets; rank: an integer (every bond), a tuple or "auto"; ridge: a number or "auto"; thinning: read
-    entries hidden for calibration as their expected spin; criterion: how "auto" ranks are compared; start: "spectral", "tt-svd" (the paper's, of the
-    perturbed mask) or a TensorTrain; step: "barzilai-borwein", "armijo", "conjugate" or "fixed" (the paper's); bound: largest |B| allowed;
+    coupling: how neighbours pull (`Product(strength)`, a number or "auto"); link: "logit", "probit" or
+    "zero"; neighborhood: "adjacent", "adjacent:lat,lon", "cube" or offsets; rank: an integer (every bond), a
+    tuple or "auto"; ridge: a number or "auto"; thinning: read entries hidden for calibration as their
+    expected spin; criterion: how "auto" ranks are compared; start: "spectral", "tt-svd" (the paper's, of the
+    perturbed mask) or a TensorTrain; step: "barzilai-borwein", "armijo", "conjugate" or "fixed" (the
+    paper's); bound: largest |B| allowed;
     structure: "tensor-train" or "tucker".
 
     Example:
@@ -128,7 +130,9 @@ class _Fitter:
             tried: dict[str, list[Candidate]] = {}
             for strength in STRENGTHS:
                 name = f"{strength:.3g}"
-                table[name], tried[name] = self._search(Product(strength) if strength else Zero(), recipe, "held-out")
+                table[name], tried[name] = self._search(
+                    Product(strength) if strength else Zero(), recipe, "held-out"
+                )
                 spent += sum(c.estimate.passes + 1 for c in tried[name])
             taken, choice = choose_model(table, int(np.count_nonzero(self.spins == 1)), "coupling strength")
             choices.append(choice)
@@ -157,20 +161,36 @@ class _Fitter:
         fit = estimate(passes, start, recipe, start_passes)
         return fit, coupling, (*choices, *fit.choices), spent + fit.passes
 
-    def _record_rank(self, choices: list[Choice], best: Candidate, tried: list[Candidate], criterion: str) -> None:
-        rows = tuple({"rank": c.rank, criterion: c.score, "effective size": c.effective_size} for c in tried)
-        choices.append(Choice("propensity rank", str(best.rank), f"smallest {criterion} of the ranks tried", rows))
+    def _record_rank(
+        self, choices: list[Choice], best: Candidate, tried: list[Candidate], criterion: str
+    ) -> None:
+        rows: tuple[dict[str, object], ...] = tuple(
+            {"rank": c.rank, criterion: c.score, "effective size": c.effective_size} for c in tried
+        )
+        choices.append(
+            Choice("propensity rank", str(best.rank), f"smallest {criterion} of the ranks tried", rows)
+        )
 
-    def _search(self, coupling: Coupling, recipe: Recipe, criterion: str) -> tuple[Candidate, list[Candidate]]:
+    def _search(
+        self, coupling: Coupling, recipe: Recipe, criterion: str
+    ) -> tuple[Candidate, list[Candidate]]:
         rank = self.config.rank
         ranks = RANKS if isinstance(rank, str) else [rank]
         return choose_rank(
-            self.engine, self.spins, self._model(coupling), self.train_share, recipe, criterion, ranks  # type: ignore[arg-type]
+            self.engine,
+            self.spins,
+            self._model(coupling),
+            self.train_share,
+            recipe,
+            criterion,
+            ranks,  # type: ignore[arg-type]
         )
 
     def _model(self, coupling: Coupling) -> Model:
         code = coupling.code()
-        return Model(code.kind, code.terms, as_link(self.config.link).kind, self.around.offsets, self.around.periodic)
+        return Model(
+            code.kind, code.terms, as_link(self.config.link).kind, self.around.offsets, self.around.periodic
+        )
 
     def _recipe(self, ridge: float) -> Recipe:
         c = self.config
@@ -303,6 +323,6 @@ class KnownPropensity:
             raise ValueError(f"parameter has shape {tuple(self.parameter.shape)}; the mask has {shape}")
         around = resolve(self.neighborhood, shape, axis_names, periodic)
         return FittedPropensity(
-            self.parameter, as_coupling(self.coupling), as_link(self.link), around, domain, float(train_share),
-            stopped_because="known beforehand", engine=engine,
+            self.parameter, as_coupling(self.coupling), as_link(self.link), around, domain,
+            float(train_share), stopped_because="known beforehand", engine=engine,
         )  # fmt: skip

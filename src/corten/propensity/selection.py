@@ -1,8 +1,9 @@
 """Which rank, which coupling strength, which ridge: chosen from the training mask alone, on the record.
 
-Ranks are compared by P-AIC, P-BIC (eqs. P-AIC-criterion, P-BIC-criterion, with the unpenalised loss) or by the loss of held-out cells: random
-cells whose terms leave the likelihood while their spins stay as neighbours. Strengths and ridges are compared by held-out loss among
-those whose weights keep an effective size that can bear an interval; likelihood alone prefers couplings whose weights are useless.
+Ranks are compared by P-AIC, P-BIC (eqs. P-AIC-criterion, P-BIC-criterion, with the unpenalised loss) or by
+the loss of held-out cells: random cells whose terms leave the likelihood while their spins stay as
+neighbours. Strengths and ridges are compared by held-out loss among those whose weights keep an effective
+size that can bear an interval; likelihood alone prefers couplings whose weights are useless.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ def choose_rank(
     for position, (rank, bonds) in enumerate(wanted):
         ahead = wanted[min(position + 3, len(wanted) - 1)][1]
         if start is None or any(have < want for have, want in zip(start.rank, bonds)):
-            start, _ = start_of(engine, spins, ahead, recipe)  # one start serves the next few ranks, truncated
+            start, _ = start_of(
+                engine, spins, ahead, recipe
+            )  # one start serves the next few ranks, truncated
         fit = estimate(passes, start.round(bonds), first)
         score = _score(fit, criterion, spins, check)
         size = effective_training_size(passes, fit.point)
@@ -93,7 +96,8 @@ def choose_rank(
             break
     best = min(tried, key=lambda c: c.score)
     if check is not None and recipe.thinning and len(model.offsets) and model.coupling_kind == 1:
-        # strengths are compared with the correction in: read as -1, hidden entries make every coupling look weak
+        # strengths are compared with the correction in: read as -1, hidden entries make every coupling look
+        # weak
         fit = estimate(passes, best.estimate.point, recipe, keep_soft=True)
         loss = float(check.loss_and_contractions(fit.train.frame(), fit.soft)[0])
         size = effective_training_size(passes, fit.point)
@@ -110,15 +114,15 @@ def _score(fit: Estimate, criterion: str, spins: np.ndarray, check: object) -> f
     return float(check.loss_and_contractions(frame)[0])  # type: ignore[attr-defined]
 
 
-def choose_model(
-    candidates: dict[str, Candidate], training: int, what: str
-) -> tuple[str, Choice]:
-    """The best held-out loss among candidates whose weights keep an effective size of `enough`; if none does, the largest size."""
+def choose_model(candidates: dict[str, Candidate], training: int, what: str) -> tuple[str, Choice]:
+    """The best held-out loss among candidates whose weights are `enough`; if none are, the largest effective size."""
     need = enough(training)
     able = {name: c for name, c in candidates.items() if c.effective_size >= need}
     if able:
         name = min(able, key=lambda n: able[n].score)
-        because = f"smallest held-out loss among those whose weights keep an effective size of at least {need:.0f}"
+        because = (
+            f"smallest held-out loss among those whose weights keep an effective size of at least {need:.0f}"
+        )
     else:
         name = max(candidates, key=lambda n: candidates[n].effective_size)
         because = f"no candidate's weights keep an effective size of {need:.0f}; this one's is the largest"

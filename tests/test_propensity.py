@@ -1,0 +1,230 @@
+"""The fitted missingness model: recovery, choices, oracles of its odds, and bad input."""
+
+import numpy as np
+import pytest
+
+from corten import simulate
+from corten.engine import Threads
+from corten.lowrank import TensorTrain, check_gradient
+from corten.propensity import (
+    BernoulliPropensity,
+    IsingPropensity,
+    KnownPropensity,
+    Linear,
+    Product,
+    Sigmoid,
+    UniformPropensity,
+    Zero,
+)
+from corten.propensity.estimation import effective_training_size
+from corten.propensity.fitted import spins_of
+from corten.propensity.selection import choose_model, held_out, swapped
+
+
+@pytest.fixture(scope="module")
+def setting():
+    parameter = simulate.block_parameter((24, 24, 24), 3, seed=5)
+    mask = simulate.ising(parameter, Product(1 / 15), seed=5)
+    training = mask & (np.random.default_rng(5).random(mask.shape) < 0.7)
+    return parameter, mask, training
+
+
+def error(fitted, parameter):
+    return np.linalg.norm(fitted.parameter.to_dense() - parameter) / np.linalg.norm(parameter)
+
+
+def test_the_default_recovers_the_parameter_in_few_passes(setting):
+    parameter, _, training = setting
+    fitted = IsingPropensity(Product(1 / 15), rank=3).fit(training, train_share=0.7)
+    assert error(fitted, parameter) < 0.45
+    assert fitted.passes <= 60
+    assert fitted.rank == (3, 3)
+    assert "changed by less than" in fitted.stopped_because
+
+
+def test_the_thinning_correction_helps_where_neighbours_matter():
+    """Averaged over draws, reading hidden entries as their expected spin brings the parameter closer."""
+    gains = []
+    for seed in range(4):
+        parameter = simulate.block_parameter((30, 30, 30), 3, seed=seed)
+        mask = simulate.ising(parameter, Product(1 / 15), seed=seed)
+        training = mask & (np.random.default_rng(seed).random(mask.shape) < 0.7)
+        plain = IsingPropensity(Product(1 / 15), rank=3, thinning=False).fit(training, 0.7)
+        thinned = IsingPropensity(Product(1 / 15), rank=3).fit(training, 0.7)
+        gains.append(error(plain, parameter) - error(thinned, parameter))
+    assert np.mean(gains) > 0
+
+
+@pytest.mark.parametrize("step", ["barzilai-borwein", "armijo", "conjugate"])
+def test_step_rules_agree(setting, step):
+    _, _, training = setting
+    reference = IsingPropensity(Product(1 / 15), rank=3, thinning=False).fit(training, 0.7)
+    other = IsingPropensity(Product(1 / 15), rank=3, thinning=False, step=step).fit(training, 0.7)
+    assert other.loss == pytest.approx(reference.loss, rel=2e-4)
+
+
+def test_the_papers_own_recipe_runs(setting):
+    parameter, _, training = setting
+    fitted = IsingPropensity.paper(rank=3).fit(training, 0.7)
+    assert "relative change" in fitted.stopped_because
+    assert error(fitted, parameter) < 0.6
+
+
+def test_the_objective_passes_the_gradient_check(setting):
+    _, _, training = setting
+    config = IsingPropensity(Product(1 / 15), rank=2).fit(training, 0.7)
+    engine = Threads().mask_pass(spins_of(training), config.model, 0.7)
+
+    def objective(point):
+        frame = point.frame()
+        loss, contractions = engine.loss_and_contractions(frame)
+        return loss, frame.project(contractions)
+
+    point = TensorTrain.random(training.shape, 2, 1)
+    point = point * (60.0 / point.norm())
+    assert check_gradient(objective, point, seed=0, size=0.5, noise=1e-9).ok
+
+    def wrong(point):
+        value, gradient = objective(point)
+        return value, gradient * 1.02
+
+    assert not check_gradient(wrong, point, seed=0, size=0.5, noise=1e-9).ok
+
+
+@pytest.mark.parametrize("coupling", [Linear(0.05), Sigmoid(), Zero(), 0.1])
+@pytest.mark.parametrize("link", ["logit", "probit"])
+def test_every_coupling_and_link_fits(setting, coupling, link):
+    _, mask, training = setting
+    fitted = IsingPropensity(coupling, link=link, rank=2).fit(training, 0.7)
+    probability = fitted.probability(mask)
+    assert np.isfinite(fitted.loss)
+    assert ((probability > 0) & (probability < 1)).all()
+    assert probability[mask].mean() > probability[~mask].mean()
+
+
+def test_tucker_structure_bound_and_given_start(setting):
+    parameter, _, training = setting
+    tucker = IsingPropensity(Product(1 / 15), rank=3, structure="tucker").fit(training, 0.7)
+    assert error(tucker, parameter) < 0.45
+    bounded = IsingPropensity(Product(1 / 15), rank=3, bound=1.0).fit(training, 0.7)
+    assert np.abs(bounded.parameter.to_dense()).max() <= 1.0 + 1e-6
+    started = IsingPropensity(Product(1 / 15), rank=3, start=tucker.parameter).fit(training, 0.7)
+    assert started.loss == pytest.approx(
+        IsingPropensity(Product(1 / 15), rank=3).fit(training, 0.7).loss, rel=1e-3
+    )
+
+
+def test_ranks_strengths_and_ridges_are_chosen_on_the_record(setting):
+    _, _, training = setting
+    fitted = IsingPropensity(ridge="auto").fit(training, 0.7)
+    made = {choice.what: choice for choice in fitted.choices}
+    assert {"coupling strength", "propensity rank", "ridge"} <= set(made)
+    assert made["propensity rank"].taken == "3"
+    assert len(made["coupling strength"].candidates) >= 4
+    for criterion in ("p-aic", "p-bic"):
+        chosen = BernoulliPropensity(criterion=criterion).fit(training, 0.7)
+        assert any(criterion in c.because for c in chosen.choices)
+
+
+def test_weights_too_few_to_bear_an_interval_lose_against_a_worse_likelihood():
+    """Design 3.8: likelihood alone prefers couplings whose weights are useless."""
+
+    class Candidate:
+        def __init__(self, score, size):
+            self.rank, self.score, self.effective_size = 3, score, size
+
+    taken, choice = choose_model(
+        {"1.25": Candidate(0.42, 1), "0.2": Candidate(0.44, 3821)}, 100_000, "coupling strength"
+    )
+    assert taken == "0.2"
+    taken, choice = choose_model(
+        {"1.25": Candidate(0.42, 1), "0.2": Candidate(0.44, 12)}, 100_000, "coupling strength"
+    )
+    assert taken == "0.2"
+    assert "no candidate" in choice.because
+
+
+def test_held_out_cells_swap_their_role():
+    spins = np.random.default_rng(0).choice(np.array([-1, 0, 1], np.int8), (9, 8, 7))
+    held = held_out(spins, seed=1)
+    assert np.array_equal(np.sign(held), np.sign(spins))
+    other = swapped(held)
+    assert np.array_equal(np.abs(held) == 1, np.abs(other) == 2)
+    assert np.array_equal(np.abs(held) == 2, np.abs(other) == 1)
+
+
+def test_known_parameters_give_the_same_odds_dense_or_as_a_train():
+    tt = TensorTrain.random((5, 6, 7), 2, 3) * 5.0
+    mask = np.random.default_rng(0).random((5, 6, 7)) < 0.5
+    for periodic in ((), (True, False, True)):
+        for coupling in (Product(0.2), Sigmoid(), Zero()):
+            dense = KnownPropensity(tt.to_dense(), coupling).fit(mask, periodic=periodic)
+            train = KnownPropensity(tt, coupling).fit(mask, periodic=periodic)
+            np.testing.assert_allclose(dense.log_odds(mask), train.log_odds(mask), rtol=1e-4, atol=1e-4)
+
+
+def test_uniform_weights_are_all_alike():
+    mask = np.random.default_rng(0).random((5, 6)) < 0.3
+    log_weights = UniformPropensity().fit(mask, train_share=1.0).log_weights(mask)
+    assert np.ptp(log_weights) < 1e-6
+    probability = UniformPropensity().fit(mask, train_share=1.0).probability(mask)
+    assert probability.mean() == pytest.approx(mask.mean(), abs=1e-6)
+
+
+def test_the_domain_is_neither_a_gap_nor_a_neighbour(setting):
+    _, _, training = setting
+    domain = np.ones(training.shape, bool)
+    domain[:, :8] = False
+    fitted = IsingPropensity(Product(1 / 15), rank=2).fit(training, 0.7, domain=domain)
+    flipped = training ^ ~domain
+    assert fitted.loss == IsingPropensity(Product(1 / 15), rank=2).fit(flipped, 0.7, domain=domain).loss
+
+
+def test_a_slice_that_is_never_observed_keeps_the_parameter_finite():
+    training = np.random.default_rng(1).random((12, 12, 12)) < 0.5
+    training[3] = False
+    training[:, 5] = True
+    fitted = IsingPropensity(rank=3).fit(training, 1.0)
+    assert np.abs(fitted.parameter.to_dense()).max() < 50
+
+
+def test_same_seed_same_bits_for_any_number_of_threads(setting):
+    _, mask, training = setting
+    one = IsingPropensity(Product(1 / 15), rank=3).fit(training, 0.7, engine=1)
+    four = IsingPropensity(Product(1 / 15), rank=3).fit(training, 0.7, engine=4)
+    assert np.array_equal(one.log_weights(mask), four.log_weights(mask))
+
+
+def test_effective_size_of_flat_weights_is_the_count(setting):
+    _, _, training = setting
+    fitted = UniformPropensity().fit(training)
+    engine = Threads().mask_pass(spins_of(training), fitted.model, 0.7)
+    assert effective_training_size(engine, fitted.parameter) == pytest.approx(training.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rank": "many"}, "rank"),
+        ({"ridge": -1.0}, "ridge"),
+        ({"criterion": "aic"}, "criterion"),
+        ({"step": "newton"}, "step"),
+        ({"structure": "cp"}, "structure"),
+        ({"start": "zero"}, "start"),
+        ({"bound": 0}, "bound"),
+    ],
+)
+def test_bad_options_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        IsingPropensity(**options)
+
+
+def test_bad_masks_are_named():
+    with pytest.raises(TypeError, match="boolean"):
+        BernoulliPropensity(rank=1).fit(np.zeros((3, 3)))
+    with pytest.raises(ValueError, match="two are needed"):
+        BernoulliPropensity(rank=1).fit(np.zeros(3, bool))
+    with pytest.raises(ValueError, match="rank"):
+        BernoulliPropensity(rank=9).fit(np.random.default_rng(0).random((3, 4)) < 0.5)
+    with pytest.raises(ValueError, match="shape"):
+        KnownPropensity(np.zeros((3, 4))).fit(np.zeros((3, 5), bool))
