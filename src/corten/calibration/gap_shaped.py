@@ -10,13 +10,13 @@ import numpy as np
 
 from corten.calibration.rounds import Plan, Round
 from corten.choices import Choice
-from corten.completion.axes_kinds import axis_kinds
+from corten.completion.axes_kinds import axis_kinds, move_gap
 
-__all__ = ["GapShaped", "move_gap"]
+__all__ = ["GapShaped"]
 
 ATTEMPTS = 40
 LEAST_SHARE = 0.1
-"""A round hides at least this share of what it could: of the gap, or of the observed entries if they are fewer."""
+"""A round hides at least this share of the gap, or of the observed entries if they are fewer."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,13 @@ class GapShaped:
             raise ValueError(f"rounds is {self.rounds}: give at least 1 (8 or more is better)")
 
     def plan(self, observed: Any, seed: int, masks: Sequence[np.ndarray] = ()) -> Plan:
-        """Draw the rounds; `masks` (True = observed) are further shapes to hide under, as draws from a fitted model.
+        """Draw the rounds.
 
         Args:
             observed: has `mask`, `domain` (or None) and `axes`.
             seed: seeds the draws.
-            masks: each one takes the place of one moved copy of the real gaps.
+            masks: further shapes to hide under (True = observed), such as draws from a fitted model; each takes
+                the place of one moved copy of the real gaps.
         """
         mask = np.asarray(observed.mask, dtype=bool)
         domain = np.ones(mask.shape, bool) if observed.domain is None else np.asarray(observed.domain, bool)
@@ -69,21 +70,6 @@ class GapShaped:
             + ", moved along ordered axes and permuted along units",
         )
         return Plan(tuple(rounds), refit=True, choices=(choice,))
-
-
-def move_gap(gap: np.ndarray, kinds: Sequence[str], rng: np.random.Generator) -> np.ndarray:
-    """A copy of the gap moved at random: reflected and rolled along ordered axes, permuted along units.
-
-    Rolling keeps the size of the gap, and so the rounds alike; a gap pushed over an end comes back at the other.
-    """
-    index = []
-    for n, kind in zip(gap.shape, kinds):
-        if kind == "unit":
-            index.append(rng.permutation(n))
-            continue
-        steps = np.arange(n)
-        index.append(np.roll(steps[::-1] if rng.random() < 0.5 else steps, rng.integers(n)))
-    return gap[np.ix_(*index)]
 
 
 def _hide(

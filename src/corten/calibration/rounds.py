@@ -14,7 +14,7 @@ __all__ = ["Calibration", "Plan", "Round"]
 
 @dataclass(frozen=True)
 class Round:
-    """Which observed entries train and which are hidden; `train_share` is set where the hiding is a random thinning."""
+    """Which observed entries train and which are hidden; `train_share` is set for a random thinning."""
 
     train: np.ndarray
     hidden: np.ndarray
@@ -22,7 +22,7 @@ class Round:
 
     def __post_init__(self) -> None:
         if self.train.shape != self.hidden.shape:
-            raise ValueError(f"train has shape {self.train.shape}, hidden {self.hidden.shape}: they must agree")
+            raise ValueError(f"train is {self.train.shape}, hidden {self.hidden.shape}: shapes must agree")
         if np.any(self.train & self.hidden):
             raise ValueError("an entry cannot both train and be hidden in the same round")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "standardise"]
+__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "move_gap", "standardise"]
 
 DENSE_LIMIT = 384
 """Up to this length a matrix product along an axis is as fast as a fast transform, and simpler."""
@@ -20,7 +20,7 @@ def axis_kinds(axes: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[str,
     if not axes:
         return ("ordered",) * len(shape)
     if len(axes) != len(shape):
-        raise ValueError(f"{len(axes)} axes were given for an array with {len(shape)}: give one per dimension")
+        raise ValueError(f"{len(axes)} axes were given for {len(shape)} dimensions: give one for each")
     return tuple("unit" if a.kind == "unit" else "periodic" if a.periodic else "ordered" for a in axes)
 
 
@@ -32,6 +32,21 @@ def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
     before = int(np.prod(shape[:axis], dtype=np.intp))
     product = np.matmul(matrix, array.reshape(before, shape[axis], -1))
     return product.reshape(*shape[:axis], matrix.shape[0], *shape[axis + 1 :])
+
+
+def move_gap(gap: np.ndarray, kinds: Sequence[str], rng: np.random.Generator) -> np.ndarray:
+    """A copy of the gap moved at random: reflected and rolled along ordered axes, permuted along units.
+
+    Rolling keeps the size of the gap, and so the rounds alike; what leaves at one end comes back at the other.
+    """
+    index = []
+    for n, kind in zip(gap.shape, kinds):
+        if kind == "unit":
+            index.append(rng.permutation(n))
+            continue
+        steps = np.arange(n)
+        index.append(np.roll(steps[::-1] if rng.random() < 0.5 else steps, rng.integers(n)))
+    return gap[np.ix_(*index)]
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,7 @@ def basis_of(
 ) -> Basis:
     """The basis of one axis; units need `eigenvectors` (columns)."""
     steps = np.arange(length)
+    rows: np.ndarray | None
     if kind == "unit":
         rows = np.eye(length) if eigenvectors is None else eigenvectors.T
         return Basis(axis, kind, np.zeros(length), np.ascontiguousarray(rows, dtype=dtype))

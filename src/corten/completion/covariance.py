@@ -16,7 +16,7 @@ import scipy.linalg
 import scipy.optimize
 from numba import njit
 
-__all__ = ["Covariance", "fit_covariance", "sample_cells", "unit_correlation"]
+__all__ = ["Covariance", "fit_covariance", "sample_cells", "unit_correlations"]
 
 NOISE_FLOOR = 2e-3
 SHAPES = {"matern": ("matern", "exponential"), "exponential": ("exponential", "exponential")}
@@ -96,6 +96,15 @@ def unit_correlation(values: np.ndarray, mask: np.ndarray, axis: int, shrink: fl
     return fixed / np.outer(d, d)
 
 
+def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> dict[int, np.ndarray]:
+    """The correlation between units along every unit axis."""
+    return {
+        k: unit_correlation(values, mask, k)
+        for k, kind in enumerate(kinds)
+        if kind == "unit" and mask.shape[k] > 1
+    }
+
+
 def sample_cells(mask: np.ndarray, kinds: Sequence[str], size: int, rng: np.random.Generator) -> np.ndarray:
     """Observed cells for the fit, (n, K): a third at random, the rest in clusters of two sizes."""
     observed = np.flatnonzero(mask)
@@ -107,7 +116,9 @@ def sample_cells(mask: np.ndarray, kinds: Sequence[str], size: int, rng: np.rand
         spread = np.maximum(1.5, share * shape)
         per_cluster = 30
         wanted = size // 3
-        centres = np.stack(np.unravel_index(rng.choice(observed, 4 * (wanted // per_cluster) + 1), mask.shape), 1)
+        centres = np.stack(
+            np.unravel_index(rng.choice(observed, 4 * (wanted // per_cluster) + 1), mask.shape), 1
+        )
         steps = np.rint(rng.standard_normal((len(centres), 2 * per_cluster, mask.ndim)) * spread).astype(int)
         cells = centres[:, None, :] + steps
         for k, kind in enumerate(kinds):

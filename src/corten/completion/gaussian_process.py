@@ -17,11 +17,82 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.completion.axes_kinds import Basis, axis_kinds, basis_of, standardise
-from corten.completion.covariance import Covariance, fit_covariance, unit_correlation
+from corten.completion.covariance import Covariance, fit_covariance, unit_correlations
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 
 __all__ = ["GaussianProcessCompletion", "PreparedProcess"]
+
+
+@dataclass(frozen=True)
+class SpectralPrior:
+    """A Gaussian prior that is diagonal in the basis of the axes: eigenvalues there, and the noise."""
+
+    bases: tuple[Basis, ...]
+    spectrum: np.ndarray
+    noise: np.float32
+
+    @staticmethod
+    def of(
+        covariance: Covariance,
+        kinds: Sequence[str],
+        shape: tuple[int, ...],
+        correlations: dict[int, np.ndarray],
+    ) -> SpectralPrior:
+        """The prior of a fitted covariance on a grid; units use the eigenvectors of their correlation."""
+        bases: list[Basis] = []
+        parts = [np.full((1,) * len(shape), v) for v in covariance.variances]
+        for k, (kind, n) in enumerate(zip(kinds, shape)):
+            if n == 1:
+                continue
+            if kind == "unit":
+                eigenvalues, vectors = np.linalg.eigh(correlations[k])
+                basis = basis_of(kind, k, n, np.float32, vectors)
+                rows = [(1 - own) * np.maximum(eigenvalues, 0) + own for own in covariance.own[:, k]]
+            else:
+                basis = basis_of(kind, k, n, np.float32)
+                rows = [covariance.axis_spectrum(c, k, basis.frequencies) for c in range(len(parts))]
+            bases.append(basis)
+            along = [1] * len(shape)
+            along[k] = n
+            parts = [part * row.reshape(along) for part, row in zip(parts, rows)]
+        # Coefficients far below the noise never move: a floor keeps their inverse within single precision.
+        total = np.maximum(np.broadcast_to(sum(parts), shape), 1e-5 * covariance.noise)
+        return SpectralPrior(tuple(bases), total.astype(np.float32), np.float32(covariance.noise))
+
+    def forward(self, array: np.ndarray) -> np.ndarray:
+        for basis in self.bases:
+            array = basis.forward(array)
+        return array
+
+    def inverse(self, array: np.ndarray) -> np.ndarray:
+        for basis in self.bases:
+            array = basis.inverse(array)
+        return array
+
+    def condition(
+        self, values: np.ndarray, mask: np.ndarray, start: np.ndarray, iterations: int
+    ) -> np.ndarray:
+        """Mean of the field given `values` where `mask` is True, the iterations started from the field `start`."""
+        kept = mask.astype(np.float32)
+        shrink = self.spectrum / (self.spectrum + self.noise)
+        mean = self.forward(start) * shrink
+        residual = self.forward(kept * (values - self.inverse(mean))) / self.noise - mean / self.spectrum
+        direction = np.zeros_like(mean)
+        before, first = 1.0, 0.0
+        for _ in range(iterations):
+            scaled = self.noise * shrink * residual
+            now = float(np.vdot(residual, scaled))
+            first = max(first, now)
+            if now <= 1e-10 * first:
+                break
+            direction = scaled + np.float32(now / before) * direction
+            image = self.forward(kept * self.inverse(direction)) / self.noise + direction / self.spectrum
+            step = np.float32(now / float(np.vdot(direction, image)))
+            mean += step * direction
+            residual -= step * image
+            before = now
+        return self.inverse(mean)
 
 
 @dataclass(frozen=True)
@@ -30,8 +101,6 @@ class PreparedProcess:
 
     kinds: tuple[str, ...]
     covariance: Covariance
-    bases: tuple[Basis, ...] = field(repr=False)
-    spectrum: np.ndarray = field(repr=False)
     pyramid: PreparedSmooth = field(repr=False)
     iterations: int
     choices: tuple[Choice, ...] = ()
@@ -42,45 +111,15 @@ class PreparedProcess:
     def fill_from(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> Fill:
         """Fill, with the iterations started from another estimate made of the same entries."""
         data = standardise(values, mask, self.kinds)
-        first = ((start - data.centre) / data.scale).astype(self.spectrum.dtype)
-        return Fill(data.undo(self._solve(data.values, mask, first).astype(np.float64)))
+        first = ((start - data.centre) / data.scale).astype(np.float32)
+        # The correlation of units is estimated from these entries: hidden ones must not shine through it.
+        units = unit_correlations(data.values, mask, self.kinds)
+        prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units)
+        mean = prior.condition(data.values.astype(np.float32), mask, first, self.iterations)
+        return Fill(data.undo(mean.astype(np.float64)))
 
     def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> PreparedProcess:
         return self
-
-    def _forward(self, array: np.ndarray) -> np.ndarray:
-        for basis in self.bases:
-            array = basis.forward(array)
-        return array
-
-    def _inverse(self, array: np.ndarray) -> np.ndarray:
-        for basis in self.bases:
-            array = basis.inverse(array)
-        return array
-
-    def _solve(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> np.ndarray:
-        """Conditional mean given `values` where `mask` is True, iterations started from the field `start`."""
-        kept = mask.astype(start.dtype)
-        noise = start.dtype.type(self.covariance.noise)
-        preconditioner = noise * self.spectrum / (self.spectrum + noise)
-        mean = self._forward(start) * (self.spectrum / (self.spectrum + noise))
-        residual = self._forward(kept * (values.astype(start.dtype) - self._inverse(mean))) / noise
-        residual -= mean / self.spectrum
-        direction = np.zeros_like(mean)
-        before, first = 1.0, 0.0
-        for _ in range(self.iterations):
-            scaled = preconditioner * residual
-            now = float(np.vdot(residual, scaled))
-            first = max(first, now)
-            if now <= 1e-10 * first:
-                break
-            direction = scaled + start.dtype.type(now / before) * direction
-            image = self._forward(kept * self._inverse(direction)) / noise + direction / self.spectrum
-            step = start.dtype.type(now / float(np.vdot(direction, image)))
-            mean += step * direction
-            residual -= step * image
-            before = now
-        return self._inverse(mean)
 
 
 @dataclass(frozen=True)
@@ -97,16 +136,13 @@ class GaussianProcessCompletion:
         if self.kernel not in ("matern", "exponential"):
             raise ValueError(f'kernel is {self.kernel!r}: allowed are "matern" and "exponential"')
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedProcess:
+    def prepare(
+        self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
+    ) -> PreparedProcess:
         kinds = axis_kinds(axes, mask.shape)
         data = standardise(values, mask, kinds)
-        units = {
-            k: unit_correlation(data.values, mask, k)
-            for k, kind in enumerate(kinds)
-            if kind == "unit" and mask.shape[k] > 1
-        }
+        units = unit_correlations(data.values, mask, kinds)
         covariance = fit_covariance(data.values, mask, kinds, units, self.kernel, seed)
-        bases, spectrum = _spectrum(covariance, kinds, mask.shape, units)
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
         lengths = " and ".join(
             "(" + ", ".join("unit" if np.isnan(x) else f"{x:.3g}" for x in row) + ")"
@@ -117,33 +153,4 @@ class GaussianProcessCompletion:
             f"lengths {lengths}, variances {covariance.variances.round(3).tolist()}, noise {covariance.noise:.2g}",
             "maximum likelihood on a sample of the observed cells",
         )
-        return PreparedProcess(kinds, covariance, bases, spectrum, pyramid, self.iterations, (choice,))
-
-
-def _spectrum(
-    covariance: Covariance,
-    kinds: Sequence[str],
-    shape: tuple[int, ...],
-    correlations: dict[int, np.ndarray],
-    dtype: Any = np.float32,
-) -> tuple[tuple[Basis, ...], np.ndarray]:
-    """The bases of the axes with length above one, and the prior's eigenvalues in them."""
-    bases: list[Basis] = []
-    parts = [np.full((1,) * len(shape), v) for v in covariance.variances]
-    for k, (kind, n) in enumerate(zip(kinds, shape)):
-        if n == 1:
-            continue
-        if kind == "unit":
-            eigenvalues, vectors = np.linalg.eigh(correlations[k])
-            basis = basis_of(kind, k, n, dtype, vectors)
-            rows = [(1 - own) * np.maximum(eigenvalues, 0) + own for own in covariance.own[:, k]]
-        else:
-            basis = basis_of(kind, k, n, dtype)
-            rows = [covariance.axis_spectrum(c, k, basis.frequencies) for c in range(len(parts))]
-        bases.append(basis)
-        along = [1] * len(shape)
-        along[k] = n
-        parts = [part * row.reshape(along) for part, row in zip(parts, rows)]
-    total = np.broadcast_to(sum(parts), shape)
-    # Coefficients far below the noise never move: a floor keeps their inverse within single precision.
-    return tuple(bases), np.maximum(total, 1e-5 * covariance.noise).astype(dtype)
+        return PreparedProcess(kinds, covariance, pyramid, self.iterations, (choice,))

@@ -1,4 +1,4 @@
-"""The kernel pyramid: a field is filled from wide averages first, then from ever narrower ones of what is left."""
+"""The kernel pyramid: fill from wide averages first, then from ever narrower ones of what is left."""
 
 from __future__ import annotations
 

@@ -1,0 +1,139 @@
+"""Measure the gap recipe on real data whose truth is known: `python benchmarks/gaps.py tec-america-1 ndvi-50 --seeds 3`.
+
+Truth is used for scoring only. Data are looked for in `../shared/data`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.calibration.gap_shaped import GapShaped
+from corten.completion.protocol import Completion
+from corten.completion.stack import StackedCompletion
+from corten.conformal.calibrated import Calibrated
+from corten.conformal.depth import DepthWeights, depth
+from corten.conformal.local_scale import CellFeatures, LearnedScale
+from corten.observed import ObservedTensor
+
+LEVELS = np.arange(0.80, 0.995, 0.01)
+PER_ROUND = 12_000
+
+
+def run_gaps(
+    values: np.ndarray,
+    mask: np.ndarray,
+    axes: Sequence[Any],
+    rounds: int,
+    seed: int,
+    completion: Completion | None = None,
+) -> tuple[np.ndarray, np.ndarray, Calibrated, dict[str, Any]]:
+    """The whole recipe: estimate and scale everywhere, the calibrated scores, and seconds of each stage."""
+    clock = [time.perf_counter()]
+    rng = np.random.default_rng(seed)
+    observed = ObservedTensor.of(np.where(mask, values, np.nan), axes=axes)
+    plan = GapShaped(rounds).plan(observed, seed)
+    prepared = (completion or StackedCompletion()).prepare(observed.values, mask, axes, seed)
+    clock.append(time.perf_counter())
+    fills, entries, pooled, truth = [], [], {}, []
+    for one in plan.rounds:
+        fill = prepared.fill(observed.values, one.train)
+        cells = np.flatnonzero(one.hidden)
+        cells = np.sort(rng.choice(cells, min(PER_ROUND, cells.size), replace=False))
+        fills.append(fill)
+        entries.append(cells)
+        truth.append(observed.values.reshape(-1)[cells])
+        for name, member in fill.members.items():
+            pooled.setdefault(name, []).append(member.reshape(-1)[cells])
+    prepared = prepared.combine({n: np.concatenate(p) for n, p in pooled.items()}, np.concatenate(truth))
+    final = prepared.fill(observed.values, mask)
+    clock.append(time.perf_counter())
+    describe = CellFeatures.of(observed.values, mask, axes)
+    features, residuals, deep_hidden = [], [], []
+    for one, fill, cells, known in zip(plan.rounds, fills, entries, truth):
+        mixed = prepared.mix(fill.members)
+        deep = depth(one.train, axes, describe.change)
+        features.append(describe.at(cells, observed.values, one.train, mixed, fill.members, deep))
+        residuals.append(known - mixed.reshape(-1)[cells])
+        deep_hidden.append(deep.reshape(-1)[cells])
+    missing = np.flatnonzero(observed.missing)
+    deep = depth(mask, axes, describe.change)
+    at_missing = describe.at(missing, observed.values, mask, final.estimate, final.members, deep)
+    clock.append(time.perf_counter())
+    all_entries, all_residuals = np.concatenate(entries), np.concatenate(residuals)
+    scale = LearnedScale.fit(np.concatenate(features), all_residuals, all_entries, mask.shape, seed)
+    u = np.ones(mask.size)
+    u[missing] = scale.predict(at_missing)
+    weights = DepthWeights(all_entries, np.concatenate(deep_hidden), missing, deep.reshape(-1)[missing])
+    calibrated = Calibrated("absolute", np.abs(all_residuals) / scale.hidden, all_entries, weights)
+    clock.append(time.perf_counter())
+    stages = dict(zip(("prepare", "fills", "features", "scale"), np.diff(clock).round(1).tolist()))
+    stages["hidden_mae"] = float(np.abs(all_residuals).mean())
+    stages["mix"] = prepared.choices[0].taken
+    return final.estimate, u.reshape(mask.shape), calibrated, stages
+
+
+def score(truth: np.ndarray, cells: np.ndarray, estimate: np.ndarray, u: np.ndarray, calibrated: Calibrated) -> dict[str, float]:
+    """Errors and coverage at the flat `cells`, in the table's units."""
+    error = np.abs(truth - estimate).reshape(-1)[cells]
+    width = u.reshape(-1)[cells]
+    cutoffs = calibrated.cutoffs(cells, LEVELS.tolist()).upper
+    covered = [(error <= width * cut).mean() for cut in cutoffs]
+    at90 = width * cutoffs[int(np.argmin(np.abs(LEVELS - 0.9)))]
+    finite = np.isfinite(at90)
+    return {
+        "mae": float(error.mean()),
+        "mis": 100 * float(np.abs(np.array(covered) - LEVELS).mean()),
+        "cov90": 100 * float((error <= at90).mean()),
+        "width90": 2 * float(at90[finite].mean()),
+        "infinite": 100 * float((~finite).mean()),
+    }
+
+
+def load(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray, tuple[Any, ...], np.ndarray]:
+    """Truth, mask, axes and where to score, of a set by its name."""
+    kind, _, which = name.rpartition("-")
+    if kind in ("tec-america", "tec-global"):
+        america = kind == "tec-america"
+        data = np.load(folder / ("tec_namerica_20190425-26.npz" if america else "tec_uqrg_global_20190425-26.npz"))
+        day = slice(96 * (int(which) - 1), 96 * int(which))
+        columns = slice(None) if america else slice(None, -1)
+        truth, mask = data["tec"][:, columns, day], data["mask"][:, columns].astype(bool)
+        names, periodic, kinds = ("lat", "lon", "time"), () if america else ("lon",), {}
+    elif kind in ("ndvi", "ndvi-ordered"):
+        data = np.load(folder / "ndvi_modis_gapfill.npz")
+        truth = data["ndvi"]
+        mask = data[f"mask{which}"].astype(bool) & np.isfinite(truth)
+        names, periodic = ("y", "x", "doy", "year"), ()
+        kinds = {"year": "unit"} if kind == "ndvi" else {}
+    else:
+        raise SystemExit(f"unknown set {name!r}")
+    hidden = np.where(mask, truth, np.nan)
+    axes = ObservedTensor.of(hidden, axes=names, periodic=periodic, axis_kinds=kinds).axes
+    return truth.astype(float), mask, axes, np.isfinite(truth) & ~mask
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("sets", nargs="+")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    options = parser.parse_args()
+    for name in options.sets:
+        truth, mask, axes, where = load(name, options.data)
+        for seed in range(options.seeds):
+            began = time.perf_counter()
+            estimate, u, calibrated, stages = run_gaps(truth, mask, axes, options.rounds, seed)
+            row = score(truth, np.flatnonzero(where), estimate, u, calibrated)
+            row["seconds"] = time.perf_counter() - began
+            print(name, seed, " ".join(f"{k} {v:.4g}" for k, v in row.items()), stages, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""How deep cells lie inside gaps, and weights that give hidden cells the depths of the missing ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from corten.conformal.quantile import NeighbourFactor
+
+__all__ = ["DepthWeights", "depth", "depth_log_weights", "distance_along", "steps_of_change"]
+
+BINS = 20
+CLIP = 20.0
+
+
+def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> np.ndarray:
+    """Typical change of the field in one step along each axis, in its standard deviations (nan along units).
+
+    It makes steps along different axes comparable: a depth measured with it says how much may have changed since
+    the nearest observation.
+    """
+    known = values[mask]
+    spread = float(known.std()) if known.size else 0.0
+    change = np.full(mask.ndim, np.nan)
+    for k, axis in enumerate(axes):
+        if axis.kind == "unit":
+            continue
+        near = [slice(None)] * mask.ndim
+        far = list(near)
+        near[k], far[k] = slice(None, -1), slice(1, None)
+        both = mask[tuple(near)] & mask[tuple(far)]
+        if both.sum() < 10 or not spread > 0:
+            change[k] = 1 / max(mask.shape[k], 2)
+            continue
+        difference = values[tuple(far)][both] - values[tuple(near)][both]
+        change[k] = float(np.sqrt(np.mean(difference.astype(float) ** 2))) / spread
+    return np.clip(change, 1e-3, 2.0)
+
+
+def depth(train: np.ndarray, axes: Sequence[Any], change: np.ndarray) -> np.ndarray:
+    """Distance of every cell to the nearest training cell, in units of change; within a unit, never across.
+
+    Where a unit has no training cell at all, the depth is that of the whole slice.
+    """
+    ordered = [k for k, axis in enumerate(axes) if axis.kind != "unit"]
+    units = [k for k in range(train.ndim) if k not in ordered]
+    if not ordered:
+        return np.where(train, 0.0, 1.0).astype(np.float32)
+    step = change[ordered]
+    furthest = float(np.sqrt(np.sum((step * np.array([train.shape[k] for k in ordered])) ** 2)))
+    whole = np.moveaxis(train, units, range(len(units)))
+    stacked = whole.reshape(-1, *whole.shape[len(units) :])
+    result = np.empty(stacked.shape, np.float32)
+    wrap = [(n // 2, n // 2) if axes[k].periodic else (0, 0) for k, n in zip(ordered, stacked.shape[1:])]
+    inner = tuple(slice(a, a + n) for (a, _), n in zip(wrap, stacked.shape[1:]))
+    for one, out in zip(stacked, result):
+        if not one.any():
+            out[...] = furthest
+            continue
+        padded = np.pad(~one, wrap, mode="wrap")
+        out[...] = ndimage.distance_transform_edt(padded, sampling=step)[inner]
+    return np.moveaxis(result.reshape(whole.shape), range(len(units)), units)
+
+
+def distance_along(train: np.ndarray, axis: int, periodic: bool) -> np.ndarray:
+    """Steps to the nearest training cell of the same fibre; the axis length where the fibre has none."""
+    moved = np.moveaxis(train, axis, -1)
+    n = moved.shape[-1]
+    if periodic:
+        moved = np.concatenate([moved, moved, moved], axis=-1)
+    position = np.arange(moved.shape[-1], dtype=np.float32)
+    last = np.maximum.accumulate(np.where(moved, position, -np.inf), axis=-1)
+    following = np.minimum.accumulate(np.where(moved, position, np.inf)[..., ::-1], axis=-1)[..., ::-1]
+    nearest = np.minimum(np.minimum(position - last, following - position), n)
+    if periodic:
+        nearest = nearest[..., n : 2 * n]
+    return np.moveaxis(nearest, -1, axis)
+
+
+def depth_log_weights(hidden: np.ndarray, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log ratio of the depth histograms, missing over hidden, at the hidden and at the missing cells.
+
+    Twenty bins of equal hidden counts; ratios are clipped to [1/20, 20], so that no bin speaks for all.
+    """
+    edges = np.unique(np.quantile(hidden, np.linspace(0, 1, BINS + 1)[1:-1]))
+    at_hidden, at_missing = np.searchsorted(edges, hidden), np.searchsorted(edges, missing)
+    count = len(edges) + 1
+    share_hidden = np.bincount(at_hidden, minlength=count) / max(len(hidden), 1)
+    share_missing = np.bincount(at_missing, minlength=count) / max(len(missing), 1)
+    ratio = np.log(np.clip(share_missing / np.maximum(share_hidden, 1e-12), 1 / CLIP, CLIP))
+    return ratio[at_hidden], ratio[at_missing]
+
+
+class DepthWeights:
+    """Weights by depth: hidden cells count as often as missing cells lie as deep.
+
+    A cell hidden in several rounds lies at several depths, so the calibration entries are known by their place in
+    the list they were given in; every other entry is looked up by its flat index among the missing.
+    """
+
+    def __init__(
+        self,
+        calibration: NDArray[np.intp],
+        calibration_depth: np.ndarray,
+        missing: NDArray[np.intp],
+        missing_depth: np.ndarray,
+    ) -> None:
+        self._calibration = np.asarray(calibration)
+        self._order = np.argsort(missing)
+        self._missing = np.asarray(missing)[self._order]
+        self._at_calibration, at_missing = depth_log_weights(calibration_depth, missing_depth)
+        self._at_missing = at_missing[self._order]
+
+    def log_weight(self, entries: NDArray[np.intp]) -> NDArray[np.floating]:
+        entries = np.asarray(entries)
+        if entries.shape == self._calibration.shape and np.array_equal(entries, self._calibration):
+            return self._at_calibration
+        return self._at_missing[np.searchsorted(self._missing, entries)]
+
+    def neighbour_factor(self, test: NDArray[np.intp]) -> NeighbourFactor | None:
+        return None

@@ -1,0 +1,223 @@
+"""The learned local scale: how large an error is usual at a cell, told from what surrounds the cell.
+
+Ridge regression of log|r| on the features of hidden cells, times gamma-loss boosting of what it leaves. Cross-fitted by
+blocks of cells: a hidden cell's scale never comes from a model that saw the cell or its block in any round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from corten.conformal.depth import depth, distance_along, steps_of_change
+
+__all__ = ["CellFeatures", "LearnedScale"]
+
+SCALES = (0.1, 0.3, 1.0)
+FOLDS = 5
+BLOCKS = 6
+TINY = 1e-6
+
+
+@dataclass(frozen=True)
+class CellFeatures:
+    """Describes cells by what surrounds them; made once for a tensor, used for every round and the final fill."""
+
+    axes: Sequence[Any]
+    change: np.ndarray
+    unit: float
+
+    @staticmethod
+    def of(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> CellFeatures:
+        """`values` are read where `mask` is True; they set the units of length and height."""
+        known = values[mask]
+        spread = float(known.std()) if known.size else 0.0
+        return CellFeatures(axes, steps_of_change(values, mask, axes), spread if spread > 0 else 1.0)
+
+    def at(
+        self,
+        entries: NDArray[np.intp],
+        values: np.ndarray,
+        train: np.ndarray,
+        estimate: np.ndarray,
+        members: Mapping[str, np.ndarray],
+        deep: np.ndarray | None = None,
+    ) -> NDArray[np.floating]:
+        """Features of the flat `entries`, (entries, features), given what trained and what it led to."""
+        deep = depth(train, self.axes, self.change) if deep is None else deep
+        columns = [np.log(deep.reshape(-1)[entries] + 1e-2)]
+        columns += self._surroundings(entries, values, train)
+        columns += self._estimates(entries, estimate, members)
+        return np.stack(columns, axis=1).astype(np.float32)
+
+    def _surroundings(self, entries: NDArray[np.intp], values: np.ndarray, train: np.ndarray) -> list[np.ndarray]:
+        """Distances, densities, and how rough the known values around a cell are."""
+        columns = []
+        for k, axis in enumerate(self.axes):
+            if train.shape[k] == 1:
+                continue
+            if axis.kind != "unit":
+                columns.append(np.log1p(distance_along(train, k, axis.periodic).reshape(-1)[entries]))
+            share = np.broadcast_to(train.mean(axis=k, keepdims=True), train.shape)
+            columns.append(np.log(share.reshape(-1)[entries] + 0.01))
+        weight = train.astype(np.float32)
+        height = np.where(train, values, 0).astype(np.float32)
+        height -= weight * np.float32(height.sum() / max(weight.sum(), 1))
+        height /= np.float32(self.unit)
+        for scale in SCALES:
+            columns.append(np.log(self._blur(weight, scale).reshape(-1)[entries] + 1e-3))
+        near = self._blur(weight, 0.3) + np.float32(TINY)
+        mean = self._blur(height, 0.3) / near
+        square = self._blur(height**2, 0.3) / near
+        columns.append(0.5 * np.log(np.maximum(square - mean**2, 0).reshape(-1)[entries] + TINY))
+        # Each known value against its nearest surroundings without itself, then averaged around the cell.
+        tight, own = self._blur(weight, 0.1), self._own_weight(0.1)
+        others = np.maximum(tight - own * weight, 0)
+        guess = (self._blur(height, 0.1) - own * height) / (others + np.float32(TINY))
+        rough = np.abs(height - guess) * weight * (others > 1e-4)
+        columns.append(np.log((self._blur(rough, 1.0) / (self._blur(weight, 1.0) + TINY)).reshape(-1)[entries] + TINY))
+        return columns
+
+    def _estimates(
+        self, entries: NDArray[np.intp], estimate: np.ndarray, members: Mapping[str, np.ndarray]
+    ) -> list[np.ndarray]:
+        """How the members disagree, how steep the estimate is, and the estimate itself."""
+        columns = []
+        height = estimate.astype(np.float32)
+        for k, axis in enumerate(self.axes):
+            if axis.kind != "unit" and estimate.shape[k] > 1:
+                slope = np.abs(np.gradient(height, axis=k)).reshape(-1)[entries]
+                columns.append(np.log(slope / self.unit + 1e-4))
+        at = [member.reshape(-1)[entries].astype(float) for member in members.values()]
+        middle = height.reshape(-1)[entries]
+        if len(at) > 1:
+            columns.append(np.log(np.std(at, axis=0) / self.unit + 1e-4))
+            columns += [np.log(np.abs(a - b) / self.unit + 1e-4) for a, b in zip(at, at[1:])]
+        columns.append(middle / self.unit)
+        return columns
+
+    def _widths(self, scale: float) -> dict[int, int]:
+        """Box widths along the ordered axes that reach `scale` standard deviations of change."""
+        widths = {}
+        for k, axis in enumerate(self.axes):
+            if axis.kind != "unit" and axis.length > 1:
+                reach = scale / self.change[k]
+                widths[k] = int(min(2 * max(1, round(reach)) + 1, 2 * (axis.length // 2) + 1))
+        return widths
+
+    def _blur(self, array: np.ndarray, scale: float) -> np.ndarray:
+        for k, width in self._widths(scale).items():
+            mode = "wrap" if self.axes[k].periodic else "constant"
+            array = ndimage.uniform_filter1d(array, width, axis=k, mode=mode)
+        return np.maximum(array, 0) if array.min() >= -1e-3 else array
+
+    def _own_weight(self, scale: float) -> np.float32:
+        return np.float32(1 / np.prod([float(w) for w in self._widths(scale).values()]))
+
+
+@dataclass(frozen=True)
+class LearnedScale:
+    """The scale of usual errors: cross-fitted at the hidden cells, predicted anywhere from features.
+
+    `hidden` is u at the cells it was learned from, in their order; `predict` is the geometric mean of all folds' models.
+    """
+
+    hidden: NDArray[np.floating]
+    models: tuple[Any, ...] = field(repr=False)
+
+    @staticmethod
+    def fit(
+        features: NDArray[np.floating],
+        residuals: NDArray[np.floating],
+        entries: NDArray[np.intp],
+        shape: tuple[int, ...],
+        seed: int,
+    ) -> LearnedScale:
+        """Learn from the residuals of hidden cells; `entries` are flat indices that say which block a cell is in."""
+        size = np.abs(np.asarray(residuals, dtype=float))
+        typical = float(np.median(size)) or float(size.mean()) or 1.0
+        size = size / typical
+        fold = block_folds(entries, shape, seed)
+        used = [f for f in np.unique(fold) if (fold != f).sum() >= 20]
+        if not used:
+            return LearnedScale(np.full(len(size), typical), (_Constant(typical),))
+        hidden = np.empty(len(size))
+        models = []
+        for f in np.unique(fold):
+            outside = fold != f
+            if f not in used:
+                outside = np.ones(len(size), bool)
+            model = _Model.fit(features[outside], size[outside], typical, seed)
+            hidden[fold == f] = model.predict(features[fold == f])
+            models.append(model)
+        return LearnedScale(hidden, tuple(models))
+
+    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
+        """The scale at cells with these features."""
+        total = np.zeros(len(features))
+        for model in self.models:
+            total += np.log(model.predict(features))
+        return np.exp(total / len(self.models))
+
+
+def block_folds(entries: NDArray[np.intp], shape: tuple[int, ...], seed: int) -> NDArray[np.intp]:
+    """A fold for every cell, the same for all cells of a block and in all rounds."""
+    cells = np.unravel_index(entries, shape)
+    parts = [min(BLOCKS, n) for n in shape]
+    block = np.zeros(len(entries), np.intp)
+    for cell, n, count in zip(cells, shape, parts):
+        block = block * count + (cell * count) // n
+    order = np.random.default_rng(seed).permutation(int(np.prod(parts)))
+    return order[block] % FOLDS
+
+
+@dataclass(frozen=True)
+class _Constant:
+    typical: float
+
+    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
+        return np.full(len(features), self.typical)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """One fold's model: ridge on the log, times boosting."""
+
+    centre: np.ndarray
+    spread: np.ndarray
+    slope: np.ndarray
+    level: float
+    boost: Any
+    typical: float
+
+    @staticmethod
+    def fit(features: np.ndarray, size: np.ndarray, typical: float, seed: int) -> _Model:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        x = features.astype(float)
+        centre, spread = x.mean(axis=0), x.std(axis=0)
+        spread = np.where(spread > 1e-9, spread, np.inf)
+        x = (x - centre) / spread
+        y = np.log(np.maximum(size, 1e-3))
+        level = float(y.mean())
+        slope = np.linalg.solve(x.T @ x + 1e-3 * len(x) * np.eye(x.shape[1]), x.T @ (y - level))
+        part = _Model(centre, spread, slope, level, None, typical)
+        left = np.maximum(size, 1e-3) / part._linear(features)
+        boost = HistGradientBoostingRegressor(
+            loss="gamma", max_iter=100, learning_rate=0.08, max_leaf_nodes=15, min_samples_leaf=100,
+            l2_regularization=1.0, early_stopping=False, random_state=seed,
+        )  # fmt: skip
+        boost.fit(features, left)
+        return _Model(centre, spread, slope, level, boost, typical)
+
+    def _linear(self, features: np.ndarray) -> np.ndarray:
+        z = ((features - self.centre) / self.spread) @ self.slope
+        return np.exp(np.clip(self.level + z, -12, 12))
+
+    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
+        return self.typical * self._linear(features) * np.maximum(self.boost.predict(features), 1e-3)
