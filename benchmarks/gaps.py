@@ -1,4 +1,4 @@
-"""Measure the gap recipe on real data whose truth is known: `python benchmarks/gaps.py tec-america-1 ndvi-50 --seeds 3`.
+"""Measure the gap recipe on real data whose truth is known: `python benchmarks/gaps.py tec-america-1 ndvi-50`.
 
 Truth is used for scoring only. Data are looked for in `../shared/data`.
 """
@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 
 from corten.calibration.gap_shaped import GapShaped
+from corten.calibration.local import learn_locally
+from corten.calibration.run import run_rounds
 from corten.completion.protocol import Completion
 from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import Calibrated
-from corten.conformal.depth import DepthWeights, depth
-from corten.conformal.local_scale import CellFeatures, LearnedScale
 from corten.observed import ObservedTensor
 
 LEVELS = np.arange(0.80, 0.995, 0.01)
-PER_ROUND = 12_000
 
 
 def run_gaps(
@@ -34,51 +33,26 @@ def run_gaps(
     completion: Completion | None = None,
 ) -> tuple[np.ndarray, np.ndarray, Calibrated, dict[str, Any]]:
     """The whole recipe: estimate and scale everywhere, the calibrated scores, and seconds of each stage."""
-    clock = [time.perf_counter()]
-    rng = np.random.default_rng(seed)
+    began = time.perf_counter()
     observed = ObservedTensor.of(np.where(mask, values, np.nan), axes=axes)
     plan = GapShaped(rounds).plan(observed, seed)
-    prepared = (completion or StackedCompletion()).prepare(observed.values, mask, axes, seed)
-    clock.append(time.perf_counter())
-    fills, entries, pooled, truth = [], [], {}, []
-    for one in plan.rounds:
-        fill = prepared.fill(observed.values, one.train)
-        cells = np.flatnonzero(one.hidden)
-        cells = np.sort(rng.choice(cells, min(PER_ROUND, cells.size), replace=False))
-        fills.append(fill)
-        entries.append(cells)
-        truth.append(observed.values.reshape(-1)[cells])
-        for name, member in fill.members.items():
-            pooled.setdefault(name, []).append(member.reshape(-1)[cells])
-    prepared = prepared.combine({n: np.concatenate(p) for n, p in pooled.items()}, np.concatenate(truth))
-    final = prepared.fill(observed.values, mask)
-    clock.append(time.perf_counter())
-    describe = CellFeatures.of(observed.values, mask, axes)
-    features, residuals, deep_hidden = [], [], []
-    for one, fill, cells, known in zip(plan.rounds, fills, entries, truth):
-        mixed = prepared.mix(fill.members)
-        deep = depth(one.train, axes, describe.change)
-        features.append(describe.at(cells, observed.values, one.train, mixed, fill.members, deep))
-        residuals.append(known - mixed.reshape(-1)[cells])
-        deep_hidden.append(deep.reshape(-1)[cells])
-    missing = np.flatnonzero(observed.missing)
-    deep = depth(mask, axes, describe.change)
-    at_missing = describe.at(missing, observed.values, mask, final.estimate, final.members, deep)
-    clock.append(time.perf_counter())
-    all_entries, all_residuals = np.concatenate(entries), np.concatenate(residuals)
-    scale = LearnedScale.fit(np.concatenate(features), all_residuals, all_entries, mask.shape, seed)
-    u = np.ones(mask.size)
-    u[missing] = scale.predict(at_missing)
-    weights = DepthWeights(all_entries, np.concatenate(deep_hidden), missing, deep.reshape(-1)[missing])
-    calibrated = Calibrated("absolute", np.abs(all_residuals) / scale.hidden, all_entries, weights)
-    clock.append(time.perf_counter())
-    stages = dict(zip(("prepare", "fills", "features", "scale"), np.diff(clock).round(1).tolist()))
-    stages["hidden_mae"] = float(np.abs(all_residuals).mean())
-    stages["mix"] = prepared.choices[0].taken
-    return final.estimate, u.reshape(mask.shape), calibrated, stages
+    run = run_rounds(plan, completion or StackedCompletion(), observed, seed)
+    filled = time.perf_counter()
+    local = learn_locally(run, observed, seed)
+    error = np.abs(run.truth - run.estimate)
+    calibrated = Calibrated("absolute", error / local.at_hidden, run.entries, local.weights)
+    evidence = {
+        "fills": round(filled - began, 1),
+        "scale": round(time.perf_counter() - filled, 1),
+        "hidden_mae": float(error.mean()),
+        "mix": run.choices[0].taken,
+    }
+    return run.final.estimate, local.scale.at(np.arange(mask.size)), calibrated, evidence
 
 
-def score(truth: np.ndarray, cells: np.ndarray, estimate: np.ndarray, u: np.ndarray, calibrated: Calibrated) -> dict[str, float]:
+def score(
+    truth: np.ndarray, cells: np.ndarray, estimate: np.ndarray, u: np.ndarray, calibrated: Calibrated
+) -> dict[str, float]:
     """Errors and coverage at the flat `cells`, in the table's units."""
     error = np.abs(truth - estimate).reshape(-1)[cells]
     width = u.reshape(-1)[cells]

@@ -14,6 +14,7 @@ from corten.completion.axes_kinds import axis_kinds, move_gap
 
 __all__ = ["GapShaped"]
 
+STREAM = 0x6A95
 ATTEMPTS = 40
 LEAST_SHARE = 0.1
 """A round hides at least this share of the gap, or of the observed entries if they are fewer."""
@@ -43,8 +44,8 @@ class GapShaped:
         Args:
             observed: has `mask`, `domain` (or None) and `axes`.
             seed: seeds the draws.
-            masks: further shapes to hide under (True = observed), such as draws from a fitted model; each takes
-                the place of one moved copy of the real gaps.
+            masks: further shapes to hide under (True = observed), such as draws from a fitted model;
+                each takes the place of one moved copy of the real gaps.
         """
         mask = np.asarray(observed.mask, dtype=bool)
         domain = np.ones(mask.shape, bool) if observed.domain is None else np.asarray(observed.domain, bool)
@@ -53,7 +54,7 @@ class GapShaped:
         if seen.sum() < 2:
             raise ValueError(f"{int(seen.sum())} observed entries: pseudo-gaps need at least two")
         kinds = axis_kinds(observed.axes, mask.shape)
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng((seed, STREAM))
         least = LEAST_SHARE * min(int(gap.sum()), int(seen.sum()))
         shapes = [~np.asarray(m, bool) for m in list(masks)[: self.rounds]]
         rounds = []

@@ -11,6 +11,8 @@ from corten.calibration.rounds import Plan, Round
 
 __all__ = ["RandomSplit"]
 
+STREAM = 0x5B117
+
 
 @dataclass(frozen=True)
 class RandomSplit:
@@ -32,7 +34,8 @@ class RandomSplit:
     def plan(self, observed: Any, seed: int) -> Plan:
         """One round; every observed entry is kept for training with probability `train_share`."""
         mask = np.asarray(observed.mask, dtype=bool)
-        kept = np.random.default_rng(seed).random(mask.shape) < self.train_share
+        # A stream of its own: a mask that the user drew with the same seed must not decide the split.
+        kept = np.random.default_rng((seed, STREAM)).random(mask.shape) < self.train_share
         train = mask & kept
         hidden = mask & ~kept
         if not train.any() or not hidden.any():

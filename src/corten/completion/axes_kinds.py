@@ -37,7 +37,7 @@ def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
 def move_gap(gap: np.ndarray, kinds: Sequence[str], rng: np.random.Generator) -> np.ndarray:
     """A copy of the gap moved at random: reflected and rolled along ordered axes, permuted along units.
 
-    Rolling keeps the size of the gap, and so the rounds alike; what leaves at one end comes back at the other.
+    Rolling keeps the size of the gap: what leaves at one end comes back at the other.
     """
     index = []
     for n, kind in zip(gap.shape, kinds):

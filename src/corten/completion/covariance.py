@@ -1,8 +1,8 @@
 """The covariance of a field, learned by maximum likelihood from a sample of its observed cells.
 
-Two separable components plus noise. Along an ordered axis a component falls off as a Matern-3/2 or an exponential kernel
-of the distance in steps, along units it follows the correlation the data show. One likelihood and its gradient cost
-O(n^3) in the number n of sampled cells; kernels are read from tables of integer distances.
+Two separable components plus noise. Along an ordered axis a component falls off as a Matern-3/2 or an
+exponential kernel of the distance in steps, along units it follows the correlation that the data show. One
+likelihood with gradient costs O(n^3) in the number n of sampled cells; kernels are read from tables.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SHAPES = {"matern": ("matern", "exponential"), "exponential": ("exponential", "e
 class Covariance:
     """Two components plus noise, for data of variance about one.
 
-    `lengths[c][k]` is the length of component c along axis k in steps (nan along units), `own[c][k]` the part of it that
-    each unit has for itself (nan along ordered axes).
+    `lengths[c, k]` is the length of component c along axis k in steps (nan along units), `own[c, k]` the part
+    of it that each unit has for itself (nan along ordered axes).
     """
 
     shapes: tuple[str, ...]
@@ -37,7 +37,7 @@ class Covariance:
     noise: float
 
     def axis_spectrum(self, component: int, axis: int, frequencies: np.ndarray) -> np.ndarray:
-        """Eigenvalues of one component's kernel along an ordered or periodic axis (closed form, all positive)."""
+        """Eigenvalues of one component's kernel along an ordered or periodic axis (closed form)."""
         return kernel_spectrum(self.shapes[component], self.lengths[component, axis], frequencies)
 
 
@@ -66,7 +66,7 @@ def kernel_table(shape: str, length: float, distances: np.ndarray) -> tuple[np.n
 
 
 def periodic_table(shape: str, length: float, period: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `kernel_table` on a circle: the kernel is summed over all its images, which keeps it positive definite."""
+    """As `kernel_table` on a circle: the sum over all images of the kernel, so positive definite."""
     steps = np.arange(period)
     waves = np.cos(2 * np.pi * np.outer(steps, steps) / period) / period
     nudge = 1e-4
@@ -99,9 +99,7 @@ def unit_correlation(values: np.ndarray, mask: np.ndarray, axis: int, shrink: fl
 def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> dict[int, np.ndarray]:
     """The correlation between units along every unit axis."""
     return {
-        k: unit_correlation(values, mask, k)
-        for k, kind in enumerate(kinds)
-        if kind == "unit" and mask.shape[k] > 1
+        k: unit_correlation(values, mask, k) for k, kind in enumerate(kinds) if kind == "unit" and mask.shape[k] > 1
     }
 
 
@@ -116,9 +114,7 @@ def sample_cells(mask: np.ndarray, kinds: Sequence[str], size: int, rng: np.rand
         spread = np.maximum(1.5, share * shape)
         per_cluster = 30
         wanted = size // 3
-        centres = np.stack(
-            np.unravel_index(rng.choice(observed, 4 * (wanted // per_cluster) + 1), mask.shape), 1
-        )
+        centres = np.stack(np.unravel_index(rng.choice(observed, 4 * (wanted // per_cluster) + 1), mask.shape), 1)
         steps = np.rint(rng.standard_normal((len(centres), 2 * per_cluster, mask.ndim)) * spread).astype(int)
         cells = centres[:, None, :] + steps
         for k, kind in enumerate(kinds):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ CANDIDATES = (3, 6, 12)
 def truncate(array: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
     """Project onto the leading directions of every mode (sequentially truncated HOSVD)."""
     core = array
-    bases = []
+    bases: list[np.ndarray | None] = []
     for k, rank in enumerate(ranks):
         if rank >= core.shape[k]:
             bases.append(None)
@@ -59,13 +59,16 @@ class PreparedEMTucker:
             estimate = truncate(np.where(mask, known, estimate), self.ranks)
         return Fill(data.undo(estimate.astype(np.float64)))
 
-    def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> PreparedEMTucker:
+    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedEMTucker:
         return self
+
+    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
+        raise ValueError("this completion has no members to mix")
 
 
 @dataclass(frozen=True)
 class EMTuckerCompletion:
-    """Fill by a low multilinear rank near another estimate; few iterations, so unobserved fibres keep their start.
+    """Fill by a low multilinear rank near another estimate: unobserved fibres keep that start.
 
     `rank` is the largest rank along any mode; "auto" takes the one that best predicts a tenth of the entries.
     """
@@ -73,9 +76,7 @@ class EMTuckerCompletion:
     rank: int | str = "auto"
     iterations: int = 10
 
-    def prepare(
-        self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
-    ) -> PreparedEMTucker:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedEMTucker:
         kinds = axis_kinds(axes, mask.shape)
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
         tried = {
@@ -84,7 +85,7 @@ class EMTuckerCompletion:
         }
         if len(tried) == 1:
             return next(iter(tried.values()))
-        hidden = mask & (np.random.default_rng(seed).random(mask.shape) < 0.1)
+        hidden = mask & (np.random.default_rng((seed, 0xE3)).random(mask.shape) < 0.1)
         if not hidden.any() or not (mask & ~hidden).any():
             return tried[min(tried)]
         start = pyramid.fill(values, mask & ~hidden).estimate

@@ -1,15 +1,16 @@
 """Gaussian process completion: the conditional mean of the field, solved in the spectral basis of its axes.
 
-With reflecting ends the prior covariance is diagonal in the cosine basis. The coefficients c of the mean satisfy
-(1/spectrum + B M B' / noise) c = B M y / noise, with B the transform and M the mask. Conjugate gradients, preconditioned as if
-every cell were observed, need two transforms an iteration, O(N log N). Started from the kernel pyramid they settle within
-100-200 iterations; the system on the missing side, preconditioned by the prior, needed ten times as many and twice the
-transforms. What remains unsettled after that are directions inside wide gaps, where the pyramid is as good a guess as the prior.
+With reflecting ends the prior covariance is diagonal in the cosine basis. The coefficients c of the mean
+satisfy (1/spectrum + B M B' / noise) c = B M y / noise, with B the transform and M the mask. Conjugate
+gradients, preconditioned as if every cell were observed, need two transforms an iteration, O(N log N). Started
+from the kernel pyramid they settle within 100-200 iterations; the system of the missing cells, preconditioned
+by the prior, needed ten times as many and twice the transforms. What is unsettled by then are directions
+inside wide gaps, where the pyramid is as good a guess as the prior.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,10 +71,8 @@ class SpectralPrior:
             array = basis.inverse(array)
         return array
 
-    def condition(
-        self, values: np.ndarray, mask: np.ndarray, start: np.ndarray, iterations: int
-    ) -> np.ndarray:
-        """Mean of the field given `values` where `mask` is True, the iterations started from the field `start`."""
+    def condition(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
+        """Mean of the field given `values` where `mask` is True; iterations start from the field `start`."""
         kept = mask.astype(np.float32)
         shrink = self.spectrum / (self.spectrum + self.noise)
         mean = self.forward(start) * shrink
@@ -118,8 +117,11 @@ class PreparedProcess:
         mean = prior.condition(data.values.astype(np.float32), mask, first, self.iterations)
         return Fill(data.undo(mean.astype(np.float64)))
 
-    def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> PreparedProcess:
+    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedProcess:
         return self
+
+    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
+        raise ValueError("this completion has no members to mix")
 
 
 @dataclass(frozen=True)
@@ -136,17 +138,14 @@ class GaussianProcessCompletion:
         if self.kernel not in ("matern", "exponential"):
             raise ValueError(f'kernel is {self.kernel!r}: allowed are "matern" and "exponential"')
 
-    def prepare(
-        self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
-    ) -> PreparedProcess:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedProcess:
         kinds = axis_kinds(axes, mask.shape)
         data = standardise(values, mask, kinds)
         units = unit_correlations(data.values, mask, kinds)
         covariance = fit_covariance(data.values, mask, kinds, units, self.kernel, seed)
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
         lengths = " and ".join(
-            "(" + ", ".join("unit" if np.isnan(x) else f"{x:.3g}" for x in row) + ")"
-            for row in covariance.lengths
+            "(" + ", ".join("unit" if np.isnan(x) else f"{x:.3g}" for x in row) + ")" for row in covariance.lengths
         )
         choice = Choice(
             f"{self.kernel} process",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -82,8 +82,11 @@ class PreparedSmooth:
             left -= step * weight
         return Fill(data.undo(estimate.astype(np.float64)))
 
-    def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> PreparedSmooth:
+    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedSmooth:
         return self
+
+    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
+        raise ValueError("this completion has no members to mix")
 
     def _levels(self, shape: tuple[int, ...]) -> list[list[Any]]:
         """The filters of all levels: first what all units share, then what is each one's own."""

@@ -34,7 +34,7 @@ def default_members() -> dict[str, Completion]:
 
 
 def simplex_weights(members: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Non-negative weights with sum one that minimise the squared error of the mix; `members` is (n, members)."""
+    """Non-negative weights with sum one and the least squared error; `members` is (entries, members)."""
     count = members.shape[1]
     errors = members - truth[:, None]
     gram = errors.T @ errors
@@ -75,9 +75,7 @@ class PreparedStack:
                 estimate = member.fill_from(values, mask, start).estimate
             else:
                 estimate = member.fill(values, mask).estimate
-            filled[name] = np.clip(
-                np.nan_to_num(estimate, nan=float(low + high) / 2), low - slack, high + slack
-            )
+            filled[name] = np.clip(np.nan_to_num(estimate, nan=float(low + high) / 2), low - slack, high + slack)
         return Fill(self.mix(filled), filled)
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -93,7 +91,7 @@ class PreparedStack:
 
 @dataclass(frozen=True)
 class StackedCompletion:
-    """Mix several completions; what each is worth is learned from entries hidden under moved copies of the gaps.
+    """Mix several completions, each by what it proved worth on entries hidden under copies of the gaps.
 
     `members` names other completions; by default a kernel pyramid, two Gaussian processes and a Tucker model.
     """
@@ -111,7 +109,7 @@ def _learn_mix(
     stack: PreparedStack, values: np.ndarray, mask: np.ndarray, kinds: Sequence[str], seed: int
 ) -> PreparedStack:
     """First weights, for whoever does not hide entries himself and call `combine`."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng((seed, 0x57AC))
     pooled: dict[str, list[np.ndarray]] = {name: [] for name in stack.members}
     truth = []
     for _ in range(ROUNDS if len(stack.members) > 1 else 0):
@@ -123,6 +121,4 @@ def _learn_mix(
         truth.append(values[hidden])
     if not truth:
         return stack
-    return stack.combine(
-        {name: np.concatenate(parts) for name, parts in pooled.items()}, np.concatenate(truth)
-    )
+    return stack.combine({name: np.concatenate(parts) for name, parts in pooled.items()}, np.concatenate(truth))

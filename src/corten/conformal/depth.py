@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import ndimage
 
-from corten.conformal.quantile import NeighbourFactor
-
-__all__ = ["DepthWeights", "depth", "depth_log_weights", "distance_along", "steps_of_change"]
+__all__ = ["depth", "depth_log_weights", "distance_along", "steps_of_change"]
 
 BINS = 20
 CLIP = 20.0
@@ -82,9 +79,10 @@ def distance_along(train: np.ndarray, axis: int, periodic: bool) -> np.ndarray:
 
 
 def depth_log_weights(hidden: np.ndarray, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log ratio of the depth histograms, missing over hidden, at the hidden and at the missing cells.
+    """Log weights at the hidden and at the missing cells: hidden cells count as often as missing ones lie as deep.
 
-    Twenty bins of equal hidden counts; ratios are clipped to [1/20, 20], so that no bin speaks for all.
+    The log ratio of two depth histograms, missing over hidden, in twenty bins of equal hidden counts; ratios are
+    clipped to [1/20, 20], so that no bin speaks for all.
     """
     edges = np.unique(np.quantile(hidden, np.linspace(0, 1, BINS + 1)[1:-1]))
     at_hidden, at_missing = np.searchsorted(edges, hidden), np.searchsorted(edges, missing)
@@ -93,33 +91,3 @@ def depth_log_weights(hidden: np.ndarray, missing: np.ndarray) -> tuple[np.ndarr
     share_missing = np.bincount(at_missing, minlength=count) / max(len(missing), 1)
     ratio = np.log(np.clip(share_missing / np.maximum(share_hidden, 1e-12), 1 / CLIP, CLIP))
     return ratio[at_hidden], ratio[at_missing]
-
-
-class DepthWeights:
-    """Weights by depth: hidden cells count as often as missing cells lie as deep.
-
-    A cell hidden in several rounds lies at several depths, so the calibration entries are known by their place in
-    the list they were given in; every other entry is looked up by its flat index among the missing.
-    """
-
-    def __init__(
-        self,
-        calibration: NDArray[np.intp],
-        calibration_depth: np.ndarray,
-        missing: NDArray[np.intp],
-        missing_depth: np.ndarray,
-    ) -> None:
-        self._calibration = np.asarray(calibration)
-        self._order = np.argsort(missing)
-        self._missing = np.asarray(missing)[self._order]
-        self._at_calibration, at_missing = depth_log_weights(calibration_depth, missing_depth)
-        self._at_missing = at_missing[self._order]
-
-    def log_weight(self, entries: NDArray[np.intp]) -> NDArray[np.floating]:
-        entries = np.asarray(entries)
-        if entries.shape == self._calibration.shape and np.array_equal(entries, self._calibration):
-            return self._at_calibration
-        return self._at_missing[np.searchsorted(self._missing, entries)]
-
-    def neighbour_factor(self, test: NDArray[np.intp]) -> NeighbourFactor | None:
-        return None

@@ -1,13 +1,14 @@
 """The learned local scale: how large an error is usual at a cell, told from what surrounds the cell.
 
-Ridge regression of log|r| on the features of hidden cells, times gamma-loss boosting of what it leaves. Cross-fitted by
-blocks of cells: a hidden cell's scale never comes from a model that saw the cell or its block in any round.
+Ridge regression of log|r| on the features of hidden cells, times gamma-loss boosting of what it leaves.
+Cross-fitted by blocks of cells: a hidden cell's scale never comes from a model that saw its block in any round.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class CellFeatures:
         middle = height.reshape(-1)[entries]
         if len(at) > 1:
             columns.append(np.log(np.std(at, axis=0) / self.unit + 1e-4))
-            columns += [np.log(np.abs(a - b) / self.unit + 1e-4) for a, b in zip(at, at[1:])]
+            columns += [np.log(np.abs(a - b) / self.unit + 1e-4) for a, b in pairwise(at)]
         columns.append(middle / self.unit)
         return columns
 
@@ -124,7 +125,7 @@ class CellFeatures:
 class LearnedScale:
     """The scale of usual errors: cross-fitted at the hidden cells, predicted anywhere from features.
 
-    `hidden` is u at the cells it was learned from, in their order; `predict` is the geometric mean of all folds' models.
+    `hidden` is u at the cells it was learned from, in their order; `predict` is the geometric mean of the models.
     """
 
     hidden: NDArray[np.floating]
