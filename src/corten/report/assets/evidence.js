@@ -1,0 +1,165 @@
+// The charts beside the explorer: coverage, widths, weights, and how the fit went; each with its numbers in a table.
+
+function card(title, words, ...parts) {
+  return make("figure", { class: "card" }, make("h3", { text: title }), make("p", { text: words }), ...parts);
+}
+
+const keysOf = (...keys) => make("div", { class: "keys" }, ...keys.map(([kind, text]) => make("span", {}, make("i", { class: "swatch " + kind }), text)));
+
+function tableOf(columns, rows, taken) {
+  const numeric = columns.map((_, c) => rows.every((row) => row[c] === null || typeof row[c] === "number"));
+  const cell = (tag, c, text) => make(tag, { class: numeric[c] ? "number" : "", text });
+  const head = make("tr", {}, ...columns.map((name, c) => cell("th", c, name)));
+  const body = rows.map((row, r) => make("tr", { class: taken === r ? "taken" : "" }, ...row.map((v, c) => cell("td", c, typeof v === "number" ? show(v) : v === null ? "none" : String(v)))));
+  return make("div", { class: "scroll" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
+}
+
+const numbersOf = (columns, rows) => make("details", {}, make("summary", { text: "The numbers" }), tableOf(columns, rows));
+
+function addChart(host, spec) {
+  const place = make("div", { class: "chart" });
+  host.append(place);
+  chart(place, spec);
+}
+
+function auditCard(host, rows) {
+  const text = rows.length
+    ? "Observed entries were hidden again and looked up in their intervals. On the dashed line, coverage is as asked for; bars are two standard errors."
+    : "No audit was run, so this page cannot say what the intervals covered. fitted.audit() hides observed entries again and counts; give its answer to the report to see the curve here.";
+  const figure = card("Does it cover?", text);
+  host.append(figure);
+  if (!rows.length) return;
+  const levels = rows.map((r) => r.level), found = rows.map((r) => r.coverage);
+  const low = Math.max(0, Math.min(...levels, ...found.map((v, i) => v - 2 * rows[i].standard_error)) - 0.03);
+  addChart(figure, {
+    label: `Coverage found by the audit against coverage asked for, at ${rows.length} levels.`,
+    x: { title: "coverage asked for", domain: [low, 1] }, y: { title: "coverage found", domain: [low, 1.005] },
+    layers: [
+      { kind: "line", class: "quiet", points: [[low, low], [1, 1]] },
+      { kind: "errors", points: rows.map((r) => [r.level, Math.max(low, r.coverage - 2 * r.standard_error), Math.min(1, r.coverage + 2 * r.standard_error)]) },
+      { kind: "dots", class: "main", radius: 4.5, points: rows.map((r) => [r.level, r.coverage]) },
+    ],
+    hover: rows.map((r) => ({ x: r.level, text: `asked ${show(r.level)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}` })),
+  });
+  figure.append(numbersOf(["asked", "found", "standard error"], rows.map((r) => [r.level, r.coverage, r.standard_error])));
+}
+
+// Widths by something, one place per row, with the share of infinite intervals in a strip below.
+function widthCard(host, title, words, across, rows) {
+  if (!rows.length) return;
+  const figure = card(title, words);
+  host.append(figure);
+  const spots = rows.map((_, k) => k);
+  const ticks = rows.map((r, k) => [k, r.label.includes(" to ") ? show(r.at, 2) : r.label]);
+  const x = { domain: [-0.5, rows.length - 0.5], ticks };
+  const told = rows.map((r, k) => ({
+    x: k,
+    text: `${across} ${r.label}\n${r.count.toLocaleString("en")} filled entries\nmedian width ${withUnits(r.median)}\ntenth to nine tenths ${show(r.low)} to ${show(r.high)}\ninfinite ${percent(r.infinite_share)}`,
+  }));
+  addChart(figure, {
+    label: `${title}: median and spread of finite widths in ${rows.length} groups.`, height: 190,
+    x, y: { title: `width${content.units ? ` (${content.units})` : ""}`, domain: domainOf(rows.flatMap((r) => [r.low, r.median, r.high]), { zero: true }) },
+    layers: [
+      { kind: "band", points: rows.map((r, k) => [k, r.low, r.high]) }, { kind: "line", points: rows.map((r, k) => [k, r.median]) },
+      { kind: "dots", class: "main", points: rows.map((r, k) => [k, r.median]) },
+    ],
+    hover: told,
+  });
+  addChart(figure, {
+    label: `Share of infinite intervals in the same groups.`, height: 118,
+    x: { ...x, title: across }, y: { title: "infinite share", domain: [0, 1], ticks: [[0, "0 %"], [1, "100 %"]] },
+    layers: [{ kind: "bars", points: spots.map((k) => [k - 0.45, k + 0.45, rows[k].infinite_share]) }],
+    hover: told,
+  });
+  figure.append(
+    keysOf(["line", "median of finite widths"], ["band", "tenth to nine tenths"]),
+    numbersOf([across, "entries", "tenth", "median", "nine tenths", "infinite share"], rows.map((r) => [r.label, r.count, r.low, r.median, r.high, r.infinite_share])),
+  );
+}
+
+function levelCard(host, rows) {
+  if (!rows.length) return;
+  const figure = card("What coverage can these data bear?", "Asking for more makes intervals wider, and in the end infinite where too little was seen. No new fit is needed to change the level.");
+  host.append(figure);
+  const domain = [rows[0].coverage, 1];
+  const rule = { kind: "rule", x: content.coverage, text: "asked for" };
+  const told = rows.map((r) => ({ x: r.coverage, text: `coverage ${show(r.coverage)}\nmedian finite width ${withUnits(r.median)}\ninfinite ${percent(r.infinite_share)}` }));
+  const curve = (y, key, kind) => ({ y, height: key === "median" ? 190 : 150, layers: [{ kind: "line", class: kind, points: rows.map((r) => [r.coverage, r[key]]) }, { kind: "dots", class: kind || "main", radius: 2.6, points: rows.map((r) => [r.coverage, r[key]]) }, rule], hover: told });
+  addChart(figure, { label: "Median finite width against coverage.", x: { domain }, ...curve({ title: `median finite width${content.units ? ` (${content.units})` : ""}`, domain: domainOf(rows.map((r) => r.median), { zero: true }) }, "median", "") });
+  const most = Math.max(0.02, ...rows.map((r) => r.infinite_share));
+  addChart(figure, { label: "Share of infinite intervals against coverage.", x: { title: "coverage", domain }, ...curve({ title: "infinite share", domain: [0, 1.08 * most], format: percent }, "infinite_share", "alt") });
+  figure.append(numbersOf(["coverage", "median finite width", "infinite share"], rows.map((r) => [r.coverage, r.median, r.infinite_share])));
+}
+
+function weightCard(host, weights) {
+  if (!weights) return;
+  const share = weights.effective / weights.count;
+  const figure = card("What stands behind the intervals", `${weights.count.toLocaleString("en")} hidden entries are worth ${show(weights.effective, 3)} equal ones (${percent(share)}); the heaviest holds ${percent(weights.largest)} of the weight. The further the curve lies above the dashed one, the fewer entries decide.`);
+  host.append(figure);
+  const even = weights.entries.map((n) => [n, n / weights.count]);
+  addChart(figure, {
+    label: `Share of the weight held by the heaviest entries; effective sample size ${show(weights.effective, 3)} of ${weights.count}.`,
+    x: { title: "heaviest entries counted", domain: [1, Math.max(2, weights.count)], log: true },
+    y: { title: "share of the weight", domain: [0, 1.02], ticks: [0, 0.25, 0.5, 0.75, 1].map((v) => [v, percent(v)]) },
+    layers: [
+      { kind: "line", class: "quiet", points: even }, { kind: "line", points: weights.entries.map((n, k) => [n, weights.share[k]]) },
+      { kind: "rule", x: Math.max(1, weights.effective), text: "effective size" },
+    ],
+    hover: weights.entries.map((n, k) => ({ x: n, text: `the ${n.toLocaleString("en")} heaviest\nhold ${percent(weights.share[k])} of the weight` })),
+  });
+  figure.append(keysOf(["line", "these weights"]));
+}
+
+function lossCard(host, loss, stopped) {
+  if (loss.length < 2) return;
+  const figure = card("Fitting the missingness", `${loss.length} steps, loss ${show(loss[0])} to ${show(loss[loss.length - 1], 5)}.${stopped ? ` It stopped because: ${stopped}.` : ""}`);
+  host.append(figure);
+  const best = Math.min(...loss), span = loss.map((v) => v - best);
+  const least = Math.min(...span.filter((v) => v > 0), Infinity);
+  const log = Number.isFinite(least) && Math.max(...span) / least > 20;
+  const points = loss.map((v, k) => [k, log ? (v > best ? v - best : null) : v]);
+  addChart(figure, {
+    label: `Loss of the missingness model over ${loss.length} steps.`, height: 220,
+    x: { title: "step", domain: [0, loss.length - 1] },
+    y: log ? { title: "loss above its best", domain: [least, Math.max(...span)], log: true } : { title: "loss", domain: domainOf(loss) },
+    layers: [{ kind: "line", points }, { kind: "dots", class: "main", radius: 2.2, points }],
+    hover: loss.map((v, k) => ({ x: k, text: `step ${k}\nloss ${show(v, 6)}` })),
+  });
+}
+
+function choiceCard(choice) {
+  const figure = make("figure", { class: "card" }, make("h3", {}, choice.what + ": ", make("span", { class: "taken", text: choice.taken })), make("p", { text: choice.because }));
+  const rows = choice.candidates;
+  if (!rows.length) return figure;
+  const columns = [...new Set(rows.flatMap((row) => Object.keys(row)))];
+  const values = rows.map((row) => columns.map((key) => { const v = row[key]; return v === undefined || v === null ? null : typeof v === "object" ? JSON.stringify(v) : v; }));
+  const bare = (text) => String(text).replace(/[^0-9a-z.]+/gi, " ").trim();
+  const taken = values.findIndex((row) => [bare(row[0]), bare(row[0]).replaceAll("x", " ")].includes(bare(choice.taken)));
+  const measure = columns.findIndex((_, c) => c > 0 && values.every((row) => isNumber(row[c])) && !/rank/.test(columns[c]));
+  if (measure > 0 && rows.length > 2) {
+    const points = values.map((row, k) => [k, row[measure]]);
+    addChart(figure, {
+      label: `${columns[measure]} of ${rows.length} candidates for the ${choice.what}.`, height: 165,
+      x: { title: columns[0], domain: [-0.4, rows.length - 0.6], ticks: values.map((row, k) => [k, String(row[0])]) },
+      y: { title: columns[measure], domain: domainOf(points.map((p) => p[1])) },
+      layers: [{ kind: "line", class: "alt", points }, { kind: "dots", class: "alt", points }, { kind: "dots", class: "main", radius: 5.5, points: points.filter((_, k) => k === taken) }],
+      hover: values.map((row, k) => ({ x: k, text: columns.map((c, j) => `${c} ${typeof row[j] === "number" ? show(row[j], 5) : row[j]}`).join("\n") })),
+    });
+  }
+  const table = tableOf(columns, values, taken);
+  figure.append(make("details", {}, make("summary", { text: `${rows.length} candidates` }), table));
+  return figure;
+}
+
+function evidence() {
+  const given = content.evidence;
+  const trust = find("trust"), fit = find("fit");
+  auditCard(trust, given.audit);
+  levelCard(trust, given.coverage);
+  widthCard(trust, "Width against the chance to be observed", "Entries that were unlikely to be observed resemble few of the entries seen, so less is known about them.", "chance to be observed", given.propensity);
+  widthCard(trust, "Width against the depth of the gap", "Depth counts the steps to the nearest observed entry along ordered axes.", "steps to an observed entry", given.depth);
+  weightCard(trust, given.weights);
+  lossCard(fit, given.loss, given.stopped);
+  find("choices").replaceChildren(...content.choices.map(choiceCard));
+  if (!fit.children.length && !content.choices.length) fit.append(make("p", { class: "hint", text: "Nothing was fitted or chosen automatically." }));
+}

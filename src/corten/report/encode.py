@@ -1,0 +1,88 @@
+"""Arrays and text as a page may carry them: small, exact to a 65,000th of the range, and unable to break out."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from corten.summary import plain
+
+__all__ = ["ABSENT", "coarse", "pack_bytes", "pack_levels", "safe_json", "strides_for", "unpack_levels"]
+
+ABSENT = 65535
+"""The code of what has no finite value: outside the domain, or an infinite width."""
+_TOP = ABSENT - 1
+_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&'\u2028\u2029"}
+
+
+def pack_levels(values: np.ndarray) -> dict[str, Any]:
+    """Quantise to 65,535 even levels, difference along the flat order, deflate: `{low, step, data}`.
+
+    Example:
+        >>> packed = pack_levels(np.array([0.0, 0.5, np.inf, 1.0]))
+        >>> unpack_levels(packed).tolist()
+        [0.0, 0.5, inf, 1.0]
+    """
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    finite = np.isfinite(flat)
+    low = float(flat[finite].min()) if finite.any() else 0.0
+    high = float(flat[finite].max()) if finite.any() else 0.0
+    # Halved before the difference, so that a range near the largest float does not overflow.
+    step = 2.0 * (high / 2.0 - low / 2.0) / _TOP
+    codes = np.full(flat.size, ABSENT, np.uint16)
+    codes[finite] = np.rint((flat[finite] - low) / step).astype(np.uint16) if 0.0 < step < np.inf else 0
+    moves = np.diff(codes, prepend=np.uint16(0))
+    planes = np.concatenate([(moves >> 8).astype(np.uint8), (moves & 255).astype(np.uint8)])
+    return {"low": low, "step": step, "data": pack_bytes(planes)}
+
+
+def unpack_levels(packed: dict[str, Any]) -> np.ndarray:
+    """What the page will read: the inverse of `pack_levels`, flat; infinite where there was no finite value."""
+    raw = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8)
+    high, low = raw[: raw.size // 2].astype(np.uint16), raw[raw.size // 2 :].astype(np.uint16)
+    codes = np.cumsum((high << 8) | low, dtype=np.uint16)
+    return np.where(codes == ABSENT, np.inf, packed["low"] + packed["step"] * codes)
+
+
+def pack_bytes(values: np.ndarray) -> str:
+    """Bytes, deflated (zlib) and written as base64."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values, np.uint8).tobytes(), 9)).decode("ascii")
+
+
+def safe_json(content: Any) -> str:
+    """JSON that can stand inside a script element: no `<`, so nothing in a label can end it or start another.
+
+    Example:
+        >>> safe_json({"name": "</script>"})
+        '{"name":"\\\\u003c/script\\\\u003e"}'
+    """
+    text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES).encode("utf-8", "replace").decode("utf-8")
+
+
+def strides_for(shape: Sequence[int], most: int) -> tuple[int, ...]:
+    """Steps that leave at most `most` cells, by thinning the longest axis first.
+
+    Example:
+        >>> strides_for((100, 100, 10), 30_000)
+        (2, 2, 1)
+    """
+    steps = [1] * len(shape)
+
+    def left(k: int) -> int:
+        return -(-shape[k] // steps[k])
+
+    while np.prod([left(k) for k in range(len(shape))], dtype=float) > most:
+        longest = max(range(len(shape)), key=left)
+        steps[longest] += 1
+    return tuple(steps)
+
+
+def coarse(array: np.ndarray, strides: Sequence[int]) -> np.ndarray:
+    """Every stride-th cell along each axis."""
+    return array[tuple(slice(None, None, step) for step in strides)]

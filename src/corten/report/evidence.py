@@ -1,0 +1,192 @@
+"""The numbers behind the figures: how widths, weights and coverage hang together in one result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.ndimage import distance_transform_cdt
+
+from corten.conformal.diagnostics import effective_sample_size, largest_share
+
+if TYPE_CHECKING:
+    from corten.observed import ObservedTensor
+    from corten.result import Intervals
+
+__all__ = [
+    "audit_rows",
+    "gap_depth",
+    "loss_history",
+    "weight_concentration",
+    "widths_by_coverage",
+    "widths_by_depth",
+    "widths_by_propensity",
+]
+
+LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
+SAMPLE = 4000  # missing entries asked at every level: the share of infinite ones is known to a point
+DEEPEST = 5e7  # cells up to which depths are counted
+
+Row = dict[str, Any]
+
+
+def gap_depth(observed: ObservedTensor) -> np.ndarray | None:
+    """Steps from each cell to the nearest observed one along ordered axes; -1 where none can be reached.
+
+    Slices of unit axes (stations, people) are not neighbours. None without an ordered axis and for tensors too large to walk.
+
+    Example:
+        >>> from corten.observed import ObservedTensor
+        >>> nan = float("nan")
+        >>> gap_depth(ObservedTensor.of([[1.0, nan, nan], [1.0, 2.0, nan]])).tolist()
+        [[0, 1, 2], [0, 0, 1]]
+    """
+    if observed.mask.size > DEEPEST or all(axis.kind == "unit" for axis in observed.axes):
+        return None
+    units = [k for k, axis in enumerate(observed.axes) if axis.kind == "unit"]
+    ordered = [k for k in range(len(observed.axes)) if k not in units]
+    gaps = np.transpose(~observed.mask, units + ordered)
+    depth = np.zeros(gaps.shape, np.int32)
+    wraps = [observed.axes[k].periodic for k in ordered]
+    for place in np.ndindex(*gaps.shape[: len(units)]):
+        depth[place] = _walk(gaps[place], wraps)
+    return np.transpose(depth, np.argsort(units + ordered))
+
+
+def _walk(gaps: np.ndarray, wraps: Sequence[bool]) -> np.ndarray:
+    if gaps.all():
+        return np.where(gaps, np.int32(-1), np.int32(0))
+    reach = [(n // 2, n // 2) if wrap else (0, 0) for n, wrap in zip(gaps.shape, wraps)]
+    walked = distance_transform_cdt(np.pad(gaps, reach, mode="wrap"), metric="taxicab")
+    inner = tuple(slice(low, low + n) for (low, _), n in zip(reach, gaps.shape))
+    return np.asarray(walked[inner], np.int32)
+
+
+def widths_by_depth(result: Intervals) -> list[Row]:
+    """Widths of the filled entries by the depth of the gap they lie in: 1, 2, 3-4, 5-8, ... steps."""
+    depth = gap_depth(result.observed)
+    if depth is None or result.observed.complete:
+        return []
+    missing = result.observed.missing
+    width, steps = result.width_array[missing], depth[missing]
+    rows = []
+    low, high = 1, 1
+    while low <= steps.max(initial=0):
+        inside = (steps >= low) & (steps <= high)
+        if inside.any():
+            label = str(low) if low == high else f"{low}-{high}"
+            rows.append({"label": label, "at": (low + high) / 2, **_spread(width[inside])})
+        low, high = high + 1, 2 * high
+    if (steps < 0).any():
+        rows.append({"label": "no neighbour", "at": None, **_spread(width[steps < 0])})
+    return rows
+
+
+def widths_by_propensity(result: Intervals, bins: int = 12) -> list[Row]:
+    """Widths of the filled entries by their chance to be observed, in bins of equal count; [] without a model."""
+    chance = result.source.propensity_array()
+    if chance is None or result.observed.complete:
+        return []
+    missing = result.observed.missing
+    width, p = result.width_array[missing], np.asarray(chance)[missing].astype(float)
+    edges = np.unique(np.quantile(p, np.linspace(0, 1, bins + 1)))
+    place = np.clip(np.searchsorted(edges, p, side="right") - 1, 0, max(len(edges) - 2, 0))
+    rows = []
+    for b in range(max(len(edges) - 1, 1)):
+        inside = place == b
+        if inside.any():
+            low, high = float(p[inside].min()), float(p[inside].max())
+            label = f"{low:.3g} to {high:.3g}" if high > low else f"{low:.3g}"
+            rows.append({"label": label, "at": float(np.median(p[inside])), **_spread(width[inside])})
+    return rows
+
+
+def _spread(width: np.ndarray) -> Row:
+    """Count, share of infinite widths, and the tenth, half and nine tenths quantiles of the finite ones."""
+    finite = width[np.isfinite(width)].astype(float)
+    low, middle, high = np.quantile(finite, (0.1, 0.5, 0.9)) if finite.size else (None, None, None)
+    share = 1.0 - finite.size / width.size
+    return {"count": int(width.size), "low": low, "median": middle, "high": high, "infinite_share": share}
+
+
+def widths_by_coverage(result: Intervals, levels: Sequence[float] = LEVELS) -> list[Row]:
+    """Median finite width and share of infinite intervals at several coverages; a sample of the gaps is asked."""
+    where = np.flatnonzero(result.observed.missing)
+    if not where.size:
+        return []
+    levels = sorted({*levels, result.coverage})
+    if where.size > SAMPLE:
+        where = np.sort(np.random.default_rng(0).choice(where, SAMPLE, replace=False))
+    rows = []
+    for level, width in zip(levels, _widths(result, where, levels)):
+        finite = width[np.isfinite(width)]
+        share = 1.0 - finite.size / width.size
+        median = float(np.median(finite)) if finite.size else None
+        rows.append({"coverage": float(level), "median": median, "infinite_share": share})
+    return rows
+
+
+def _widths(result: Intervals, where: np.ndarray, levels: Sequence[float]) -> list[np.ndarray]:
+    """Widths at all levels: from the calibrated object where the source has one, else level by level."""
+    source: Any = result.source
+    calibrated, scale = getattr(source, "calibrated", None), getattr(source, "scale", None)
+    if calibrated is not None and hasattr(scale, "at"):
+        middle = np.asarray(source.estimate).reshape(-1)[where]
+        low, high = calibrated.intervals(where, middle, scale.at(where), list(levels))
+        return list(np.asarray(high) - np.asarray(low))
+    ends = (source.bounds(level) for level in levels)
+    return [np.asarray(high).reshape(-1)[where] - np.asarray(low).reshape(-1)[where] for low, high in ends]
+
+
+def weight_concentration(result: Intervals, points: int = 60) -> Row | None:
+    """How the calibration weight is spread: its share held by the heaviest entries, and what it is worth."""
+    logs = np.asarray(getattr(result.source, "log_weights", np.empty(0)), dtype=float).ravel()
+    if not logs.size or not np.isfinite(logs.max()):
+        return None
+    share = np.sort(np.exp(logs - logs.max()))[::-1]
+    share = np.cumsum(share) / share.sum()
+    at = np.unique(np.rint(np.geomspace(1, logs.size, points)).astype(int))
+    return {
+        "count": int(logs.size),
+        "effective": effective_sample_size(logs),
+        "largest": largest_share(logs),
+        "entries": at,
+        "share": share[at - 1],
+    }
+
+
+def loss_history(result: Intervals) -> np.ndarray:
+    """Loss of the missingness model after each step of its fit; empty where none was fitted."""
+    law = getattr(result.source, "propensity", None)
+    history = np.asarray(getattr(law, "history", ()), dtype=float).ravel()
+    return history[np.isfinite(history)]
+
+
+def audit_rows(audit: Any) -> list[Row]:
+    """Level, coverage and standard error of an audit's table, whether rows are mappings, objects or a frame.
+
+    Example:
+        >>> class Once:
+        ...     def table(self):
+        ...         return [{"level": 0.9, "coverage": 0.91, "standard_error": 0.01}]
+        >>> audit_rows(Once())
+        [{'level': 0.9, 'coverage': 0.91, 'standard_error': 0.01}]
+    """
+    if audit is None:
+        return []
+    table = audit.table()
+    if hasattr(table, "to_dict") and hasattr(table, "columns"):
+        table = table.to_dict("records")
+    rows = []
+    for row in table:
+        take = row.get if hasattr(row, "get") else lambda key, row=row: getattr(row, key, None)
+        error = take("standard_error")
+        rows.append(
+            {
+                "level": float(take("level")),
+                "coverage": float(take("coverage")),
+                "standard_error": 0.0 if error is None else float(error),
+            }
+        )
+    return sorted(rows, key=lambda row: row["level"])

@@ -1,0 +1,67 @@
+"""The report: one HTML file that needs nothing else, opens anywhere and sends nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import os
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corten.io.files import refuse_taken, whole_file
+from corten.report.content import page_content
+from corten.report.encode import safe_json
+
+if TYPE_CHECKING:
+    from corten.result import Intervals
+
+__all__ = ["render", "write_report"]
+
+SCRIPTS = ("data.js", "chart.js", "panels.js", "explorer.js", "evidence.js", "page.js")
+
+
+def write_report(
+    result: Intervals, path: str | os.PathLike[str], overwrite: bool = False, audit: Any = None
+) -> Path:
+    """Write the page of a result: whole or not at all; an existing file is refused unless `overwrite`.
+
+    Args:
+        result: the intervals to show.
+        path: where to; `.html` by custom.
+        overwrite: whether an existing file may be replaced.
+        audit: what `fitted.audit()` gave, for the coverage curve.
+
+    Example:
+        >>> write_report(result, "report.html")              # doctest: +SKIP
+    """
+    target = Path(path)
+    refuse_taken(target, overwrite)
+    page = render(page_content(result, audit))
+    with whole_file(target, overwrite) as temporary:
+        temporary.write_text(page, encoding="utf-8", newline="\n")
+    return target
+
+
+def render(content: dict[str, Any]) -> str:
+    """The page around its content.
+
+    The policy in its head lets nothing run but our script, known by its hash, and nothing be fetched.
+    """
+    script = "\n".join(_asset(name) for name in SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    parts = {
+        "policy": f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
+        "title": html.escape(f"{content['title']} filled with intervals"),
+        "style": _asset("page.css"),
+        "script": script,
+        "content": safe_json(content),
+    }
+    # One pass: a label that reads {{script}} is text, not a place to fill.
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _asset("page.html"))
+
+
+def _asset(name: str) -> str:
+    return files("corten.report").joinpath("assets", name).read_text(encoding="utf-8")

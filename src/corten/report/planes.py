@@ -1,0 +1,169 @@
+"""How axes become pictures: which two make a plane, how cells are stretched, what the ticks say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import cos, floor, log10, radians
+
+import numpy as np
+
+from corten.labels import DEGREES_EAST, LONGITUDE_NAMES, Axis
+from corten.observed import ObservedTensor
+
+__all__ = ["Plane", "default_index", "is_latitude", "is_longitude", "labels", "numbers", "planes", "title"]
+
+LATITUDE_NAMES = {"lat", "latitude", "glat", "gdlat"}
+DEGREES_NORTH = {"degrees_north", "degree_north", "degree_n", "degrees_n", "degreen", "degreesn"}
+UNEVEN = 1e-2  # steps that differ by more than this share are not one step
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Two axes as a picture: `aspect` is the height of a cell over its width, None where it is free.
+
+    `up` says that coordinates grow upwards, `right` that they grow to the right.
+    """
+
+    rows: int
+    columns: int
+    aspect: float | None
+    up: bool
+    right: bool
+
+
+def planes(axes: Sequence[Axis]) -> list[Plane]:
+    """Every pair of axes as a picture, the one to look at first in front.
+
+    A map (latitude and longitude) comes first; otherwise time is left to slide along.
+
+    Example:
+        >>> axes = [Axis("time", 4), Axis("lat", 3), Axis("lon", 5)]
+        >>> [(axes[p.rows].name, axes[p.columns].name) for p in planes(axes)]
+        [('lat', 'lon'), ('lat', 'time'), ('lon', 'time')]
+    """
+    found = [_plane(axes, a, b) for a, b in combinations(range(len(axes)), 2)]
+
+    def order(plane: Plane) -> tuple[bool, bool, int]:
+        pair = axes[plane.rows], axes[plane.columns]
+        is_map = is_latitude(pair[0]) and is_longitude(pair[1])
+        return not is_map, any(axis.is_time for axis in pair), -pair[0].length * pair[1].length
+
+    return sorted(found, key=order)
+
+
+def _plane(axes: Sequence[Axis], a: int, b: int) -> Plane:
+    """Longitude and time lie across, latitude stands."""
+    swap = axes[a].is_time or (is_longitude(axes[a]) and not axes[b].is_time) or is_latitude(axes[b])
+    rows, columns = (b, a) if swap and not (axes[a].is_time and axes[b].is_time) else (a, b)
+    tall, wide = axes[rows], axes[columns]
+    return Plane(rows, columns, _aspect(tall, wide), _grows(tall), not _falls(wide))
+
+
+def _aspect(tall: Axis, wide: Axis) -> float | None:
+    """Height of a cell over its width where both are lengths of the same kind."""
+    high, broad = _step(tall), _step(wide)
+    if is_latitude(tall) and is_longitude(wide) and high and broad and tall.coordinates is not None:
+        middle = radians(float(np.mean(np.clip(tall.coordinates.astype(float), -80.0, 80.0))))
+        return high / (broad * cos(middle))
+    if tall.units is not None and tall.units == wide.units and high and broad and not tall.is_time:
+        return high / broad
+    return None
+
+
+def _step(axis: Axis) -> float | None:
+    """The step of an evenly spaced numeric axis."""
+    values = axis.coordinates
+    if values is None or values.dtype.kind not in "iuf" or axis.length < 2:
+        return None
+    steps = np.diff(values.astype(float))
+    step = float(np.median(steps))
+    even = step != 0 and np.all(np.abs(steps - step) <= UNEVEN * abs(step))
+    return abs(step) if even else None
+
+
+def _grows(axis: Axis) -> bool:
+    """Whether the last index belongs on top: a rising numeric axis that is not time."""
+    values = axis.coordinates
+    if values is None or values.dtype.kind not in "iuf" or axis.kind == "unit" or axis.length < 2:
+        return False
+    return bool(values[-1] > values[0])
+
+
+def _falls(axis: Axis) -> bool:
+    values = axis.coordinates
+    rising = values is None or values.dtype.kind not in "iufM" or axis.kind == "unit" or axis.length < 2
+    return False if rising else bool(values[-1] < values[0])  # type: ignore[index]
+
+
+def is_latitude(axis: Axis) -> bool:
+    """By name or units."""
+    return axis.name.lower() in LATITUDE_NAMES or _unit(axis) in DEGREES_NORTH
+
+
+def is_longitude(axis: Axis) -> bool:
+    """By name or units."""
+    return axis.name.lower() in LONGITUDE_NAMES or _unit(axis) in DEGREES_EAST
+
+
+def _unit(axis: Axis) -> str:
+    return (axis.units or "").lower().replace(" ", "_")
+
+
+def title(axis: Axis) -> str:
+    """The axis with its units, as people write it.
+
+    Example:
+        >>> title(Axis("lat", 3, units="degrees_north"))
+        'lat (°N)'
+    """
+    unit = {**dict.fromkeys(DEGREES_NORTH, "°N"), **dict.fromkeys(DEGREES_EAST, "°E")}.get(_unit(axis), axis.units)
+    return f"{axis.name} ({unit})" if unit else axis.name
+
+
+def default_index(observed: ObservedTensor, axis: int) -> int:
+    """The slice whose share of gaps is most like that of the whole tensor, the middle one of several."""
+    others = tuple(k for k in range(len(observed.shape)) if k != axis)
+    share = observed.missing.mean(axis=others)
+    centre = np.abs(np.arange(share.size) - (share.size - 1) / 2) / share.size
+    return int(np.argmin(np.round(np.abs(share - share.mean()), 2) + 1e-3 * centre))
+
+
+def numbers(axis: Axis) -> np.ndarray | None:
+    """Coordinates as floats for ticks (milliseconds since 1970 for dates); None where they are names."""
+    values = axis.coordinates
+    if values is None or axis.kind == "unit" or axis.length < 2:
+        return None
+    if values.dtype.kind == "M":
+        return values.astype("datetime64[ms]").astype(np.int64).astype(float)
+    return values.astype(float) if values.dtype.kind in "iuf" else None
+
+
+def labels(axis: Axis) -> list[str]:
+    """Short names of all slices, with as many digits as tell neighbours apart.
+
+    Example:
+        >>> labels(Axis("lat", 3, np.array([20.0, 22.130434, 24.260868])))
+        ['20.00', '22.13', '24.26']
+    """
+    values = axis.coordinates
+    if values is None:
+        return [str(index) for index in range(axis.length)]
+    if values.dtype.kind == "M":
+        return [text.replace("T", " ") for text in np.datetime_as_string(values, unit=_resolution(values))]
+    if values.dtype.kind == "f" and np.isfinite(values).all():
+        steps = np.abs(np.diff(values.astype(float)))
+        least = float(steps[steps > 0].min(initial=np.inf))
+        whole = bool(np.all(values == np.round(values)))
+        digits = 0 if whole or not np.isfinite(least) else min(max(2 - floor(log10(least)), 0), 9)
+        return [f"{value:.{digits}f}" if whole or np.isfinite(least) else f"{value:g}" for value in values]
+    return [axis.label(index) for index in range(axis.length)]
+
+
+def _resolution(dates: np.ndarray) -> str:
+    """The coarsest unit that loses nothing."""
+    for unit in ("D", "m", "s", "ms"):
+        if np.all(dates.astype(f"datetime64[{unit}]") == dates):
+            return unit
+    return "us"
