@@ -89,7 +89,7 @@ class ConformalCompleter:
             engine=self.engine,
         )
         tell("calibration", 0.0)
-        trace = Trace(self._settings(), (*choices, *plan.choices, *run.choices, *law.choices), began)
+        trace = Trace(self._settings(), (*choices, *plan.choices, *run.choices, *law.choices), began, self)
         fitted = Fitted.of(observed, plan, run, law, as_score(self.score), self.weights, trace)
         tell("calibration", 1.0)
         return fitted

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity
 from corten.result import Intervals, check_coverage
 
+if TYPE_CHECKING:
+    from corten.audit import Audit
+    from corten.weight_report import WeightEvidence
+
 __all__ = ["Fitted", "Trace"]
 
 FEW = 50.0  # below this effective size an interval rests on a handful of entries
@@ -35,6 +39,7 @@ class Trace:
     settings: dict[str, Any]
     choices: tuple[Choice, ...] = ()
     began: float = 0.0
+    completer: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +47,8 @@ class Fitted:
     """What `ConformalCompleter.fit` gives back: intervals of any coverage, and the evidence behind them.
 
     completion: the fill the estimate comes from; propensity: the fitted law of the missingness; rounds: which entries trained and which were hidden;
-    entries, scores: the hidden entries (flat) and how wrong their estimate was; log_weights: what each counts.
+    entries, scores: the hidden entries (flat) and how wrong their estimate was; log_weights: what each counts;
+    residuals: truth minus estimate of the hidden entries; completer: what was asked for (None once saved and loaded).
     """
 
     observed: ObservedTensor
@@ -56,6 +62,8 @@ class Fitted:
     choices: tuple[Choice, ...] = field(repr=False)
     options: dict[str, Any] = field(repr=False)
     seconds: float = 0.0
+    residuals: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
+    completer: Any = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -71,7 +79,7 @@ class Fitted:
         calibrated = Calibrated(score, scores, entries, how)
         return cls(
             observed, run.final.estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,
-            trace.choices, trace.settings, perf_counter() - trace.began,
+            trace.choices, trace.settings, perf_counter() - trace.began, run.truth - run.estimate, trace.completer,
         )  # fmt: skip
 
     @classmethod
@@ -144,6 +152,19 @@ class Fitted:
                 "and many may be infinite. Try calibration='gaps', a weaker coupling or propensity='bernoulli'."
             ]
         return []
+
+    def audit(self, rounds: int = 20, **options: Any) -> Audit:
+        """Hide observed entries again, run the pipeline without them and count how often intervals hold; see `corten.audit`."""
+        from corten.audit import audit
+
+        return audit(self, rounds, **options)
+
+    @property
+    def weights(self) -> WeightEvidence:
+        """What stands behind the weights: `fitted.weights.report()`."""
+        from corten.weight_report import WeightEvidence
+
+        return WeightEvidence(self)
 
     def settings(self) -> dict[str, Any]:
         """Seed, options and versions: what it takes to run this again."""

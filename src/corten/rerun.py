@@ -1,0 +1,97 @@
+"""Runs a fitted pipeline again on fewer entries: same settings, same odds, nothing chosen anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corten.calibration.hiding import Hiding
+from corten.completion.protocol import Prepared
+from corten.fitted import Fitted
+from corten.observed import ObservedTensor
+from corten.options import as_calibration
+from corten.propensity import FittedPropensity
+
+__all__ = ["bounds_at", "rerun"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Settled:
+    """A completion whose settings were chosen before; fills start cold, as a warm start would remember what is hidden now."""
+
+    prepared: Prepared
+
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> Prepared:
+        return self.prepared
+
+
+@dataclass(frozen=True)
+class _Table(FittedPropensity):
+    """A law that answers from a table: the odds the first fit gave to every entry, corrected for what was hidden on purpose.
+
+    The entries hidden now were observed then, so the neighbours of the first mask are those of exact weights.
+    """
+
+    table: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
+
+    @property
+    def independent(self) -> bool:
+        return True
+
+    def log_odds(self, mask: np.ndarray) -> np.ndarray:
+        return self.table
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """A model of the missingness that is not fitted again."""
+
+    law: FittedPropensity
+
+    def fit(self, training_mask: np.ndarray, train_share: float = 0.7, **options: Any) -> FittedPropensity:
+        return self.law
+
+
+def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], inner_rounds: int, seed: int) -> Fitted:
+    """Fit again without the hidden entries: ranks, scales and the law of the missingness stay, splits are drawn anew.
+
+    A calibration entry s is kept by the hiding with a chance k_s, so its weight is divided by k_s: what is left stands for the
+    missing entries as well as the whole did.
+    """
+    completer = fitted.completer
+    if completer is None:
+        raise ValueError("this fit does not know its completer (it was loaded from a file): fit again to audit it")
+    values = np.array(fitted.observed.values)
+    values[hiding.hidden] = np.nan
+    seen = np.asarray(fitted.observed.mask & ~hiding.hidden)
+    left: ObservedTensor = replace(fitted.observed, values=values, mask=seen)
+    calibration, _ = as_calibration(completer.calibration).choose(fitted.observed, completer.seed)
+    law = fitted.propensity
+    assert law is not None
+    known = {one.name: getattr(law, one.name) for one in fields(FittedPropensity)}
+    table = _Table(**known, table=np.asarray(own_log_odds + hiding.log_kept, np.float32))
+    return replace(
+        completer,
+        completion=_Settled(fitted.completion),
+        propensity=_Given(table),
+        calibration=_fewer(calibration, inner_rounds),
+        seed=seed,
+    ).fit(left)
+
+
+def _fewer(calibration: Any, rounds: int) -> Any:
+    """The same calibration with fewer rounds, where it pools rounds."""
+    if is_dataclass(calibration) and any(one.name == "rounds" for one in fields(calibration)):
+        return replace(calibration, rounds=rounds)  # type: ignore[type-var]
+    return calibration
+
+
+def bounds_at(fitted: Fitted, entries: NDArray[np.intp], levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Both ends of the intervals of some missing entries at several levels, (levels, entries)."""
+    assert fitted.calibrated is not None
+    middle = np.asarray(fitted.estimate, np.float64).reshape(-1)[entries]
+    return fitted.calibrated.intervals(entries, middle, fitted.scale.at(entries), list(levels))
