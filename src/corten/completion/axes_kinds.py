@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "move_gap", "standardise"]
+__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "move_gap", "neighbours_alike", "standardise"]
 
 DENSE_LIMIT = 384
 """Up to this length a matrix product along an axis is as fast as a fast transform, and simpler."""
@@ -22,6 +22,34 @@ def axis_kinds(axes: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[str,
     if len(axes) != len(shape):
         raise ValueError(f"{len(axes)} axes were given for {len(shape)} dimensions: give one for each")
     return tuple("unit" if a.kind == "unit" else "periodic" if a.periodic else "ordered" for a in axes)
+
+
+def neighbours_alike(values: np.ndarray, mask: np.ndarray, axis: int, seed: int = 0) -> float:
+    """How alike neighbours along an axis are, against strangers of the same fibre: 1 the same, 0 no more alike.
+
+    One minus the ratio of mean squared differences, of neighbours and of cells two or more apart. An axis without
+    labels whose neighbours are no more alike than strangers is better called a unit axis. nan where too little
+    is observed to tell.
+    """
+    length = mask.shape[axis]
+    x, seen = np.moveaxis(values, axis, 0), np.moveaxis(mask, axis, 0)
+
+    def difference(a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
+        both = seen[a] & seen[b]
+        return float(np.sum((x[a] - x[b])[both].astype(float) ** 2)), int(both.sum())
+
+    steps = np.arange(length)
+    near, pairs = difference(steps[:-1], steps[1:])
+    rng = np.random.default_rng((seed, 0xA11))
+    far, strangers = 0.0, 0
+    for _ in range(5):
+        other = rng.permutation(length)
+        apart = np.abs(other - steps) >= 2
+        total, count = difference(steps[apart], other[apart])
+        far, strangers = far + total, strangers + count
+    if pairs < 20 or strangers < 20 or not far > 0:
+        return float("nan")
+    return 1 - (near / pairs) / (far / strangers)
 
 
 def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
@@ -113,8 +141,8 @@ class Standardised:
 def standardise(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> Standardised:
     """Bring the observed values to mean 0 and spread 1, unit by unit along unit axes.
 
-    The mean and spread of a unit are shrunk towards those of all (as if `prior` typical cells had been
-    seen besides), so that a unit with few observations, or none, falls back to what the others show.
+    The mean and spread of a unit are shrunk towards those of all (as if up to `prior` typical cells had been seen
+    besides), so that a unit with few observations, or none, falls back to what the others show.
     """
     prior = 5.0
     count = float(mask.sum())
@@ -131,10 +159,16 @@ def standardise(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> S
             continue
         rest = tuple(j for j in range(mask.ndim) if j != k)
         seen = mask.sum(axis=rest, keepdims=True)
-        shift = y.sum(axis=rest, keepdims=True) / (seen + prior)
-        y -= shift * mask
-        width = np.sqrt(((y**2).sum(axis=rest, keepdims=True) + prior) / (seen + prior))
-        width = np.maximum(width, 1e-3)
+        own = y.sum(axis=rest, keepdims=True) / np.maximum(seen, 1)
+        y -= own * mask
+        # Spreads are shrunk on the log scale: units may differ by orders of magnitude (pollutants, say).
+        each = (y**2).sum(axis=rest, keepdims=True) / np.maximum(seen - 1, 1)
+        log_spread = 0.5 * np.log(np.maximum(each, 1e-12))
+        usual = float((log_spread * (seen > 1)).sum() / max((seen > 1).sum(), 1))
+        width = np.exp((log_spread * seen + usual * prior) / (seen + prior))
+        between = float((own**2 * (seen > 0)).sum() / max((seen > 0).sum(), 1))
+        shift = own * seen / (seen + np.minimum(width**2 / max(between, 1e-12), prior))
+        y += (own - shift) * mask
         y /= width
         centre = centre + scale * shift
         scale = scale * width

@@ -1,0 +1,253 @@
+"""Completions of fields: their mathematics against dense oracles, and what they must never do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from corten.completion.axes_kinds import along, axis_kinds, basis_of, move_gap, neighbours_alike, standardise
+from corten.completion.covariance import (
+    SHAPES,
+    Covariance,
+    _Likelihood,
+    kernel_spectrum,
+    kernel_table,
+    periodic_table,
+    sample_cells,
+    unit_correlations,
+)
+from corten.completion.em_tucker import EMTuckerCompletion
+from corten.completion.gaussian_process import GaussianProcessCompletion, SpectralPrior
+from corten.completion.protocol import Completion, Prepared
+from corten.completion.smooth import SmoothCompletion
+from corten.completion.stack import StackedCompletion, simplex_weights
+
+
+@dataclass(frozen=True)
+class Axis:
+    name: str
+    length: int
+    kind: str = "ordered"
+    periodic: bool = False
+
+
+def axes_for(shape: tuple[int, ...], units: tuple[int, ...] = (), periodic: tuple[int, ...] = ()) -> tuple[Axis, ...]:
+    return tuple(Axis(f"a{k}", n, "unit" if k in units else "ordered", k in periodic) for k, n in enumerate(shape))
+
+
+def wave(shape: tuple[int, ...]) -> np.ndarray:
+    """A smooth field of any number of modes."""
+    grids = np.meshgrid(*[np.linspace(0, 1, n) for n in shape], indexing="ij")
+    return np.sin(3 * sum((k + 1) * 0.7 * g for k, g in enumerate(grids))) + 2 * grids[0]
+
+
+COMPLETIONS = [SmoothCompletion(), GaussianProcessCompletion(), EMTuckerCompletion(), StackedCompletion()]
+
+
+@pytest.mark.parametrize("kind", ["ordered", "periodic"])
+def test_basis_is_orthonormal_and_long_axes_use_the_same_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).standard_normal((3, 11, 2))
+    dense = basis_of(kind, 1, 11)
+    monkeypatch.setattr("corten.completion.axes_kinds.DENSE_LIMIT", 1)
+    fast = basis_of(kind, 1, 11)
+    assert dense.rows is not None
+    assert fast.rows is None
+    np.testing.assert_allclose(dense.rows @ dense.rows.T, np.eye(11), atol=1e-12)
+    np.testing.assert_allclose(fast.forward(x), dense.forward(x), atol=1e-12)
+    np.testing.assert_allclose(fast.inverse(fast.forward(x)), x, atol=1e-12)
+
+
+@pytest.mark.parametrize("shape", ["matern", "exponential"])
+@pytest.mark.parametrize("length", [0.4, 3.0, 40.0])
+def test_spectrum_is_the_fourier_sum_of_the_kernel(shape: str, length: float) -> None:
+    frequencies = np.linspace(0, np.pi, 9)
+    distance = np.arange(1, int(60 * length) + 60)
+    kernel, _ = kernel_table(shape, length, distance)
+    direct = 1 + 2 * np.cos(np.outer(frequencies, distance)) @ kernel
+    np.testing.assert_allclose(kernel_spectrum(shape, length, frequencies), direct, rtol=1e-6, atol=1e-9)
+
+
+def test_periodic_kernel_is_the_sum_of_its_images() -> None:
+    table, _ = periodic_table("matern", 4.0, 10)
+    images = np.abs(np.arange(10)[:, None] + 10 * np.arange(-40, 41))
+    np.testing.assert_allclose(table, kernel_table("matern", 4.0, images)[0].sum(axis=1), rtol=1e-9)
+
+
+@pytest.mark.parametrize("kernel", list(SHAPES))
+def test_likelihood_gradient(kernel: str) -> None:
+    rng = np.random.default_rng(1)
+    shape, kinds = (9, 8, 4), ("ordered", "periodic", "unit")
+    mask = rng.random(shape) < 0.7
+    y = np.where(mask, rng.standard_normal(shape), 0)
+    cells = sample_cells(mask, kinds, 60, rng)
+    assert mask[tuple(cells.T)].all()
+    units = unit_correlations(y, mask, kinds)
+    f = _Likelihood(cells, y[tuple(cells.T)], SHAPES[kernel], kinds, units, shape)
+    theta, centre, width = f.start()
+    theta = theta + 0.3 * rng.standard_normal(theta.shape)
+    _, gradient = f(theta, centre, width)
+    for k in range(len(theta)):
+        step = np.zeros_like(theta)
+        step[k] = 1e-5
+        slope = (f(theta + step, centre, width)[0] - f(theta - step, centre, width)[0]) / 2e-5
+        assert slope == pytest.approx(gradient[k], rel=1e-4, abs=1e-4)
+
+
+def test_process_is_the_conditional_mean_of_its_prior() -> None:
+    rng = np.random.default_rng(2)
+    shape, kinds = (6, 5, 3), ("ordered", "periodic", "unit")
+    mask = rng.random(shape) < 0.6
+    y = np.where(mask, rng.standard_normal(shape), 0.0)
+    lengths = np.array([[3.0, 4.0, np.nan], [1.0, 1.5, np.nan]])
+    own = np.array([[np.nan, np.nan, 0.2], [np.nan, np.nan, 0.5]])
+    covariance = Covariance(SHAPES["matern"], np.array([0.8, 0.3]), lengths, own, 0.05)
+    prior = SpectralPrior.of(covariance, kinds, shape, unit_correlations(y, mask, kinds))
+    cells = np.eye(mask.size, dtype=np.float32).reshape(mask.size, *shape)
+    dense = np.stack([prior.inverse(prior.spectrum * prior.forward(cell)).ravel() for cell in cells]).astype(float)
+    np.testing.assert_allclose(dense, dense.T, atol=1e-5)
+    o = mask.ravel()
+    gain = np.linalg.solve(dense[np.ix_(o, o)] + 0.05 * np.eye(o.sum()), y.ravel()[o])
+    mean = prior.condition(y.astype(np.float32), mask, np.zeros(shape, np.float32), 200)
+    np.testing.assert_allclose(mean.ravel(), dense[:, o] @ gain, atol=2e-3)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS, ids=lambda c: type(c).__name__)
+def test_reads_only_entries_under_the_mask_and_changes_nothing(completion: Completion) -> None:
+    x = wave((9, 8, 5))
+    mask = np.random.default_rng(3).random(x.shape) < 0.6
+    one, other = np.where(mask, x, np.nan), np.where(mask, x, 1e9)
+    kept = one.copy()
+    answers = [completion.prepare(v, mask, axes_for(x.shape), 0).fill(v, mask).estimate for v in (one, other)]
+    np.testing.assert_array_equal(answers[0], answers[1])
+    np.testing.assert_array_equal(one, kept)
+    assert np.abs(answers[0] - x)[~mask].mean() < 0.25 * np.abs(x - x[mask].mean())[~mask].mean()
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS, ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize(
+    ("shape", "units", "periodic"),
+    [
+        ((9, 7), (), ()),
+        ((6, 5), (0, 1), ()),
+        ((5, 1, 4), (), (0,)),
+        ((4, 3, 4, 3), (3,), ()),
+        ((3, 2, 3, 2, 3), (0, 1), (4,)),
+    ],
+)
+def test_any_number_of_modes_units_and_empty_fibres(
+    completion: Completion, shape: tuple[int, ...], units: tuple[int, ...], periodic: tuple[int, ...]
+) -> None:
+    x = wave(shape)
+    mask = np.random.default_rng(4).random(shape) < 0.6
+    mask[0] = False
+    mask.ravel()[-1] = True
+    prepared = completion.prepare(x, mask, axes_for(shape, units, periodic), 0)
+    assert isinstance(prepared, Prepared)
+    filled = prepared.fill(x, mask).estimate
+    low, high = x[mask].min(), x[mask].max()
+    assert filled.shape == shape
+    assert np.isfinite(filled).all()
+    assert filled.min() >= low - (high - low)
+    assert filled.max() <= high + (high - low)
+
+
+@pytest.mark.parametrize("completion", COMPLETIONS, ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_constant_data_stay_constant(completion: Completion, count: int) -> None:
+    x = np.full((6, 5), 7.25)
+    mask = np.zeros(x.size, bool)
+    mask[np.random.default_rng(5).choice(x.size, count, replace=False)] = True
+    mask = mask.reshape(x.shape)
+    filled = completion.prepare(x, mask, axes_for(x.shape), 0).fill(x, mask).estimate
+    np.testing.assert_allclose(filled, 7.25, rtol=1e-6)
+
+
+def test_pyramid_rolls_with_a_periodic_axis_and_permutes_with_units() -> None:
+    rng = np.random.default_rng(6)
+    x, mask = rng.standard_normal((5, 12)), rng.random((5, 12)) < 0.5
+    axes = axes_for(x.shape, units=(0,), periodic=(1,))
+    order = rng.permutation(5)
+
+    def fill(values: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        return SmoothCompletion().prepare(values, kept, axes, 0).fill(values, kept).estimate
+
+    np.testing.assert_allclose(fill(np.roll(x, 4, 1), np.roll(mask, 4, 1)), np.roll(fill(x, mask), 4, 1), atol=1e-4)
+    np.testing.assert_allclose(fill(x[order], mask[order]), fill(x, mask)[order], atol=1e-4)
+
+
+def test_standardise_undoes_itself_and_shrinks_unseen_units() -> None:
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((4, 50)) * np.array([[1], [100], [1], [1]]) + np.array([[0], [500], [3], [0]])
+    mask = rng.random(x.shape) < 0.8
+    mask[3] = False
+    data = standardise(x, mask, ("unit", "ordered"))
+    np.testing.assert_allclose(data.undo(data.values)[mask], x[mask])
+    spreads = [float(data.values[k][mask[k]].std()) for k in range(3)]
+    assert max(spreads) < 4 * min(spreads)
+    assert np.isfinite(data.scale).all()
+
+
+def test_low_rank_is_found_by_em() -> None:
+    rng = np.random.default_rng(8)
+    x = np.einsum("ia,ja,ka->ijk", *[rng.standard_normal((14, 3)) for _ in range(3)])
+    mask = rng.random(x.shape) < 0.7
+    axes = axes_for(x.shape, units=(0, 1, 2))
+    prepared = EMTuckerCompletion(iterations=40).prepare(x, mask, axes, 0)
+    assert np.abs(prepared.fill(x, mask).estimate - x)[~mask].mean() < 0.1 * np.abs(x).mean()
+
+
+def test_simplex_weights_minimise_the_squared_error() -> None:
+    rng = np.random.default_rng(9)
+    members = rng.standard_normal((400, 3))
+    truth = members @ np.array([0.2, 0.8, 0.0]) + 0.1 * rng.standard_normal(400)
+    weights = simplex_weights(members, truth)
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1)
+    tried = rng.dirichlet(np.ones(3), 4000)
+    best = min(float(np.sum((members @ w - truth) ** 2)) for w in tried)
+    assert np.sum((members @ weights - truth) ** 2) <= 1.01 * best
+    np.testing.assert_allclose(simplex_weights(members[:, ::-1], truth)[::-1], weights, atol=1e-6)
+    np.testing.assert_allclose(simplex_weights(members[:, [0, 0]], truth), [0.5, 0.5], atol=1e-6)
+
+
+def test_stack_follows_the_member_that_is_right() -> None:
+    x = wave((10, 9, 4))
+    mask = np.random.default_rng(10).random(x.shape) < 0.7
+    prepared = StackedCompletion({"pyramid": SmoothCompletion(), "low rank": EMTuckerCompletion()}).prepare(
+        x, mask, axes_for(x.shape), 0
+    )
+    fill = prepared.fill(x, mask)
+    np.testing.assert_allclose(prepared.mix(fill.members), fill.estimate)
+    hidden = {name: member[~mask] for name, member in fill.members.items()}
+    learned = prepared.combine({**hidden, "low rank": x[~mask]}, x[~mask])
+    assert learned.weights["low rank"] > 0.9
+    assert "hidden entries" in learned.choices[0].because
+
+
+def test_unordered_axes_are_recognised() -> None:
+    x = wave((30, 20))
+    mask = np.random.default_rng(11).random(x.shape) < 0.7
+    assert neighbours_alike(x, mask, 1) > 0.5
+    shuffled = x[:, np.random.default_rng(12).permutation(20)]
+    assert neighbours_alike(shuffled, mask, 1) < 0.25
+    assert np.isnan(neighbours_alike(x[:3, :2], mask[:3, :2], 0))
+
+
+def test_gaps_keep_their_size_when_moved() -> None:
+    rng = np.random.default_rng(13)
+    gap = np.zeros((6, 8, 4), bool)
+    gap[1:3, 2:6, 0] = True
+    moved = move_gap(gap, ("ordered", "periodic", "unit"), rng)
+    assert moved.sum() == gap.sum()
+    assert sorted(moved.sum(axis=(0, 1))) == sorted(gap.sum(axis=(0, 1)))
+
+
+def test_axes_must_match_the_array() -> None:
+    assert axis_kinds((), (3, 4)) == ("ordered", "ordered")
+    with pytest.raises(ValueError, match="2 axes were given for 3 dimensions"):
+        axis_kinds(axes_for((3, 4)), (3, 4, 5))
+    with pytest.raises(ValueError, match="kernel is 'rbf'"):
+        GaussianProcessCompletion(kernel="rbf")
+    np.testing.assert_array_equal(along(np.eye(3)[:2], np.arange(12).reshape(2, 3, 2), 1).shape, (2, 2, 2))

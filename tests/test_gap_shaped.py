@@ -1,0 +1,132 @@
+"""Rounds: what they hide, that they repeat by seed, and that the choice between them follows the gaps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from corten.calibration.auto import choose_calibration, share_deeper
+from corten.calibration.gap_shaped import GapShaped
+from corten.calibration.random_split import RandomSplit
+from corten.calibration.rounds import Calibration, Round
+from corten.observed import ObservedTensor
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def patchy(shape: tuple[int, ...] = (24, 30, 12), seed: int = 0) -> np.ndarray:
+    """A mask with a few wide gaps."""
+    rng = np.random.default_rng(seed)
+    mask = np.ones(shape, bool)
+    for _ in range(6):
+        corner = [rng.integers(0, n - n // 3) for n in shape]
+        mask[tuple(slice(c, c + n // 3) for c, n in zip(corner, shape))] = False
+    return mask
+
+
+def tensor(mask: np.ndarray, where: np.ndarray | None = None, **labels: object) -> ObservedTensor:
+    x = np.random.default_rng(1).standard_normal(mask.shape)
+    return ObservedTensor.of(np.where(mask, x, np.nan), where, **labels)
+
+
+def test_a_round_refuses_to_contradict_itself() -> None:
+    mask = np.ones((2, 2), bool)
+    with pytest.raises(ValueError, match="both train and be hidden"):
+        Round(mask, mask)
+    with pytest.raises(ValueError, match="shapes must agree"):
+        Round(mask, mask[:1])
+
+
+def test_random_split_is_a_thinning_of_the_observed() -> None:
+    mask = np.random.default_rng(0).random((60, 50)) < 0.6
+    plan = RandomSplit(0.7).plan(tensor(mask), seed=0)
+    one = plan.rounds[0]
+    assert not plan.refit
+    assert one.train_share == 0.7
+    np.testing.assert_array_equal(one.train | one.hidden, mask)
+    # Five standard deviations of a binomial share; a split that shared the user's stream of draws would give 1.
+    assert abs(one.train.sum() / mask.sum() - 0.7) < 5 * np.sqrt(0.21 / mask.sum())
+    again = RandomSplit(0.7).plan(tensor(mask), seed=0).rounds[0]
+    np.testing.assert_array_equal(one.train, again.train)
+    assert (RandomSplit(0.7).plan(tensor(mask), seed=1).rounds[0].train != one.train).any()
+    with pytest.raises(ValueError, match="train_share is 1"):
+        RandomSplit(1.0)
+
+
+def test_pseudo_gaps_hide_observed_entries_under_copies_of_the_gap() -> None:
+    mask = patchy()
+    domain = np.ones(mask.shape, bool)
+    domain[:4] = False
+    observed = tensor(mask & domain, domain)
+    plan = GapShaped(rounds=5).plan(observed, seed=3)
+    assert plan.refit
+    assert isinstance(GapShaped(), Calibration)
+    assert len(plan.rounds) == 5
+    least = 0.1 * min(observed.n_missing, observed.n_observed)
+    for one in plan.rounds:
+        np.testing.assert_array_equal(one.train | one.hidden, observed.mask)
+        assert one.train_share is None
+        assert one.hidden.sum() >= least
+        assert not one.hidden[:4].any()
+    again = GapShaped(rounds=5).plan(observed, seed=3)
+    assert all((a.hidden == b.hidden).all() for a, b in zip(plan.rounds, again.rounds))
+    assert any((a.hidden != b.hidden).any() for a, b in zip(plan.rounds, plan.rounds[1:]))
+
+
+def test_units_are_permuted_whole() -> None:
+    mask = np.ones((7, 20), bool)
+    mask[2] = False
+    observed = tensor(mask, axis_kinds={0: "unit"})
+    for one in GapShaped(rounds=6).plan(observed, seed=0).rounds:
+        assert one.hidden.sum() == 20
+        assert one.hidden.all(axis=1).sum() == 1
+
+
+def test_given_shapes_are_hidden_under() -> None:
+    mask = patchy()
+    shape = np.random.default_rng(5).random(mask.shape) < 0.5
+    plan = GapShaped(rounds=2).plan(tensor(mask), seed=0, masks=[shape])
+    np.testing.assert_array_equal(plan.rounds[0].hidden, mask & ~shape)
+    assert "1 of them drawn from a model" in plan.choices[0].because
+
+
+@pytest.mark.parametrize("missing", [1, 11])
+def test_tiny_tensors_have_rounds(missing: int) -> None:
+    mask = np.ones(12, bool)
+    mask[:missing] = False
+    observed = tensor(mask.reshape(3, 4))
+    if observed.n_observed < 2:
+        with pytest.raises(ValueError, match="at least two"):
+            GapShaped(rounds=3).plan(observed, seed=0)
+        return
+    for one in GapShaped(rounds=3).plan(observed, seed=0).rounds:
+        assert one.train.any()
+        assert one.hidden.any()
+
+
+def test_the_choice_follows_the_depth_of_the_gaps() -> None:
+    rng = np.random.default_rng(0)
+    for share in (0.2, 0.6, 0.95):
+        calibration, choice = choose_calibration(tensor(rng.random((20, 20, 20)) < share), seed=0)
+        assert isinstance(calibration, RandomSplit), choice
+    calibration, choice = choose_calibration(tensor(patchy()), seed=0)
+    assert isinstance(calibration, GapShaped), choice
+    assert "lie further" in choice.because
+    days = np.broadcast_to((rng.random((15, 20, 1)) < 0.7), (15, 20, 24))
+    calibration, _ = choose_calibration(tensor(days, axis_kinds={0: "unit"}), seed=0)
+    assert isinstance(calibration, GapShaped)
+    assert share_deeper(tensor(rng.random((9, 8)) < 0.5, axis_kinds={0: "unit", 1: "unit"}), RandomSplit(), 0) == {}
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="shared data are not here")
+@pytest.mark.parametrize(("name", "key", "expected"), [
+    ("ising_40", "mask", RandomSplit),
+    ("tec_namerica_20190425-26", "mask", GapShaped),
+    ("ndvi_modis_gapfill", "mask20", GapShaped),
+])  # fmt: skip
+def test_the_choice_on_real_masks(name: str, key: str, expected: type) -> None:
+    mask = np.load(DATA / f"{name}.npz")[key].astype(bool)
+    calibration, choice = choose_calibration(tensor(mask), seed=0)
+    assert isinstance(calibration, expected), choice

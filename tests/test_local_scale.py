@@ -1,0 +1,138 @@
+"""The learned scale and the weights by depth: against brute force, and by what they are for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from corten.conformal.depth import depth, depth_log_weights, distance_along, steps_of_change
+from corten.conformal.local_scale import CellFeatures, LearnedScale, block_folds
+
+
+@dataclass(frozen=True)
+class Axis:
+    name: str
+    length: int
+    kind: str = "ordered"
+    periodic: bool = False
+
+
+def axes_for(shape: tuple[int, ...], units: tuple[int, ...] = (), periodic: tuple[int, ...] = ()) -> tuple[Axis, ...]:
+    return tuple(Axis(f"a{k}", n, "unit" if k in units else "ordered", k in periodic) for k, n in enumerate(shape))
+
+
+def test_depth_is_the_distance_to_the_nearest_training_cell_of_the_same_unit() -> None:
+    rng = np.random.default_rng(0)
+    shape, step = (6, 3, 7), np.array([0.5, np.nan, 2.0])
+    train = rng.random(shape) < 0.15
+    train[:, 1] = False
+    answer = depth(train, axes_for(shape, units=(1,), periodic=(2,)), step)
+    for cell in np.ndindex(shape):
+        same = [c for c in np.argwhere(train) if c[1] == cell[1]]
+        if not same:
+            assert answer[cell] == pytest.approx(np.hypot(0.5 * 6, 2.0 * 7))
+            continue
+        around = [min(abs(c[2] - cell[2]), 7 - abs(c[2] - cell[2])) for c in same]
+        nearest = min(np.hypot(0.5 * (c[0] - cell[0]), 2.0 * a) for c, a in zip(same, around))
+        assert answer[cell] == pytest.approx(nearest, rel=1e-5)
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_distance_along_a_fibre(periodic: bool) -> None:
+    train = np.random.default_rng(1).random((5, 9)) < 0.2
+    train[0] = False
+    answer = distance_along(train, 1, periodic)
+    for row, cells in enumerate(train):
+        for column in range(9):
+            apart = np.abs(np.flatnonzero(cells) - column)
+            apart = np.minimum(apart, 9 - apart) if periodic else apart
+            assert answer[row, column] == min([*apart, 9])
+
+
+def test_weights_turn_hidden_depths_into_missing_ones() -> None:
+    rng = np.random.default_rng(2)
+    hidden, missing = rng.exponential(1.0, 20_000), rng.exponential(2.0, 20_000)
+    at_hidden, _ = depth_log_weights(hidden, missing)
+    weighted = np.average(hidden, weights=np.exp(at_hidden))
+    assert abs(weighted - 2.0) < 0.25 < abs(hidden.mean() - 2.0)
+    same, _ = depth_log_weights(np.zeros(5), np.zeros(3))
+    np.testing.assert_allclose(same, 0)
+    assert np.abs(depth_log_weights(np.zeros(5), np.ones(3))[1]).max() <= np.log(20) + 1e-12
+
+
+def test_change_per_step_tells_axes_apart() -> None:
+    x = np.add.outer(np.linspace(0, 10, 30), np.linspace(0, 1, 40))
+    change = steps_of_change(x, np.ones(x.shape, bool), axes_for(x.shape))
+    assert change[0] > 5 * change[1]
+    assert np.isfinite(steps_of_change(np.ones((3, 4)), np.ones((3, 4), bool), axes_for((3, 4)))).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "units", "periodic"),
+    [((9, 7), (), ()), ((6, 5), (0, 1), ()), ((5, 1, 4), (), (0,)), ((4, 3, 4, 3, 2), (3,), (0,))],
+)
+def test_features_are_finite_for_any_tensor(
+    shape: tuple[int, ...], units: tuple[int, ...], periodic: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(shape)
+    train = rng.random(shape) < 0.5
+    train[0] = False
+    describe = CellFeatures.of(np.where(train, x, np.nan), train, axes_for(shape, units, periodic))
+    missing = np.flatnonzero(~train)
+    members = {"a": x, "b": x + 1}
+    features = describe.at(missing, np.where(train, x, np.nan), train, x, members)
+    assert features.shape[0] == missing.size
+    assert np.isfinite(features).all()
+    elsewhere = describe.at(missing, np.where(train, x, 1e9), train, x, members)
+    np.testing.assert_array_equal(features, elsewhere)
+
+
+def simulated(n: int = 4000) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Errors whose spread depends on two of four features, in a 40 x 40 x 20 tensor."""
+    rng = np.random.default_rng(4)
+    features = rng.standard_normal((n, 4))
+    spread = np.exp(0.8 * features[:, 0] + 0.5 * (features[:, 1] > 0.5))
+    return features, spread, spread * rng.standard_normal(n), rng.integers(32_000, size=n)
+
+
+def test_scale_is_learned_and_equalises_coverage() -> None:
+    features, spread, residuals, entries = simulated()
+    scale = LearnedScale.fit(features, residuals, entries, (40, 40, 20), seed=0)
+    assert np.corrcoef(np.log(scale.hidden), np.log(spread))[0, 1] > 0.95
+    assert np.corrcoef(np.log(scale.predict(features)), np.log(spread))[0, 1] > 0.95
+    wild = spread > np.quantile(spread, 0.9)
+    plain = np.abs(residuals) <= np.quantile(np.abs(residuals), 0.9)
+    score = np.abs(residuals) / scale.hidden
+    scaled = score <= np.quantile(score, 0.9)
+    assert plain[wild].mean() < 0.7
+    # 400 cells: four standard deviations of a share of 0.9.
+    assert abs(scaled[wild].mean() - 0.9) < 4 * np.sqrt(0.09 / wild.sum())
+
+
+def test_scale_repeats_by_seed_and_never_sees_its_own_block() -> None:
+    features, _, residuals, entries = simulated(1000)
+    first = LearnedScale.fit(features, residuals, entries, (40, 40, 20), seed=1)
+    again = LearnedScale.fit(features, residuals, entries, (40, 40, 20), seed=1)
+    np.testing.assert_array_equal(first.hidden, again.hidden)
+    fold = block_folds(entries, (40, 40, 20), seed=1)
+    changed = residuals.copy()
+    changed[fold == 0] *= 50
+    # Only the unit of size, the median, may carry news from a fold to itself.
+    other = LearnedScale.fit(features, changed, entries, (40, 40, 20), seed=1)
+    ratio = other.hidden[fold == 0] / first.hidden[fold == 0]
+    assert ratio.std() / ratio.mean() < 0.2
+    assert ratio.mean() < 2
+    same_cell = block_folds(np.array([5, 5, 6, 31_999]), (40, 40, 20), seed=1)
+    assert same_cell[0] == same_cell[1] == same_cell[2]
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_few_or_perfect_residuals_give_a_usable_scale(count: int) -> None:
+    features = np.random.default_rng(5).standard_normal((count, 3))
+    for residuals in (np.zeros(count), np.ones(count)):
+        scale = LearnedScale.fit(features, residuals, np.arange(count), (5, 8), seed=0)
+        assert (scale.hidden > 0).all()
+        assert np.isfinite(scale.predict(features)).all()
