@@ -16,13 +16,13 @@ from corten.completion.covariance import (
     kernel_table,
     periodic_table,
     sample_cells,
-    unit_correlations,
 )
 from corten.completion.em_tucker import EMTuckerCompletion
 from corten.completion.gaussian_process import GaussianProcessCompletion, SpectralPrior
 from corten.completion.protocol import Completion, Prepared
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import StackedCompletion, simplex_weights
+from corten.completion.units import UnitCorrelation, unit_correlations
 
 
 @dataclass(frozen=True)
@@ -251,3 +251,19 @@ def test_axes_must_match_the_array() -> None:
     with pytest.raises(ValueError, match="kernel is 'rbf'"):
         GaussianProcessCompletion(kernel="rbf")
     np.testing.assert_array_equal(along(np.eye(3)[:2], np.arange(12).reshape(2, 3, 2), 1).shape, (2, 2, 2))
+
+
+def test_very_many_units_share_one_correlation(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(14)
+    x = rng.standard_normal(60) + rng.standard_normal((30, 60))
+    mask = rng.random(x.shape) < 0.8
+    y = standardise(x, mask, ("ordered", "ordered")).values
+    monkeypatch.setattr("corten.completion.units.MANY", 20)
+    one = unit_correlations(y, mask, ("unit", "ordered"))[0]
+    assert one.matrix is None
+    assert one.common == pytest.approx(0.5, abs=0.15)
+    basis, eigenvalues = one.spectrum(0, np.float64)
+    dense = basis.inverse(eigenvalues[:, None] * basis.forward(np.eye(30)))
+    every = np.arange(30)
+    np.testing.assert_allclose(dense, one.between(every[:, None], every[None, :]), atol=1e-9)
+    assert UnitCorrelation(2, np.eye(2)).between(np.array([0]), np.array([1])) == 0

@@ -16,7 +16,9 @@ import scipy.linalg
 import scipy.optimize
 from numba import njit
 
-__all__ = ["Covariance", "fit_covariance", "sample_cells", "unit_correlations"]
+from corten.completion.units import UnitCorrelation
+
+__all__ = ["Covariance", "fit_covariance", "sample_cells"]
 
 NOISE_FLOOR = 2e-3
 SHAPES = {"matern": ("matern", "exponential"), "exponential": ("exponential", "exponential")}
@@ -76,31 +78,6 @@ def periodic_table(shape: str, length: float, period: int) -> tuple[np.ndarray, 
     )
     table = np.maximum(table, 1e-12)
     return table, (above - below) / (2 * nudge * table)
-
-
-def unit_correlation(values: np.ndarray, mask: np.ndarray, axis: int, shrink: float = 0.05) -> np.ndarray:
-    """Correlation between units over the cells that both observed, shrunk so that few pairs say little.
-
-    `values` are standardised and zero where not observed.
-    """
-    y = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
-    m = np.moveaxis(mask, axis, 0).reshape(values.shape[axis], -1).astype(y.dtype)
-    pairs = m @ m.T
-    both = (y**2) @ m.T
-    cross = (y @ y.T) / np.sqrt(np.maximum(both * both.T, 1e-12))
-    cross *= (1 - shrink) * pairs / (pairs + 5.0)
-    np.fill_diagonal(cross, 1.0)
-    eigenvalues, vectors = np.linalg.eigh((cross + cross.T) / 2)
-    fixed = (vectors * np.maximum(eigenvalues, 0.01)) @ vectors.T
-    d = np.sqrt(np.diag(fixed))
-    return fixed / np.outer(d, d)
-
-
-def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> dict[int, np.ndarray]:
-    """The correlation between units along every unit axis."""
-    return {
-        k: unit_correlation(values, mask, k) for k, kind in enumerate(kinds) if kind == "unit" and mask.shape[k] > 1
-    }
 
 
 def sample_cells(mask: np.ndarray, kinds: Sequence[str], size: int, rng: np.random.Generator) -> np.ndarray:
@@ -168,7 +145,7 @@ class _Likelihood:
         values: np.ndarray,
         shapes: tuple[str, ...],
         kinds: Sequence[str],
-        correlations: dict[int, np.ndarray],
+        correlations: dict[int, UnitCorrelation],
         lengths: tuple[int, ...],
     ) -> None:
         self.y, self.shapes, self.kinds = values, shapes, kinds
@@ -183,7 +160,7 @@ class _Likelihood:
                 flat = a * lengths[k] + b
                 used, inverse = np.unique(flat, return_inverse=True)
                 self.index[..., position] = inverse.reshape(n, n)
-                self.entries.append(correlations[k].ravel()[used])
+                self.entries.append(correlations[k].between(used // lengths[k], used % lengths[k]))
             else:
                 distance = np.abs(a - b)
                 if kinds[k] == "periodic":
@@ -279,7 +256,7 @@ def fit_covariance(
     values: np.ndarray,
     mask: np.ndarray,
     kinds: Sequence[str],
-    correlations: dict[int, np.ndarray],
+    correlations: dict[int, UnitCorrelation],
     kernel: str,
     seed: int,
     cells: int = 1500,

@@ -18,9 +18,10 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.completion.axes_kinds import Basis, axis_kinds, basis_of, standardise
-from corten.completion.covariance import Covariance, fit_covariance, unit_correlations
+from corten.completion.covariance import Covariance, fit_covariance
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
+from corten.completion.units import UnitCorrelation, unit_correlations
 
 __all__ = ["GaussianProcessCompletion", "PreparedProcess"]
 
@@ -38,7 +39,7 @@ class SpectralPrior:
         covariance: Covariance,
         kinds: Sequence[str],
         shape: tuple[int, ...],
-        correlations: dict[int, np.ndarray],
+        correlations: dict[int, UnitCorrelation],
     ) -> SpectralPrior:
         """The prior of a fitted covariance on a grid; units use the eigenvectors of their correlation."""
         bases: list[Basis] = []
@@ -47,9 +48,8 @@ class SpectralPrior:
             if n == 1:
                 continue
             if kind == "unit":
-                eigenvalues, vectors = np.linalg.eigh(correlations[k])
-                basis = basis_of(kind, k, n, np.float32, vectors)
-                rows = [(1 - own) * np.maximum(eigenvalues, 0) + own for own in covariance.own[:, k]]
+                basis, eigenvalues = correlations[k].spectrum(k, np.float32)
+                rows = [(1 - own) * eigenvalues + own for own in covariance.own[:, k]]
             else:
                 basis = basis_of(kind, k, n, np.float32)
                 rows = [covariance.axis_spectrum(c, k, basis.frequencies) for c in range(len(parts))]

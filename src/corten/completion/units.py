@@ -1,0 +1,73 @@
+"""Correlation between units (stations, years): what one of them says about another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from corten.completion.axes_kinds import Basis, basis_of
+
+__all__ = ["UnitCorrelation", "unit_correlations"]
+
+MANY = 1000
+SHRINK = 0.05
+
+
+@dataclass(frozen=True)
+class UnitCorrelation:
+    """Correlation along one unit axis: a full matrix or, among very many units, one number for every pair."""
+
+    length: int
+    matrix: np.ndarray | None
+    common: float = 0.0
+
+    def between(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Correlation of pairs of units."""
+        if self.matrix is not None:
+            return self.matrix[first, second]
+        return np.where(first == second, 1.0, self.common)
+
+    def spectrum(self, axis: int, dtype: Any) -> tuple[Basis, np.ndarray]:
+        """A basis in which the correlation is diagonal, and its eigenvalues there."""
+        if self.matrix is not None:
+            eigenvalues, vectors = np.linalg.eigh(self.matrix)
+            return basis_of("unit", axis, self.length, dtype, vectors), np.maximum(eigenvalues, 0)
+        # Equal correlation: the constant vector, which opens the cosine basis, and everything across it.
+        eigenvalues = np.full(self.length, 1 - self.common)
+        eigenvalues[0] = 1 + (self.length - 1) * self.common
+        return basis_of("ordered", axis, self.length, dtype), eigenvalues
+
+
+def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> dict[int, UnitCorrelation]:
+    """The correlation along every unit axis; `values` are standardised and zero where not observed."""
+    found = {}
+    for k, kind in enumerate(kinds):
+        length = mask.shape[k]
+        if kind != "unit" or length == 1:
+            continue
+        some = np.linspace(0, length - 1, min(length, MANY)).astype(np.intp)
+        matrix = _correlation(np.take(values, some, axis=k), np.take(mask, some, axis=k), k)
+        if length <= MANY:
+            found[k] = UnitCorrelation(length, matrix)
+        else:
+            common = (matrix.sum() - len(some)) / (len(some) * (len(some) - 1))
+            found[k] = UnitCorrelation(length, None, float(np.clip(common, 0.0, 0.99)))
+    return found
+
+
+def _correlation(values: np.ndarray, mask: np.ndarray, axis: int) -> np.ndarray:
+    """Correlation over the cells that both of two units observed, shrunk so that few pairs say little."""
+    y = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    m = np.moveaxis(mask, axis, 0).reshape(values.shape[axis], -1).astype(y.dtype)
+    pairs = m @ m.T
+    both = (y**2) @ m.T
+    cross = (y @ y.T) / np.sqrt(np.maximum(both * both.T, 1e-12))
+    cross *= (1 - SHRINK) * pairs / (pairs + 5.0)
+    np.fill_diagonal(cross, 1.0)
+    eigenvalues, vectors = np.linalg.eigh((cross + cross.T) / 2)
+    fixed = (vectors * np.maximum(eigenvalues, 0.01)) @ vectors.T
+    d = np.sqrt(np.diag(fixed))
+    return fixed / np.outer(d, d)
