@@ -10,7 +10,7 @@ import numpy as np
 
 from corten.report import evidence
 from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
-from corten.report.planes import default_index, labels, numbers, planes, title
+from corten.report.planes import default_cell, labels, numbers, planes, title
 from corten.result import FLAG_MEANINGS
 from corten.summary import NOTHING, Summary
 
@@ -22,7 +22,8 @@ __all__ = ["MOST_CELLS", "page_content"]
 MOST_CELLS = 1_250_000
 """Cells a page carries; eight bytes each, in base64, stay under 15 MB even where nothing compresses."""
 RARE = 0.01  # a share of infinite intervals that needs no advice
-MAPS = {"value": "viridis", "width": "magma_r", "chance": "cividis"}
+MAPS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividis", 1.0)}
+"""Colour maps that the colour-blind read too, and how much of each is used: the end of magma is black."""
 
 
 def page_content(result: Intervals, audit: Any = None, most_cells: int = MOST_CELLS) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def page_content(result: Intervals, audit: Any = None, most_cells: int = MOST_CE
         "notices": _notices(summary, curve, checked),
         "footnote": summary.footnote,
         "tensor": _tensor(result, most_cells),
-        "maps": {use: _colours(name) for use, name in MAPS.items()},
+        "maps": {use: _colours(*pick) for use, pick in MAPS.items()},
         "evidence": {
             "audit": checked,
             "propensity": evidence.widths_by_propensity(result),
@@ -70,7 +71,7 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
     cards = [
         {
             "value": f"{summary.missing / total:.1%}",
-            "label": "was missing and is filled",
+            "label": "missing, now filled",
             "note": f"{summary.missing:,} of {total:,} entries",
         },
         {
@@ -84,7 +85,7 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
         cards.append({"value": width, "label": "median width", "note": "of the finite intervals, upper − lower"})
         cards.append(
             {
-                "value": f"{summary.finite_share:.1%}",
+                "value": _percent(summary.finite_share),
                 "label": "have a finite interval",
                 "note": f"{summary.infinite:,} are infinite: too little is known there",
             }
@@ -103,28 +104,32 @@ def _notices(summary: Summary, curve: list[dict[str, Any]], checked: list[dict[s
     if summary.missing and summary.finite_share < 1.0 - RARE:
         bearable = [row["coverage"] for row in curve if row["infinite_share"] <= RARE]
         advice = (
-            f" At coverage {max(bearable):.3g} or less nearly all are finite: `result.at({max(bearable):.3g})` costs no new fit."
+            f" At coverage {max(bearable):.3g} or less nearly all are finite; "
+            f"result.at({max(bearable):.3g}) needs no new fit."
             if bearable
-            else " No lower coverage cures it: the gaps look too unlike what was observed."
+            else f" Even at coverage {curve[0]['coverage']:.3g} it is {curve[0]['infinite_share']:.0%}: "
+            "the gaps look too unlike what was observed."
         )
         notices.append(
             {
                 "kind": "warn",
-                "text": f"{1 - summary.finite_share:.1%} of the filled entries have an infinite interval: the data cannot "
-                f"bear coverage {summary.coverage:.4g} there. Use their estimate with care.{advice}",
+                "text": f"{1 - summary.finite_share:.1%} of the filled entries have an infinite interval: "
+                f"the data cannot bear coverage {summary.coverage:.4g} there. Use their estimate with care.{advice}",
             }
         )
     if checked:
         notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage))))
     elif summary.missing:
         notices.append(
-            {"kind": "info", "text": "No audit was run: the coverage below is what was asked for, not what was checked."}
+            {"kind": "info", "text": "No audit was run: the coverage named here was asked for, not checked."}
         )
     return notices
 
 
 def _verdict(row: dict[str, Any]) -> dict[str, str]:
-    found = f"The audit hid observed entries again: {row['coverage']:.1%} of them lay in their {row['level']:.4g} interval"
+    found = (
+        f"The audit hid observed entries again: {row['coverage']:.1%} of them lay in their {row['level']:.4g} interval"
+    )
     found += f" (standard error {row['standard_error']:.1%})"
     short = row["level"] - row["coverage"]
     if short > max(2 * row["standard_error"], 0.005):
@@ -146,7 +151,7 @@ def _tensor(result: Intervals, most_cells: int) -> dict[str, Any]:
     outside = flag == FLAG_MEANINGS.index("outside_the_domain")
     below[outside], above[outside] = 0.0, 0.0
     chance = result.source.propensity_array()
-    start = [default_index(observed, k) // step for k, step in enumerate(steps)]
+    start = [place // step for place, step in zip(default_cell(result), steps)]
     axes = []
     for axis, step in zip(observed.axes, steps):
         places = numbers(axis)
@@ -163,7 +168,9 @@ def _tensor(result: Intervals, most_cells: int) -> dict[str, Any]:
     for plane in planes(observed.axes):
         stretch = steps[plane.rows] / steps[plane.columns]
         aspect = None if plane.aspect is None else plane.aspect * stretch
-        pictures.append({"rows": plane.rows, "columns": plane.columns, "aspect": aspect, "up": plane.up, "right": plane.right})
+        pictures.append(
+            {"rows": plane.rows, "columns": plane.columns, "aspect": aspect, "up": plane.up, "right": plane.right}
+        )
     same = np.array_equal(np.isinf(below), np.isinf(above)) and np.allclose(below, above, rtol=1e-5, atol=0.0)
     return {
         "shape": flag.shape,
@@ -198,6 +205,13 @@ def _width_range(result: Intervals) -> list[float]:
     return [0.0, high if high > 0 else 1.0]
 
 
+def _percent(share: float) -> str:
+    """A share that says 100 % only when it is."""
+    if share in (0.0, 1.0):
+        return f"{share:.0%}"
+    return f"{share:.1%}" if 0.0005 <= share < 0.9995 else f"{share:.2%}" if 5e-5 <= share < 0.99995 else "> 99.99%"
+
+
 def _thinned(names: Sequence[str], steps: Sequence[int]) -> str:
     if max(steps) == 1:
         return ""
@@ -213,11 +227,11 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _colours(name: str) -> str:
+def _colours(name: str, part: float) -> str:
     """A colour map's 256 colours, three bytes each."""
     from matplotlib import colormaps
 
-    return pack_bytes(np.rint(colormaps[name](np.linspace(0, 1, 256))[:, :3] * 255))
+    return pack_bytes(np.rint(colormaps[name](np.linspace(0, part, 256))[:, :3] * 255))
 
 
 def _settings(result: Intervals) -> dict[str, Any]:

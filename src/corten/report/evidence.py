@@ -34,7 +34,8 @@ Row = dict[str, Any]
 def gap_depth(observed: ObservedTensor) -> np.ndarray | None:
     """Steps from each cell to the nearest observed one along ordered axes; -1 where none can be reached.
 
-    Slices of unit axes (stations, people) are not neighbours. None without an ordered axis and for tensors too large to walk.
+    Slices of unit axes (stations, people) are not neighbours. None without an ordered axis, and for tensors too
+    large to walk.
 
     Example:
         >>> from corten.observed import ObservedTensor
@@ -130,7 +131,8 @@ def widths_by_coverage(result: Intervals, levels: Sequence[float] = LEVELS) -> l
 def _widths(result: Intervals, where: np.ndarray, levels: Sequence[float]) -> list[np.ndarray]:
     """Widths at all levels: from the calibrated object where the source has one, else level by level."""
     source: Any = result.source
-    calibrated, scale = getattr(source, "calibrated", None), getattr(source, "scale", None)
+    calibrated: Any = getattr(source, "calibrated", None)
+    scale: Any = getattr(source, "scale", None)
     if calibrated is not None and hasattr(scale, "at"):
         middle = np.asarray(source.estimate).reshape(-1)[where]
         low, high = calibrated.intervals(where, middle, scale.at(where), list(levels))
@@ -180,12 +182,12 @@ def audit_rows(audit: Any) -> list[Row]:
         table = table.to_dict("records")
     rows = []
     for row in table:
-        take = row.get if hasattr(row, "get") else lambda key, row=row: getattr(row, key, None)
-        error = take("standard_error")
+        one: Any = row if hasattr(row, "get") else vars(row)
+        error = one.get("standard_error")
         rows.append(
             {
-                "level": float(take("level")),
-                "coverage": float(take("coverage")),
+                "level": float(one["level"]),
+                "coverage": float(one["coverage"]),
                 "standard_error": 0.0 if error is None else float(error),
             }
         )

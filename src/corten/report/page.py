@@ -23,9 +23,7 @@ __all__ = ["render", "write_report"]
 SCRIPTS = ("data.js", "chart.js", "panels.js", "explorer.js", "evidence.js", "page.js")
 
 
-def write_report(
-    result: Intervals, path: str | os.PathLike[str], overwrite: bool = False, audit: Any = None
-) -> Path:
+def write_report(result: Intervals, path: str | os.PathLike[str], overwrite: bool = False, audit: Any = None) -> Path:
     """Write the page of a result: whole or not at all; an existing file is refused unless `overwrite`.
 
     Args:

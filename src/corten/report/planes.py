@@ -6,13 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import cos, floor, log10, radians
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corten.labels import DEGREES_EAST, LONGITUDE_NAMES, Axis
 from corten.observed import ObservedTensor
 
-__all__ = ["Plane", "default_index", "is_latitude", "is_longitude", "labels", "numbers", "planes", "title"]
+if TYPE_CHECKING:
+    from corten.result import Intervals
+
+__all__ = [
+    "Plane",
+    "default_cell",
+    "default_index",
+    "is_latitude",
+    "is_longitude",
+    "labels",
+    "numbers",
+    "planes",
+    "title",
+]
 
 LATITUDE_NAMES = {"lat", "latitude", "glat", "gdlat"}
 DEGREES_NORTH = {"degrees_north", "degree_north", "degree_n", "degrees_n", "degreen", "degreesn"}
@@ -118,6 +132,12 @@ def title(axis: Axis) -> str:
         >>> title(Axis("lat", 3, units="degrees_north"))
         'lat (°N)'
     """
+    values = axis.coordinates
+    if values is not None and values.dtype.kind == "M" and values.size:
+        ends = [str(end) for end in np.datetime_as_string(values[[0, -1]], unit="D")]
+        if ends[0] == ends[1] or ends[0][:4] == ends[1][:4]:
+            return f"{axis.name} ({ends[0] if ends[0] == ends[1] else ends[0][:4]})"
+        return axis.name
     unit = {**dict.fromkeys(DEGREES_NORTH, "°N"), **dict.fromkeys(DEGREES_EAST, "°E")}.get(_unit(axis), axis.units)
     return f"{axis.name} ({unit})" if unit else axis.name
 
@@ -128,6 +148,27 @@ def default_index(observed: ObservedTensor, axis: int) -> int:
     share = observed.missing.mean(axis=others)
     centre = np.abs(np.arange(share.size) - (share.size - 1) / 2) / share.size
     return int(np.argmin(np.round(np.abs(share - share.mean()), 2) + 1e-3 * centre))
+
+
+def default_cell(result: Intervals) -> tuple[int, ...]:
+    """A cell worth a look: on the default slice, filled with a finite interval, its series half seen."""
+    observed = result.observed
+    index: list[int] = [default_index(observed, k) for k in range(len(observed.shape))]
+    first = planes(observed.axes)[0]
+    others = [k for k in range(len(index)) if k not in (first.rows, first.columns)]
+    along = others[0] if others else first.columns
+    slots: list[Any] = [index[k] if k in others else slice(None) for k in range(len(index))]
+    wanted = observed.missing[tuple(slots)] & np.isfinite(result.width_array[tuple(slots)])
+    if wanted.any():
+        wide = slots.copy()
+        wide[along] = slice(None)
+        seen = observed.mask[tuple(wide)].mean(
+            axis=sum(isinstance(slot, slice) for slot in wide[:along]), keepdims=not others
+        )
+        odd = np.where(wanted, np.abs(np.broadcast_to(seen, wanted.shape) - 0.5), np.inf)
+        row, column = np.unravel_index(int(np.argmin(odd)), odd.shape)
+        index[min(first.rows, first.columns)], index[max(first.rows, first.columns)] = int(row), int(column)
+    return tuple(index)
 
 
 def numbers(axis: Axis) -> np.ndarray | None:
@@ -151,7 +192,7 @@ def labels(axis: Axis) -> list[str]:
     if values is None:
         return [str(index) for index in range(axis.length)]
     if values.dtype.kind == "M":
-        return [text.replace("T", " ") for text in np.datetime_as_string(values, unit=_resolution(values))]
+        return [str(text).replace("T", " ") for text in values.astype(f"datetime64[{_resolution(values)}]")]
     if values.dtype.kind == "f" and np.isfinite(values).all():
         steps = np.abs(np.diff(values.astype(float)))
         least = float(steps[steps > 0].min(initial=np.inf))

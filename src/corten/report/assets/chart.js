@@ -79,9 +79,9 @@ function chart(host, first) {
   function redraw() {
     const width = Math.max(220, host.clientWidth || 600);
     const height = spec.height || 250;
-    const yTicks = ticksOf(spec.y, Math.max(2, Math.round(height / 55)));
+    const yTicks = ticksOf(spec.y, Math.max(2, Math.round(height / 45)));
     const wide = Math.max(...yTicks.map((t) => t[1].length), 1);
-    const box = { left: 14 + 7.2 * wide, right: width - 12, top: spec.y.title ? 24 : 8, bottom: height - (spec.x.title ? 40 : 22) };
+    const box = { left: spec.left || 14 + 7.2 * wide, right: width - 12, top: spec.y.title ? 24 : 8, bottom: height - (spec.x.title ? 40 : 22) };
     const x = scale(spec.x, box.left, box.right), y = scale(spec.y, box.bottom, box.top);
     const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": spec.label });
     for (const [value, text] of yTicks) {
@@ -119,7 +119,7 @@ function chart(host, first) {
     hot.addEventListener("pointermove", (event) => {
       const i = nearest(event);
       guide.setAttribute("x1", places[i]); guide.setAttribute("x2", places[i]); guide.setAttribute("visibility", "visible");
-      showTip(spec.hover[i].text, event.clientX, event.clientY);
+      showTip(typeof spec.hover[i].text === "function" ? spec.hover[i].text() : spec.hover[i].text, event.clientX, event.clientY);
     });
     hot.addEventListener("pointerleave", () => { guide.setAttribute("visibility", "hidden"); hideTip(); });
     if (spec.pick) hot.addEventListener("click", (event) => spec.pick(nearest(event)));

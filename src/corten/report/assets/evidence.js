@@ -28,7 +28,7 @@ function auditCard(host, rows) {
     : "No audit was run, so this page cannot say what the intervals covered. fitted.audit() hides observed entries again and counts; give its answer to the report to see the curve here.";
   const figure = card("Does it cover?", text);
   host.append(figure);
-  if (!rows.length) return;
+  if (!rows.length) { figure.classList.add("whole"); return; }
   const levels = rows.map((r) => r.level), found = rows.map((r) => r.coverage);
   const low = Math.max(0, Math.min(...levels, ...found.map((v, i) => v - 2 * rows[i].standard_error)) - 0.03);
   addChart(figure, {
@@ -52,21 +52,23 @@ function widthCard(host, title, words, across, rows) {
   const spots = rows.map((_, k) => k);
   const ticks = rows.map((r, k) => [k, r.label.includes(" to ") ? show(r.at, 2) : r.label]);
   const x = { domain: [-0.5, rows.length - 0.5], ticks };
+  const infinite = rows.some((r) => r.infinite_share > 0);
   const told = rows.map((r, k) => ({
     x: k,
     text: `${across} ${r.label}\n${r.count.toLocaleString("en")} filled entries\nmedian width ${withUnits(r.median)}\ntenth to nine tenths ${show(r.low)} to ${show(r.high)}\ninfinite ${percent(r.infinite_share)}`,
   }));
   addChart(figure, {
-    label: `${title}: median and spread of finite widths in ${rows.length} groups.`, height: 190,
-    x, y: { title: `width${content.units ? ` (${content.units})` : ""}`, domain: domainOf(rows.flatMap((r) => [r.low, r.median, r.high]), { zero: true }) },
+    label: `${title}: median and spread of finite widths in ${rows.length} groups.`, height: 190, left: 62,
+    x: infinite ? x : { ...x, title: across },
+    y: { title: `width${content.units ? ` (${content.units})` : ""}`, domain: domainOf(rows.flatMap((r) => [r.low, r.median, r.high]), { zero: true }) },
     layers: [
       { kind: "band", points: rows.map((r, k) => [k, r.low, r.high]) }, { kind: "line", points: rows.map((r, k) => [k, r.median]) },
       { kind: "dots", class: "main", points: rows.map((r, k) => [k, r.median]) },
     ],
     hover: told,
   });
-  addChart(figure, {
-    label: `Share of infinite intervals in the same groups.`, height: 118,
+  if (infinite) addChart(figure, {
+    label: `Share of infinite intervals in the same groups.`, height: 118, left: 62,
     x: { ...x, title: across }, y: { title: "infinite share", domain: [0, 1], ticks: [[0, "0 %"], [1, "100 %"]] },
     layers: [{ kind: "bars", points: spots.map((k) => [k - 0.45, k + 0.45, rows[k].infinite_share]) }],
     hover: told,
@@ -84,7 +86,7 @@ function levelCard(host, rows) {
   const domain = [rows[0].coverage, 1];
   const rule = { kind: "rule", x: content.coverage, text: "asked for" };
   const told = rows.map((r) => ({ x: r.coverage, text: `coverage ${show(r.coverage)}\nmedian finite width ${withUnits(r.median)}\ninfinite ${percent(r.infinite_share)}` }));
-  const curve = (y, key, kind) => ({ y, height: key === "median" ? 190 : 150, layers: [{ kind: "line", class: kind, points: rows.map((r) => [r.coverage, r[key]]) }, { kind: "dots", class: kind || "main", radius: 2.6, points: rows.map((r) => [r.coverage, r[key]]) }, rule], hover: told });
+  const curve = (y, key, kind) => ({ y, left: 62, height: key === "median" ? 190 : 150, layers: [{ kind: "line", class: kind, points: rows.map((r) => [r.coverage, r[key]]) }, { kind: "dots", class: kind || "main", radius: 2.6, points: rows.map((r) => [r.coverage, r[key]]) }, rule], hover: told });
   addChart(figure, { label: "Median finite width against coverage.", x: { domain }, ...curve({ title: `median finite width${content.units ? ` (${content.units})` : ""}`, domain: domainOf(rows.map((r) => r.median), { zero: true }) }, "median", "") });
   const most = Math.max(0.02, ...rows.map((r) => r.infinite_share));
   addChart(figure, { label: "Share of infinite intervals against coverage.", x: { title: "coverage", domain }, ...curve({ title: "infinite share", domain: [0, 1.08 * most], format: percent }, "infinite_share", "alt") });
@@ -156,9 +158,9 @@ function evidence() {
   const trust = find("trust"), fit = find("fit");
   auditCard(trust, given.audit);
   levelCard(trust, given.coverage);
+  weightCard(trust, given.weights);
   widthCard(trust, "Width against the chance to be observed", "Entries that were unlikely to be observed resemble few of the entries seen, so less is known about them.", "chance to be observed", given.propensity);
   widthCard(trust, "Width against the depth of the gap", "Depth counts the steps to the nearest observed entry along ordered axes.", "steps to an observed entry", given.depth);
-  weightCard(trust, given.weights);
   lossCard(fit, given.loss, given.stopped);
   find("choices").replaceChildren(...content.choices.map(choiceCard));
   if (!fit.children.length && !content.choices.length) fit.append(make("p", { class: "hint", text: "Nothing was fitted or chosen automatically." }));

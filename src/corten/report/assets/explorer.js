@@ -55,7 +55,8 @@ function explorer(tensor, maps) {
       ends.push(middle, low, high);
       if (flag === FLAG.observed) seen.push([n, middle]);
       else if (flag !== FLAG.outside && !finite) spans.push([n - 0.5, n + 0.5]);
-      hover.push({ x: n, text: describe(index).join("\n") });
+      const here = index.slice();
+      hover.push({ x: n, text: () => describe(here).join("\n") });
     }
     const joined = [];
     for (const span of spans) {
@@ -188,6 +189,7 @@ function explorer(tensor, maps) {
   find("plane").addEventListener("change", (event) => { state.plane = Number(event.target.value); onPlane(); });
   find("along").addEventListener("change", (event) => { state.along = Number(event.target.value); refresh(); });
   find("outline").addEventListener("change", (event) => { state.outline = event.target.checked; paintAll(); });
+  find("series-card").append(keysOf(["dot", "observed"], ["line", "estimate"], ["band", `${show(content.coverage)} interval`], ["infinite", "infinite interval"]));
   find("thinned").textContent = tensor.note;
   find("thinned").hidden = !tensor.note;
   onPlane();

@@ -26,13 +26,13 @@ function panelKinds(tensor) {
   const units = content.units || "";
   const kinds = [
     { id: "data", title: "Data, with gaps", map: "value", units, range: tensor.scales.value, clips: true, keys: ["gap"],
-      about: "what was observed", hatch: ["--hatch", "--faint", 1.1, 6],
+      about: units || "what was observed", hatch: ["--hatch", "--faint", 1.1, 6],
       of: (i) => (outside(i) ? "outside" : tensor.flag[i] === FLAG.observed ? value(tensor.estimateAt(i)) : "clear") },
     { id: "estimate", title: "Estimate", map: "value", units, range: tensor.scales.value, clips: true, keys: [],
-      about: "gaps filled, same colours", hatch: ["--hatch", "--faint", 1.1, 6],
+      about: units || "gaps filled, same colours", hatch: ["--hatch", "--faint", 1.1, 6],
       of: (i) => (outside(i) ? "outside" : value(tensor.estimateAt(i))) },
     { id: "width", title: "Interval width", map: "width", units, range: tensor.scales.width, clips: true, keys: ["infinite", "observed"],
-      about: `upper − lower at coverage ${show(content.coverage)}`, hatch: ["--infinite", "--infinite-bg", 1.6, 7],
+      about: `upper − lower${units ? ", " + units : ""}`, hatch: ["--infinite", "--infinite-bg", 1.6, 7],
       of: (i) => {
         if (outside(i)) return "outside";
         if (tensor.flag[i] === FLAG.observed) return "observed";
@@ -56,11 +56,11 @@ function legendOf(kind, map) {
   const bar = make("i");
   bar.style.background = `linear-gradient(to right, ${stops.join(",")})`;
   const [low, high] = kind.range;
-  const inner = niceTicks(low, high, 4).filter((v) => v - low > 0.14 * (high - low) && high - v > 0.14 * (high - low));
+  const inner = niceTicks(low, high, 4).filter((v) => v - low > 0.16 * (high - low) && high - v > 0.16 * (high - low));
   const shares = [low, ...inner, high];
   const marks = make("div", {}, ...shares.map((v, k) => {
     const ends = kind.clips && k === shares.length - 1 ? "≥ " : kind.clips && k === 0 && kind.map === "value" ? "≤ " : "";
-    const mark = make("span", { text: ends + show(v, 3) + (k === shares.length - 1 && kind.units ? " " + kind.units : "") });
+    const mark = make("span", { text: ends + show(v, 3) });
     mark.style.left = `${(100 * (v - low)) / (high - low)}%`;
     return mark;
   }));
@@ -69,18 +69,21 @@ function legendOf(kind, map) {
 }
 
 function makePanel(kind, map) {
-  const canvas = make("canvas", { tabindex: "0", role: "img", id: "panel-" + kind.id });
+  const canvas = make("canvas", { tabindex: "0", role: "application", id: "panel-" + kind.id });
   const figure = make("figure", { class: "panel" },
     make("figcaption", {}, make("b", { text: kind.title }), make("span", { text: kind.about })), canvas, legendOf(kind, map));
   return { kind, map, canvas, figure, image: document.createElement("canvas"), box: null };
 }
+
+// On a wide screen all four pictures fit below the controls at once.
+const tallestPicture = () => (innerWidth > 720 ? Math.min(440, Math.max(230, (innerHeight - 96) / 2 - 116)) : 440);
 
 // Where the picture of a plane goes on a canvas of this width: cells keep their aspect, none grows too tall.
 function frameOf(plane, tensor, width) {
   const rows = tensor.shape[plane.rows], columns = tensor.shape[plane.columns];
   const longest = Math.max(...axisTicks(tensor.axes[plane.rows], 6).map((t) => t[1].length), 1);
   const left = Math.min(28 + 6.6 * longest, 0.3 * width), right = 10, top = 4, bottom = 38;
-  const free = width - left - right, tallest = 440;
+  const free = width - left - right, tallest = tallestPicture();
   const shape = plane.aspect === null ? 0.62 : Math.min(Math.max((rows * plane.aspect) / columns, 0.15), 4);
   let across = free, tall = free * shape;
   if (tall > tallest) { across *= tallest / tall; tall = tallest; }
@@ -103,7 +106,9 @@ function paint(panel, tensor, plane, base, frame, outline, cursor, picked) {
   pattern.setTransform(new DOMMatrix().scale(1 / ratio));
   pen.fillStyle = pattern;
   pen.fillRect(frame.left, frame.top, frame.width, frame.height);
-  cells(panel, tensor, plane, base, rows, columns);
+  const key = [plane.rows, plane.columns, base, panel.colours.observed].join();
+  if (panel.key !== key) cells(panel, tensor, plane, base, rows, columns);
+  panel.key = key;
   pen.imageSmoothingEnabled = columns > frame.width * ratio || rows > frame.height * ratio;
   pen.drawImage(image, frame.left, frame.top, frame.width, frame.height);
   if (outline) gaps(pen, tensor, plane, base, frame);

@@ -1,0 +1,114 @@
+"""Small helpers of the figures: axes, ticks, hatched cells, and the house's few colours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.report.planes import labels, numbers
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from corten.observed import Axis
+
+RUST, BLUE, INK, SOFT, PALE = "#a3461b", "#1f5f8b", "#1d1b19", "#6b655e", "#e4dfd8"
+
+
+def axes_for(ax: Axes | None, size: tuple[float, float] = (7.0, 4.2)) -> Axes:
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(figsize=size, layout="constrained")[1]
+
+
+def index_on(axis: Axis, value: Any) -> int:
+    """A place on an axis from an index or a label; what is not there is refused with what is."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        if -axis.length <= value < axis.length:
+            return int(value) % axis.length
+        raise ValueError(f"{axis.name} is {value}; give an index from 0 to {axis.length - 1}")
+    known = labels(axis)
+    if isinstance(value, float) and (places := numbers(axis)) is not None:
+        return int(np.argmin(np.abs(places - value)))
+    if isinstance(value, np.datetime64 | str) and axis.coordinates is not None and axis.coordinates.dtype.kind == "M":
+        return int(np.argmin(np.abs(axis.coordinates - np.datetime64(value))))
+    if str(value) in known:
+        return known.index(str(value))
+    raise ValueError(
+        f"{axis.name} is {value!r}; give an index from 0 to {axis.length - 1} or a label such as {known[0]!r}"
+    )
+
+
+def ticks_of(axis: Axis, most: int) -> tuple[np.ndarray, list[str]]:
+    """Places in cells and words: round coordinates where they are numbers, else some of the labels."""
+    from matplotlib.ticker import MaxNLocator
+
+    places = numbers(axis)
+    if places is None or (axis.coordinates is not None and axis.coordinates.dtype.kind == "M"):
+        step = -(-axis.length // most)
+        words = labels(axis)[::step]
+        days = {word[:10] for word in words}
+        short = len(days) == 1 and all(len(word) > 10 for word in words) and places is not None
+        return np.arange(0, axis.length, step) + 0.5, [word[11:] for word in words] if short else words
+    round_ones = MaxNLocator(most).tick_values(places.min(), places.max())
+    round_ones = round_ones[(round_ones >= places.min()) & (round_ones <= places.max())]
+    order = np.argsort(places)
+    return np.interp(round_ones, places[order], order + 0.5), [f"{value:g}" for value in round_ones]
+
+
+def positions(axis: Axis) -> np.ndarray:
+    """Coordinates for the x axis of a series: dates, numbers, or the index."""
+    if axis.coordinates is not None and axis.kind == "ordered" and axis.coordinates.dtype.kind in "iufM":
+        return axis.coordinates
+    return np.arange(axis.length)
+
+
+def fill_cells(ax: Axes, where: np.ndarray, colour: str, hatch: str) -> None:
+    if where.any():
+        cells = np.ma.masked_array(np.ones(where.shape), ~where)
+        mesh = ax.pcolor(cells, cmap=_one(colour), hatch=hatch or None, edgecolor="#b9b1a6" if hatch else colour, lw=0)
+        mesh.set_rasterized(True)
+
+
+def _one(colour: str) -> Any:
+    from matplotlib.colors import ListedColormap
+
+    return ListedColormap([colour])
+
+
+def widened(where: np.ndarray) -> np.ndarray:
+    """One point more on each side, so that a single infinite entry has a breadth."""
+    wide = where.copy()
+    wide[1:] |= where[:-1]
+    wide[:-1] |= where[1:]
+    return wide
+
+
+def set_span(ax: Axes, values: np.ndarray) -> None:
+    if values.size:
+        low, high = float(values.min()), float(values.max())
+        air = 0.06 * (high - low) or 0.5
+        ax.set_ylim(low - air, high + air)
+
+
+def tidy(ax: Axes) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis="y", color="#ece8e2", lw=0.8)
+    ax.set_axisbelow(True)
+
+
+def note(ax: Axes, words: str) -> Axes:
+    ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color=SOFT)
+    return ax
+
+
+def is_numeric(rows: Any, key: str) -> bool:
+    return all(isinstance(row.get(key), int | float | np.number) and np.isfinite(row[key]) for row in rows)
+
+
+def bare(text: str) -> str:
+    """'(8, 8, 8)' and '8x8x8' are the same rank."""
+    return " ".join("".join(c if c.isalnum() or c == "." else " " for c in text.replace("x", " ")).split())

@@ -1,0 +1,283 @@
+"""Figures of a result in matplotlib: each takes an `ax`, returns it, and is good without arguments."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.report import evidence
+from corten.report.drawing import (
+    BLUE,
+    INK,
+    PALE,
+    RUST,
+    SOFT,
+    axes_for,
+    bare,
+    fill_cells,
+    index_on,
+    is_numeric,
+    note,
+    positions,
+    set_span,
+    ticks_of,
+    tidy,
+    widened,
+)
+from corten.report.planes import Plane, default_cell, default_index, labels, planes, title
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from corten.result import Intervals
+
+__all__ = ["Plots"]
+
+SHOWN = ("data", "estimate", "width", "propensity")
+MAPS = {"data": "viridis", "estimate": "viridis", "width": "magma_r", "propensity": "cividis"}
+
+
+class Plots:
+    """The figures of one result: `result.plot.slice(time=12)`, `.series()`, `.coverage()`, `.widths()`, ...
+
+    Example:
+        >>> axes = result.plot.slice(time=12)                # doctest: +SKIP
+        >>> axes.figure.savefig("slice.png")                 # doctest: +SKIP
+    """
+
+    def __init__(self, result: Intervals) -> None:
+        self.result = result
+
+    def __repr__(self) -> str:
+        return "<Plots: slice, series, coverage, widths, weights, selection>"
+
+    def slice(self, show: str = "estimate", ax: Axes | None = None, **where: Any) -> Axes:
+        """One slice as a picture: `show` is "data", "estimate", "width" or "propensity".
+
+        Name the slice by index (`time=12`) or by label (`time="2019-04-25 06:00"`); all but two axes may be
+        named. Gaps of the data and infinite widths are hatched, cells outside the domain grey. Colours mean the
+        same in every slice of a result.
+        """
+        if show not in SHOWN:
+            raise ValueError(f"show is {show!r}; give one of {', '.join(SHOWN)}")
+        ax = axes_for(ax)
+        plane, index = self._place(where)
+        array, span, hatched, words = self._shown(show)
+        slots: list[Any] = list(index)
+        slots[plane.rows], slots[plane.columns] = slice(None), slice(None)
+        picture, holes = array[tuple(slots)], hatched[tuple(slots)]
+        outside = ~self.result.observed.inside[tuple(slots)]
+        if plane.rows > plane.columns:
+            picture, holes, outside = picture.T, holes.T, outside.T
+        ax.set_facecolor("white")
+        mesh = ax.pcolormesh(
+            np.ma.masked_array(picture, ~np.isfinite(picture) | holes | outside),
+            cmap=MAPS[show], vmin=span[0], vmax=span[1], rasterized=True,
+        )  # fmt: skip
+        fill_cells(ax, outside, PALE, "")
+        fill_cells(ax, holes & ~outside, "#fbe3d8" if show == "width" else "#f4f1ec", "/////")
+        self._frame(ax, plane)
+        figure: Any = ax.figure
+        figure.colorbar(mesh, ax=ax, label=words, extend="neither" if show == "propensity" else "both")
+        rest = [k for k in range(len(index)) if k not in (plane.rows, plane.columns)]
+        axes = self.result.observed.axes
+        ax.set_title(", ".join(f"{axes[k].name} {labels(axes[k])[index[k]]}" for k in rest) or show)
+        return ax
+
+    def series(self, along: str | int | None = None, ax: Axes | None = None, **where: Any) -> Axes:
+        """Estimate and band along one axis (time, or the axis the slices turn on), at a cell named by `where`.
+
+        Unnamed axes are set to a cell whose series is partly observed.
+        """
+        ax = axes_for(ax, (7.5, 3.6))
+        observed = self.result.observed
+        axes = observed.axes
+        first = planes(axes)[0]
+        others = [k for k in range(len(axes)) if k not in (first.rows, first.columns)]
+        k = observed.axis(along) if along is not None else (others[0] if others else first.columns)
+        if axes[k].name in where:
+            raise ValueError(f"the series runs along {axes[k].name!r}: do not name a place on it")
+        index = list(default_cell(self.result))
+        for name, value in where.items():
+            index[observed.axis(name)] = index_on(axes[observed.axis(name)], value)
+        cell = tuple(slice(None) if j == k else index[j] for j in range(len(axes)))
+        x = positions(axes[k])
+        estimate, seen = self.result.estimate_array[cell], observed.mask[cell]
+        lower, upper = self.result.lower_array[cell], self.result.upper_array[cell]
+        finite = np.isfinite(lower) & np.isfinite(upper)
+        band = f"{self.result.coverage:.4g} interval"
+        ax.fill_between(x, lower, upper, where=finite, color=RUST, alpha=0.22, lw=0, label=band)
+        ax.plot(x, estimate, color=RUST, lw=1.6, label="estimate")
+        ax.plot(x[seen], estimate[seen], ".", color=INK, ms=5, label="observed")
+        ends = np.concatenate([estimate, lower[finite], upper[finite]]).astype(float)
+        set_span(ax, ends[np.isfinite(ends)])
+        infinite = ~finite & observed.missing[cell]
+        if infinite.any():
+            low, high = ax.get_ylim()
+            ax.fill_between(
+                x, low, high, where=widened(infinite), color="#fbe3d8", lw=0, zorder=0, label="infinite interval"
+            )
+            ax.set_ylim(low, high)
+        rest = ", ".join(f"{axes[j].name} {labels(axes[j])[index[j]]}" for j in range(len(axes)) if j != k)
+        ax.set(xlabel=title(axes[k]), ylabel=self._quantity(), title=rest)
+        tidy(ax)
+        ax.legend(frameon=False, fontsize="small")
+        return ax
+
+    def coverage(self, audit: Any = None, ax: Axes | None = None) -> Axes:
+        """Coverage found against coverage asked for, from an audit, with bars of two standard errors.
+
+        Without an audit: what each coverage would cost, as the share of infinite intervals.
+        """
+        ax = axes_for(ax, (5.0, 4.2))
+        rows = evidence.audit_rows(audit)
+        if rows:
+            level, found, error = (
+                np.array([row[key] for row in rows]) for key in ("level", "coverage", "standard_error")
+            )
+            low = min(level.min(), (found - 2 * error).min()) - 0.03
+            ax.plot([low, 1], [low, 1], "--", color=SOFT, lw=1, label="as asked for")
+            ax.errorbar(
+                level, found, yerr=2 * error, fmt="o", color=RUST, capsize=3, label="audit, ± 2 standard errors"
+            )
+            ax.set(xlabel="coverage asked for", ylabel="coverage found", xlim=(low, 1), ylim=(low, 1.01))
+            ax.legend(frameon=False, fontsize="small")
+        else:
+            curve = evidence.widths_by_coverage(self.result)
+            level = np.array([row["coverage"] for row in curve])
+            ax.plot(level, [row["infinite_share"] for row in curve], "o-", color=BLUE, ms=4)
+            ax.axvline(self.result.coverage, color=SOFT, ls=":", lw=1)
+            ax.set(xlabel="coverage asked for", ylabel="share of infinite intervals", title="not audited")
+            ax.set_ylim(0, max(ax.get_ylim()[1], 0.02))
+        tidy(ax)
+        return ax
+
+    def widths(self, by: str = "propensity", ax: Axes | None = None) -> Axes:
+        """Finite widths against the chance to be observed ("propensity") or the depth of the gap ("depth").
+
+        Without a model of the missingness the depth is shown. Shares of infinite intervals are written above.
+        """
+        if by not in ("propensity", "depth"):
+            raise ValueError(f'by is {by!r}; give "propensity" or "depth"')
+        rows = evidence.widths_by_propensity(self.result) if by == "propensity" else []
+        across = "chance to be observed" if rows else "steps to the nearest observed entry"
+        rows = rows or evidence.widths_by_depth(self.result)
+        ax = axes_for(ax, (6.5, 3.8))
+        low, middle, high = (
+            np.array([np.nan if row[key] is None else row[key] for row in rows], float)
+            for key in ("low", "median", "high")
+        )
+        place = np.arange(len(rows))
+        ax.fill_between(place, low, high, color=RUST, alpha=0.22, lw=0, label="tenth to nine tenths")
+        ax.plot(place, middle, "o-", color=RUST, ms=4, label="median of finite widths")
+        top = float(np.nanmax(high, initial=0.0)) if np.isfinite(high).any() else 1.0
+        for k, row in enumerate(rows):
+            if row["infinite_share"] > 0:
+                ax.annotate(f"{row['infinite_share']:.0%} ∞", (k, 1.06 * top), ha="center", fontsize=7, color=BLUE)
+        marks = [f"{row['at']:.2g}" if across.startswith("chance") else row["label"] for row in rows]
+        ax.set_xticks(place, marks, fontsize="small")
+        ax.set(xlabel=across, ylabel=f"width{self._in_units()}", ylim=(0, 1.18 * top or 1.0))
+        tidy(ax)
+        if rows:
+            ax.legend(frameon=False, fontsize="small", loc="lower right")
+        return ax
+
+    def weights(self, ax: Axes | None = None) -> Axes:
+        """How many calibration entries stand behind the intervals: the weight held by the heaviest ones."""
+        ax = axes_for(ax, (5.5, 3.8))
+        held = evidence.weight_concentration(self.result)
+        ax.set(xlabel="heaviest calibration entries", ylabel="share of the weight", ylim=(0, 1.02))
+        tidy(ax)
+        if held is None:
+            return note(ax, "no calibration weights")
+        ax.semilogx(held["entries"], held["entries"] / held["count"], "--", color=SOFT, lw=1, label="equal weights")
+        ax.semilogx(held["entries"], held["share"], color=RUST, lw=1.8, label="these weights")
+        words = f"effective size {held['effective']:,.0f} of {held['count']:,}"
+        ax.axvline(max(held["effective"], 1.0), color=INK, ls=":", lw=1, label=words)
+        ax.legend(frameon=False, fontsize="small", loc="upper left")
+        return ax
+
+    def selection(self, what: str | None = None, ax: Axes | None = None) -> Axes:
+        """The candidates of one automatic choice and their criterion; the first with three or more by default."""
+        ax = axes_for(ax, (5.5, 3.8))
+        known = [choice for choice in self.result.choices if choice.candidates]
+        if what is not None and what not in [choice.what for choice in known]:
+            raise ValueError(f"what is {what!r}; choices with candidates: {', '.join(c.what for c in known) or 'none'}")
+        wanted = [choice for choice in known if what in (None, choice.what)]
+        wanted.sort(key=lambda choice: len(choice.candidates) < 3)
+        for choice in wanted:
+            names = list(choice.candidates[0])
+            measure = next((key for key in names[1:] if "rank" not in key and is_numeric(choice.candidates, key)), None)
+            if measure is None:
+                continue
+            tried = [str(row.get(names[0])) for row in choice.candidates]
+            score = np.array([row[measure] for row in choice.candidates], float)
+            ax.plot(score, "o-", color=BLUE, ms=4)
+            taken = [k for k, one in enumerate(tried) if bare(one) == bare(choice.taken)]
+            ax.plot(taken, score[taken], "o", color=RUST, ms=9, label=f"taken: {choice.taken}")
+            step = -(-len(tried) // 8)
+            ax.set_xticks(range(0, len(tried), step), tried[::step], fontsize="small")
+            ax.set(xlabel=names[0], ylabel=measure, title=f"{choice.what}: {choice.because}")
+            ax.title.set_fontsize("small")
+            tidy(ax)
+            if taken:
+                ax.legend(frameon=False, fontsize="small")
+            return ax
+        return note(ax, "nothing was chosen among candidates")
+
+    def _place(self, where: dict[str, Any]) -> tuple[Plane, list[int]]:
+        """The first plane that leaves the named axes free to slide, and an index for each axis."""
+        observed = self.result.observed
+        named = {observed.axis(name): value for name, value in where.items()}
+        left = [plane for plane in planes(observed.axes) if not {plane.rows, plane.columns} & set(named)]
+        if not left:
+            names = [axis.name for axis in observed.axes]
+            raise ValueError(
+                f"{', '.join(where)} leave fewer than two of {', '.join(names)}: a slice needs two free axes"
+            )
+        index = [default_index(observed, k) for k in range(len(observed.axes))]
+        for k, value in named.items():
+            index[k] = index_on(observed.axes[k], value)
+        return left[0], index
+
+    def _shown(self, show: str) -> tuple[np.ndarray, tuple[float, float], np.ndarray, str]:
+        """The array, its colour range over the whole tensor, what is hatched, and the words of the bar."""
+        result, observed = self.result, self.result.observed
+        nothing = np.zeros(observed.shape, bool)
+        if show == "propensity":
+            chance = result.source.propensity_array()
+            if chance is None:
+                raise ValueError("show is 'propensity', but no model of the missingness was fitted")
+            return np.asarray(chance, float), (0.0, 1.0), nothing, "chance to be observed"
+        if show == "width":
+            width = result.width_array.astype(float)
+            finite = width[observed.missing & np.isfinite(width)]
+            top = float(np.quantile(finite, 0.99)) if finite.size else 1.0
+            bar = f"width at coverage {result.coverage:.4g}{self._in_units()}"
+            return width, (0.0, top or 1.0), observed.missing & np.isinf(width), bar
+        estimate = result.estimate_array.astype(float)
+        low, high = np.quantile(estimate[np.isfinite(estimate)], (0.005, 0.995))
+        return estimate, (float(low), float(high)), observed.missing if show == "data" else nothing, self._quantity()
+
+    def _frame(self, ax: Axes, plane: Plane) -> None:
+        """Ticks by coordinates, directions and aspect as the plane says."""
+        tall, wide = self.result.observed.axes[plane.rows], self.result.observed.axes[plane.columns]
+        ax.set(xlabel=title(wide), ylabel=title(tall))
+        for axis, set_ticks, most in ((wide, ax.set_xticks, 6), (tall, ax.set_yticks, 6)):
+            places, words = ticks_of(axis, most)
+            set_ticks(places, words)
+        if not plane.right:
+            ax.invert_xaxis()
+        if not plane.up:
+            ax.invert_yaxis()
+        if plane.aspect is not None:
+            ax.set_aspect(plane.aspect)
+
+    def _quantity(self) -> str:
+        observed = self.result.observed
+        return f"{observed.attrs.get('long_name') or observed.name or 'value'}{self._in_units()}"
+
+    def _in_units(self) -> str:
+        units = self.result.observed.attrs.get("units")
+        return f" ({units})" if units else ""
