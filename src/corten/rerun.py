@@ -21,7 +21,9 @@ __all__ = ["bounds_at", "rerun"]
 
 @dataclass(frozen=True, eq=False)
 class _Settled:
-    """A completion whose settings were chosen before; fills start cold, as a warm start would remember what is hidden now."""
+    """A completion whose settings were chosen before; fills start cold, as a warm start would remember what is
+    hidden now.
+    """
 
     prepared: Prepared
 
@@ -31,7 +33,8 @@ class _Settled:
 
 @dataclass(frozen=True)
 class _Table(FittedPropensity):
-    """A law that answers from a table: the odds the first fit gave to every entry, corrected for what was hidden on purpose.
+    """A law that answers from a table: the odds the first fit gave to every entry, corrected for what was hidden
+    on purpose.
 
     The entries hidden now were observed then, so the neighbours of the first mask are those of exact weights.
     """
@@ -57,10 +60,11 @@ class _Given:
 
 
 def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], inner_rounds: int, seed: int) -> Fitted:
-    """Fit again without the hidden entries: ranks, scales and the law of the missingness stay, splits are drawn anew.
+    """Fit again without the hidden entries: ranks, scales and the law of the missingness stay, splits are drawn
+    anew.
 
-    A calibration entry s is kept by the hiding with a chance k_s, so its weight is divided by k_s: what is left stands for the
-    missing entries as well as the whole did.
+    A calibration entry s is kept by the hiding with a chance k_s, so its weight is divided by k_s: what is left
+    stands for the missing entries as well as the whole did.
     """
     completer = fitted.completer
     if completer is None:

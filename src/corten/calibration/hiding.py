@@ -1,4 +1,6 @@
-"""Hides observed entries again, the way an audit needs it: shaped like gaps, with a known chance for every entry."""
+"""Hides observed entries again, the way an audit needs it: shaped like gaps, with a known chance for every
+entry.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ __all__ = ["KINDS", "Hiding", "draw_hidings"]
 
 KINDS = ("drawn", "moved", "random")
 SHARE = 0.2
-"""About this share of the observed entries is hidden: enough to measure on, few enough to stay near the real fit."""
+"""About this share of the observed entries is hidden: enough to measure on, few enough to stay near the real
+fit.
+"""
 ATTEMPTS = 20
 BURN_IN, APART = 60, 15
 
@@ -27,8 +31,9 @@ BURN_IN, APART = 60, 15
 class Hiding:
     """Observed entries hidden on purpose, and the chances that this way of hiding had to hide each of them.
 
-    kind: "drawn" (under a mask drawn from the model), "moved" (under a moved copy of the real gaps) or "random". `log_hidden` and
-    `log_kept` are logarithms of the chance to be hidden and to be kept, arrays of the tensor's shape or numbers; constants do not matter.
+    kind: "drawn" (under a mask drawn from the model), "moved" (under a moved copy of the real gaps) or "random".
+    `log_hidden` and `log_kept` are logarithms of the chance to be hidden and to be kept, arrays of the tensor's
+    shape or numbers; constants do not matter.
     """
 
     kind: str
@@ -42,10 +47,10 @@ def draw_hidings(
 ) -> list[Hiding]:
     """Draw `rounds` ways to hide about a fifth of the observed entries, the kinds taking turns.
 
-    A gap is cut to a window along one axis, placed at random, where it would hide more: inside it looks like the real gaps.
-    A moved copy is rolled by a random number of steps along every axis, so each entry has the same chance to lie under it. A mask W'
-    drawn from the model hides entry s with chance 1 - p'_s given the other entries of W'; dividing by it is exact on average,
-    because P(W'_s = -1 | rest) = 1 - p'_s.
+    A gap is cut to a window along one axis, placed at random, where it would hide more: inside it looks like the
+    real gaps. A moved copy is rolled by a random number of steps along every axis, so each entry has the same
+    chance to lie under it. A mask W' drawn from the model hides entry s with chance 1 - p'_s given the other
+    entries of W'; dividing by it is exact on average, because P(W'_s = -1 | rest) = 1 - p'_s.
     """
     for kind in kinds:
         if kind not in KINDS:
@@ -80,7 +85,9 @@ def _draws(law: FittedPropensity, observed: ObservedTensor, count: int, seed: in
     return masks.reshape(count, *observed.shape)
 
 
-def _under(mask: NDArray[np.bool_], law: FittedPropensity, observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
+def _under(
+    mask: NDArray[np.bool_], law: FittedPropensity, observed: ObservedTensor, rng: np.random.Generator
+) -> Hiding:
     gap = ~mask & observed.inside
     window, share = _window(gap, observed, rng)
     missing = 1.0 - law.probability(np.asarray(mask & observed.inside)).astype(np.float64)
@@ -108,7 +115,8 @@ def _moved(observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
 def _window(gap: NDArray[np.bool_], observed: ObservedTensor, rng: np.random.Generator) -> tuple[Any, float]:
     """A random window that leaves about a fifth of the observed entries hidden, and the share of cells in it.
 
-    A stretch of an ordered axis, closed on itself so that every cell is in it equally often, or some units of a unit axis.
+    A stretch of an ordered axis, closed on itself so that every cell is in it equally often, or some units of a
+    unit axis.
     """
     wanted = int(np.count_nonzero(gap & observed.mask))
     if wanted <= SHARE * observed.n_observed:

@@ -1,0 +1,167 @@
+"""An audit without truth: hide observed entries again, run the pipeline without them, count how often it is right.
+
+What it estimates. The coverage of the intervals at the *missing* entries. Hidden entries follow another law than
+missing ones: entry s is missing with chance 1 - p_s, but observed and then hidden with chance p_s h_s. So every
+hidden entry counts with the weight (1 - p_s) / (p_s h_s): the odds of a reference model of the missingness over
+the chance of the hiding. The reference is fitted anew to the whole mask, or is the pipeline's own model where that
+explains the mask better: were it always the pipeline's own, wrong weights would be weighed by themselves, and the
+audit could never see them.
+
+What it cannot see. Missingness that depends on the values themselves, and a bias of the field inside gaps that no
+hidden entry shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from corten.audit_table import Audit, Sample
+from corten.calibration.hiding import KINDS, draw_hidings
+from corten.conformal.depth import depth, depth_log_weights
+from corten.conformal.diagnostics import effective_sample_size
+from corten.fitted import Fitted
+from corten.lowrank import TensorTrain
+from corten.observed import ObservedTensor
+from corten.propensity import FittedPropensity, IsingPropensity
+from corten.rerun import bounds_at, rerun
+from corten.result import check_coverage
+
+__all__ = ["Audit", "audit", "reference_law"]
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+ENOUGH = 200.0
+"""Effective number of hidden entries asked of the audit's weights: a standard error of two points at 90 %."""
+
+
+def audit(
+    fitted: Fitted,
+    rounds: int = 20,
+    inner_rounds: int = 1,
+    seed: int = 0,
+    *,
+    levels: Sequence[float] = LEVELS,
+    kinds: Sequence[str] | None = None,
+    reference: Any = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Audit:
+    """Estimate the coverage of a fit at its missing entries, without knowing the truth there.
+
+    rounds: how often about a fifth of the observed entries is hidden; inner_rounds: pseudo-gap rounds of the
+    calibration inside each; kinds: how to hide, of "drawn" (masks drawn from the reference model), "moved" (moved
+    copies of the real gaps) and "random"; reference: a model of the missingness (an object with fit(), or a fitted
+    one) to weigh hidden entries by; progress: called with a stage and its share.
+
+    Example:
+        >>> checked = fitted.audit(rounds=20)                             # doctest: +SKIP
+        >>> checked.coverage(0.9), checked.verdict()                      # doctest: +SKIP
+    """
+    if fitted.calibrated is None or fitted.propensity is None:
+        raise ValueError("nothing was missing, so there are no intervals to audit")
+    for name, value, least in (("rounds", rounds, 2), ("inner_rounds", inner_rounds, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
+    began, tell = perf_counter(), progress or (lambda stage, share: None)
+    wanted = tuple(check_coverage(level) for level in levels)
+    pooled = len(fitted.rounds) > 0 and fitted.rounds[0].train_share is None
+    tell("reference", 0.0)
+    law, because = reference_law(fitted, reference)
+    odds = np.asarray(law.log_weights(fitted.observed.mask), np.float64)
+    own = np.asarray(fitted.propensity.log_odds(fitted.observed.mask), np.float64)
+    chosen = tuple(kinds) if kinds is not None else ("moved",) if pooled else KINDS
+    samples: list[Sample] = []
+    hidings = draw_hidings(fitted.observed, law, rounds, seed, chosen)
+    for number, hiding in enumerate(hidings):
+        tell("audit", number / len(hidings))
+        entries = np.flatnonzero(hiding.hidden)
+        again = rerun(fitted, hiding, own, inner_rounds, fitted.completer.seed + 1 + number + 1000 * seed)
+        lower, upper = bounds_at(again, entries, wanted)
+        truth = fitted.observed.values.reshape(-1)[entries].astype(np.float64)
+        seen = fitted.observed.mask & ~hiding.hidden
+        logs = odds.reshape(-1)[entries] - np.broadcast_to(hiding.log_hidden, odds.shape).reshape(-1)[entries]
+        deep = depth(seen, fitted.observed.axes, np.ones(seen.ndim)).reshape(-1)[entries]
+        samples.append(Sample(hiding.kind, entries, logs, deep, (lower <= truth) & (truth <= upper), upper - lower))
+    weighing = _weigh(samples, fitted.observed, pooled)
+    tell("audit", 1.0)
+    return Audit(
+        fitted.observed, wanted, tuple(samples), weighing.logs, law.probability(fitted.observed.mask),
+        pooled, fitted.calibrated.effective_sample_size(), (because, *weighing.notes), perf_counter() - began,
+    )  # fmt: skip
+
+
+def reference_law(fitted: Fitted, reference: Any = None) -> tuple[FittedPropensity, str]:
+    """The model of the missingness that an audit weighs hidden entries by, and why.
+
+    A fresh Ising model of the whole mask, or the pipeline's own model if its P-AIC is smaller (eq.
+    P-AIC-criterion).
+    """
+    own, observed = fitted.propensity, fitted.observed
+    assert own is not None
+    if isinstance(reference, FittedPropensity):
+        return reference, "Hidden entries are weighed by the model of the missingness that was given."
+    model = IsingPropensity() if reference is None else reference
+    fresh = model.fit(
+        np.asarray(observed.mask), 1.0, domain=observed.domain, axis_names=[axis.name for axis in observed.axes],
+        periodic=[axis.periodic for axis in observed.axes], engine=own.engine,
+    )  # fmt: skip
+    if reference is not None:
+        return fresh, "Hidden entries are weighed by the model of the missingness that was given."
+    if _aic(own, observed) <= _aic(fresh, observed):
+        return own, (
+            "Hidden entries are weighed by the pipeline's own model of the missingness: a fresh one explains the mask "
+            "no better."
+        )
+    return fresh, (
+        "Hidden entries are weighed by an Ising model fitted to the whole mask: it explains the mask better than the "
+        "pipeline's own."
+    )
+
+
+def _aic(law: FittedPropensity, observed: ObservedTensor) -> float:
+    eta = np.asarray(law.log_odds(observed.mask), np.float64)[observed.inside]
+    spins = np.where(observed.mask[observed.inside], 1.0, -1.0)
+    size = law.parameter.dimension if isinstance(law.parameter, TensorTrain) else 0
+    return 2.0 * float(np.logaddexp(0.0, -spins * eta).sum()) + 2.0 * size
+
+
+@dataclass(frozen=True)
+class _Weighing:
+    logs: NDArray[np.float64]
+    notes: tuple[str, ...] = field(default=())
+
+
+def _weigh(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) -> _Weighing:
+    """Log-weights of all hidden entries, one round after another; flattened, and said so, where a few would speak
+    for all.
+
+    Under gap-shaped calibration hidden entries are also brought to the depths of the missing ones.
+    """
+    logs = np.concatenate([one.log_weights for one in samples])
+    notes = []
+    extra = np.zeros(logs.size)
+    if pooled:
+        missing = depth(observed.mask, observed.axes, np.ones(observed.mask.ndim))[observed.missing]
+        extra, _ = depth_log_weights(np.concatenate([one.depth for one in samples]), missing)
+        notes.append("Hidden entries are brought to the depths at which the missing ones lie.")
+    entries = np.concatenate([one.entries for one in samples])
+    need = min(ENOUGH, 0.1 * np.unique(entries).size)
+    power = next((p for p in (1.0, 0.75, 0.5, 0.25) if _size(p * logs + extra, entries) >= need), 0.0)
+    if power < 1.0:
+        notes.append(
+            "The odds are so uneven that a handful of entries would speak for all, so they enter to the power "
+            f"{power:g}: the audit then says less about the entries least likely to be observed."
+        )
+    return _Weighing(power * logs + extra, tuple(notes))
+
+
+def _size(logs: NDArray[np.float64], entries: NDArray[np.intp]) -> float:
+    """Effective number of different entries: one that is hidden in many rounds counts once."""
+    _, place = np.unique(entries, return_inverse=True)
+    weight = np.bincount(place, np.exp(logs - logs.max()))
+    with np.errstate(divide="ignore"):
+        return effective_sample_size(np.log(weight))
