@@ -41,12 +41,13 @@ def page_content(result: Intervals, audit: Any = None, most_cells: int = MOST_CE
         "units": summary.units or "",
         "coverage": result.coverage,
         "headline": _headline(summary),
-        "notices": _notices(summary, curve, checked),
+        "notices": _notices(summary, curve, checked, _room(audit)),
         "footnote": summary.footnote,
         "tensor": _tensor(result, most_cells),
         "maps": {use: _colours(*pick) for use, pick in MAPS.items()},
         "evidence": {
             "audit": checked,
+            "verdict": str(audit.verdict()).splitlines() if hasattr(audit, "verdict") else [],
             "propensity": evidence.widths_by_propensity(result),
             "depth": evidence.widths_by_depth(result),
             "coverage": curve,
@@ -98,7 +99,9 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
     return cards
 
 
-def _notices(summary: Summary, curve: list[dict[str, Any]], checked: list[dict[str, Any]]) -> list[dict[str, str]]:
+def _notices(
+    summary: Summary, curve: list[dict[str, Any]], checked: list[dict[str, Any]], room: float
+) -> list[dict[str, str]]:
     """Warnings, advice and good news, in whole sentences."""
     notices = [{"kind": "info" if w == NOTHING else "warn", "text": w} for w in summary.warnings]
     if summary.missing and summary.finite_share < 1.0 - RARE:
@@ -118,7 +121,7 @@ def _notices(summary: Summary, curve: list[dict[str, Any]], checked: list[dict[s
             }
         )
     if checked:
-        notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage))))
+        notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage)), room))
     elif summary.missing:
         notices.append(
             {"kind": "info", "text": "No audit was run: the coverage named here was asked for, not checked."}
@@ -126,17 +129,23 @@ def _notices(summary: Summary, curve: list[dict[str, Any]], checked: list[dict[s
     return notices
 
 
-def _verdict(row: dict[str, Any]) -> dict[str, str]:
+def _room(audit: Any) -> float:
+    """How far an audit may be off by its nature: gap-shaped ones were, by up to five points."""
+    return 0.05 if getattr(audit, "gap_shaped", False) else 0.01
+
+
+def _verdict(row: dict[str, Any], room: float) -> dict[str, str]:
     found = (
-        f"The audit hid observed entries again: {row['coverage']:.1%} of them lay in their {row['level']:.4g} interval"
+        f"The audit hid observed entries again: {row['coverage']:.1%} of them, "
+        f"weighed to stand for the missing ones, lay in their {row['level']:.4g} interval"
     )
     found += f" (standard error {row['standard_error']:.1%})"
     short = row["level"] - row["coverage"]
-    if short > max(2 * row["standard_error"], 0.005):
+    if short > max(2 * row["standard_error"], room):
         return {"kind": "warn", "text": f"{found}. That is too few: read the intervals as too narrow."}
-    if -short > max(3 * row["standard_error"], 0.03):
+    if -short > max(2 * row["standard_error"], room):
         return {"kind": "info", "text": f"{found}. The intervals are wider than they need to be."}
-    return {"kind": "good", "text": f"{found}, as asked for."}
+    return {"kind": "good", "text": f"{found}: nothing speaks against these intervals."}
 
 
 def _tensor(result: Intervals, most_cells: int) -> dict[str, Any]:
@@ -209,7 +218,16 @@ def _percent(share: float) -> str:
     """A share that says 100 % only when it is."""
     if share in (0.0, 1.0):
         return f"{share:.0%}"
-    return f"{share:.1%}" if 0.0005 <= share < 0.9995 else f"{share:.2%}" if 5e-5 <= share < 0.99995 else "> 99.99%"
+    close = min(share, 1.0 - share)
+    return (
+        f"{share:.1%}"
+        if close >= 5e-4
+        else f"{share:.2%}"
+        if close >= 5e-5
+        else "> 99.99%"
+        if share > 0.5
+        else "< 0.01%"
+    )
 
 
 def _thinned(names: Sequence[str], steps: Sequence[int]) -> str:

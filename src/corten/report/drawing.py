@@ -73,6 +73,24 @@ def fill_cells(ax: Axes, where: np.ndarray, colour: str, hatch: str) -> None:
         mesh.set_rasterized(True)
 
 
+def colour_map(name: str, part: float) -> Any:
+    """The first part of a colour map: the end of magma is black, where nothing can be told apart."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    return ListedColormap(colormaps[name](np.linspace(0.0, part, 256)))
+
+
+def brief_dates(ax: Axes, x: np.ndarray) -> None:
+    """Dates as short as they can be, where the axis has dates."""
+    if x.dtype.kind == "M":
+        from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+        locator = AutoDateLocator(maxticks=9)
+        ax.xaxis.set_major_locator(locator)
+        ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False))
+
+
 def _one(colour: str) -> Any:
     from matplotlib.colors import ListedColormap
 

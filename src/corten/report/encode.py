@@ -32,10 +32,10 @@ def pack_levels(values: np.ndarray) -> dict[str, Any]:
     finite = np.isfinite(flat)
     low = float(flat[finite].min()) if finite.any() else 0.0
     high = float(flat[finite].max()) if finite.any() else 0.0
-    # Halved before the difference, so that a range near the largest float does not overflow.
-    step = 2.0 * (high / 2.0 - low / 2.0) / _TOP
+    # Divided before the difference, so that a range near the largest float does not overflow.
+    step = high / _TOP - low / _TOP
     codes = np.full(flat.size, ABSENT, np.uint16)
-    codes[finite] = np.rint((flat[finite] - low) / step).astype(np.uint16) if 0.0 < step < np.inf else 0
+    codes[finite] = np.rint(np.clip(flat[finite] / step - low / step, 0, _TOP)).astype(np.uint16) if step > 0.0 else 0
     moves = np.diff(codes, prepend=np.uint16(0))
     planes = np.concatenate([(moves >> 8).astype(np.uint8), (moves & 255).astype(np.uint8)])
     return {"low": low, "step": step, "data": pack_bytes(planes)}
@@ -51,7 +51,7 @@ def unpack_levels(packed: dict[str, Any]) -> np.ndarray:
 
 def pack_bytes(values: np.ndarray) -> str:
     """Bytes, deflated (zlib) and written as base64."""
-    return base64.b64encode(zlib.compress(np.ascontiguousarray(values, np.uint8).tobytes(), 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values, np.uint8).tobytes(), 6)).decode("ascii")
 
 
 def safe_json(content: Any) -> str:

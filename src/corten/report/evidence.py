@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.ndimage import distance_transform_cdt
 
+from corten.conformal.depth import depth
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 
 if TYPE_CHECKING:
-    from corten.observed import ObservedTensor
     from corten.result import Intervals
 
 __all__ = [
     "audit_rows",
-    "gap_depth",
     "loss_history",
     "weight_concentration",
     "widths_by_coverage",
@@ -26,61 +24,32 @@ __all__ = [
 
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
 SAMPLE = 4000  # missing entries asked at every level: the share of infinite ones is known to a point
-DEEPEST = 5e7  # cells up to which depths are counted
+DEEPEST = 2e7  # cells up to which depths are counted
 
 Row = dict[str, Any]
 
 
-def gap_depth(observed: ObservedTensor) -> np.ndarray | None:
-    """Steps from each cell to the nearest observed one along ordered axes; -1 where none can be reached.
-
-    Slices of unit axes (stations, people) are not neighbours. None without an ordered axis, and for tensors too
-    large to walk.
-
-    Example:
-        >>> from corten.observed import ObservedTensor
-        >>> nan = float("nan")
-        >>> gap_depth(ObservedTensor.of([[1.0, nan, nan], [1.0, 2.0, nan]])).tolist()
-        [[0, 1, 2], [0, 0, 1]]
-    """
-    if observed.mask.size > DEEPEST or all(axis.kind == "unit" for axis in observed.axes):
-        return None
-    units = [k for k, axis in enumerate(observed.axes) if axis.kind == "unit"]
-    ordered = [k for k in range(len(observed.axes)) if k not in units]
-    gaps = np.transpose(~observed.mask, units + ordered)
-    depth = np.zeros(gaps.shape, np.int32)
-    wraps = [observed.axes[k].periodic for k in ordered]
-    for place in np.ndindex(*gaps.shape[: len(units)]):
-        depth[place] = _walk(gaps[place], wraps)
-    return np.transpose(depth, np.argsort(units + ordered))
-
-
-def _walk(gaps: np.ndarray, wraps: Sequence[bool]) -> np.ndarray:
-    if gaps.all():
-        return np.where(gaps, np.int32(-1), np.int32(0))
-    reach = [(n // 2, n // 2) if wrap else (0, 0) for n, wrap in zip(gaps.shape, wraps)]
-    walked = distance_transform_cdt(np.pad(gaps, reach, mode="wrap"), metric="taxicab")
-    inner = tuple(slice(low, low + n) for (low, _), n in zip(reach, gaps.shape))
-    return np.asarray(walked[inner], np.int32)
-
-
 def widths_by_depth(result: Intervals) -> list[Row]:
-    """Widths of the filled entries by the depth of the gap they lie in: 1, 2, 3-4, 5-8, ... steps."""
-    depth = gap_depth(result.observed)
-    if depth is None or result.observed.complete:
+    """Widths of the filled entries by their distance to the nearest observed one, in cells along ordered axes.
+
+    Slices of unit axes (stations, people) are not neighbours; [] without an ordered axis.
+    """
+    observed = result.observed
+    unordered = all(axis.kind == "unit" for axis in observed.axes)
+    if observed.complete or unordered or observed.mask.size > DEEPEST:
         return []
-    missing = result.observed.missing
-    width, steps = result.width_array[missing], depth[missing]
+    missing = observed.missing
+    width = result.width_array[missing]
+    far = depth(observed.mask, observed.axes, np.ones(len(observed.shape)))[missing]
     rows = []
-    low, high = 1, 1
-    while low <= steps.max(initial=0):
-        inside = (steps >= low) & (steps <= high)
+    low, high = 0.0, 1.0
+    while low < far.max():
+        inside = (far > low) & (far <= high)
         if inside.any():
-            label = str(low) if low == high else f"{low}-{high}"
-            rows.append({"label": label, "at": (low + high) / 2, **_spread(width[inside])})
-        low, high = high + 1, 2 * high
-    if (steps < 0).any():
-        rows.append({"label": "no neighbour", "at": None, **_spread(width[steps < 0])})
+            rows.append(
+                {"label": f"{high:g}" if high == 1 else f"{low:g} to {high:g}", "at": high, **_spread(width[inside])}
+            )
+        low, high = high, 2.0 * high
     return rows
 
 
@@ -166,7 +135,9 @@ def loss_history(result: Intervals) -> np.ndarray:
 
 
 def audit_rows(audit: Any) -> list[Row]:
-    """Level, coverage and standard error of an audit's table, whether rows are mappings, objects or a frame.
+    """Level, coverage and standard error of all entries from an audit's table: mappings, objects or a frame.
+
+    Rows of groups (one depth, one slice) are left out.
 
     Example:
         >>> class Once:
@@ -183,12 +154,14 @@ def audit_rows(audit: Any) -> list[Row]:
     rows = []
     for row in table:
         one: Any = row if hasattr(row, "get") else vars(row)
-        error = one.get("standard_error")
+        if one.get("by", "all") != "all":
+            continue
+        error = float(one.get("standard_error") or 0.0)
         rows.append(
             {
                 "level": float(one["level"]),
                 "coverage": float(one["coverage"]),
-                "standard_error": 0.0 if error is None else float(error),
+                "standard_error": error if np.isfinite(error) else 0.0,
             }
         )
     return sorted(rows, key=lambda row: row["level"])

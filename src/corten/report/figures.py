@@ -15,6 +15,8 @@ from corten.report.drawing import (
     SOFT,
     axes_for,
     bare,
+    brief_dates,
+    colour_map,
     fill_cells,
     index_on,
     is_numeric,
@@ -35,7 +37,12 @@ if TYPE_CHECKING:
 __all__ = ["Plots"]
 
 SHOWN = ("data", "estimate", "width", "propensity")
-MAPS = {"data": "viridis", "estimate": "viridis", "width": "magma_r", "propensity": "cividis"}
+MAPS = {
+    "data": ("viridis", 1.0),
+    "estimate": ("viridis", 1.0),
+    "width": ("magma_r", 0.8),
+    "propensity": ("cividis", 1.0),
+}
 
 
 class Plots:
@@ -73,13 +80,13 @@ class Plots:
         ax.set_facecolor("white")
         mesh = ax.pcolormesh(
             np.ma.masked_array(picture, ~np.isfinite(picture) | holes | outside),
-            cmap=MAPS[show], vmin=span[0], vmax=span[1], rasterized=True,
+            cmap=colour_map(*MAPS[show]), vmin=span[0], vmax=span[1], rasterized=True,
         )  # fmt: skip
         fill_cells(ax, outside, PALE, "")
         fill_cells(ax, holes & ~outside, "#fbe3d8" if show == "width" else "#f4f1ec", "/////")
         self._frame(ax, plane)
         figure: Any = ax.figure
-        figure.colorbar(mesh, ax=ax, label=words, extend="neither" if show == "propensity" else "both")
+        figure.colorbar(mesh, ax=ax, label=words, extend={"propensity": "neither", "width": "max"}.get(show, "both"))
         rest = [k for k in range(len(index)) if k not in (plane.rows, plane.columns)]
         axes = self.result.observed.axes
         ax.set_title(", ".join(f"{axes[k].name} {labels(axes[k])[index[k]]}" for k in rest) or show)
@@ -121,6 +128,7 @@ class Plots:
             ax.set_ylim(low, high)
         rest = ", ".join(f"{axes[j].name} {labels(axes[j])[index[j]]}" for j in range(len(axes)) if j != k)
         ax.set(xlabel=title(axes[k]), ylabel=self._quantity(), title=rest)
+        brief_dates(ax, x)
         tidy(ax)
         ax.legend(frameon=False, fontsize="small")
         return ax
@@ -161,7 +169,7 @@ class Plots:
         if by not in ("propensity", "depth"):
             raise ValueError(f'by is {by!r}; give "propensity" or "depth"')
         rows = evidence.widths_by_propensity(self.result) if by == "propensity" else []
-        across = "chance to be observed" if rows else "steps to the nearest observed entry"
+        across = "chance to be observed" if rows else "cells to the nearest observed entry"
         rows = rows or evidence.widths_by_depth(self.result)
         ax = axes_for(ax, (6.5, 3.8))
         low, middle, high = (
@@ -174,9 +182,9 @@ class Plots:
         top = float(np.nanmax(high, initial=0.0)) if np.isfinite(high).any() else 1.0
         for k, row in enumerate(rows):
             if row["infinite_share"] > 0:
-                ax.annotate(f"{row['infinite_share']:.0%} ∞", (k, 1.06 * top), ha="center", fontsize=7, color=BLUE)
+                ax.annotate(f"{row['infinite_share']:.0%} ∞", (k, 1.06 * top), ha="center", fontsize=6.5, color=BLUE)
         marks = [f"{row['at']:.2g}" if across.startswith("chance") else row["label"] for row in rows]
-        ax.set_xticks(place, marks, fontsize="small")
+        ax.set_xticks(place, marks, fontsize="x-small")
         ax.set(xlabel=across, ylabel=f"width{self._in_units()}", ylim=(0, 1.18 * top or 1.0))
         tidy(ax)
         if rows:
@@ -251,7 +259,7 @@ class Plots:
                 raise ValueError("show is 'propensity', but no model of the missingness was fitted")
             return np.asarray(chance, float), (0.0, 1.0), nothing, "chance to be observed"
         if show == "width":
-            width = result.width_array.astype(float)
+            width = np.where(observed.mask, np.nan, result.width_array.astype(float))
             finite = width[observed.missing & np.isfinite(width)]
             top = float(np.quantile(finite, 0.99)) if finite.size else 1.0
             bar = f"width at coverage {result.coverage:.4g}{self._in_units()}"

@@ -55,7 +55,7 @@ def planes(axes: Sequence[Axis]) -> list[Plane]:
     Example:
         >>> axes = [Axis("time", 4), Axis("lat", 3), Axis("lon", 5)]
         >>> [(axes[p.rows].name, axes[p.columns].name) for p in planes(axes)]
-        [('lat', 'lon'), ('lat', 'time'), ('lon', 'time')]
+        [('lat', 'lon'), ('lon', 'time'), ('lat', 'time')]
     """
     found = [_plane(axes, a, b) for a, b in combinations(range(len(axes)), 2)]
 

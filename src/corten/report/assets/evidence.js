@@ -22,7 +22,7 @@ function addChart(host, spec) {
   chart(place, spec);
 }
 
-function auditCard(host, rows) {
+function auditCard(host, rows, verdict) {
   const text = rows.length
     ? "Observed entries were hidden again and looked up in their intervals. On the dashed line, coverage is as asked for; bars are two standard errors."
     : "No audit was run, so this page cannot say what the intervals covered. fitted.audit() hides observed entries again and counts; give its answer to the report to see the curve here.";
@@ -41,6 +41,7 @@ function auditCard(host, rows) {
     ],
     hover: rows.map((r) => ({ x: r.level, text: `asked ${show(r.level)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}` })),
   });
+  figure.append(...verdict.map((line) => make("p", { text: line })));
   figure.append(numbersOf(["asked", "found", "standard error"], rows.map((r) => [r.level, r.coverage, r.standard_error])));
 }
 
@@ -50,7 +51,7 @@ function widthCard(host, title, words, across, rows) {
   const figure = card(title, words);
   host.append(figure);
   const spots = rows.map((_, k) => k);
-  const ticks = rows.map((r, k) => [k, r.label.includes(" to ") ? show(r.at, 2) : r.label]);
+  const ticks = rows.map((r, k) => [k, across.startsWith("chance") ? show(r.at, 2) : r.label]);
   const x = { domain: [-0.5, rows.length - 0.5], ticks };
   const infinite = rows.some((r) => r.infinite_share > 0);
   const told = rows.map((r, k) => ({
@@ -156,11 +157,11 @@ function choiceCard(choice) {
 function evidence() {
   const given = content.evidence;
   const trust = find("trust"), fit = find("fit");
-  auditCard(trust, given.audit);
+  auditCard(trust, given.audit, given.verdict);
   levelCard(trust, given.coverage);
   weightCard(trust, given.weights);
   widthCard(trust, "Width against the chance to be observed", "Entries that were unlikely to be observed resemble few of the entries seen, so less is known about them.", "chance to be observed", given.propensity);
-  widthCard(trust, "Width against the depth of the gap", "Depth counts the steps to the nearest observed entry along ordered axes.", "steps to an observed entry", given.depth);
+  widthCard(trust, "Width against the depth of the gap", "How far the nearest observed entry lies along ordered axes: the deeper inside a gap, the less is known.", "distance in cells", given.depth);
   lossCard(fit, given.loss, given.stopped);
   find("choices").replaceChildren(...content.choices.map(choiceCard));
   if (!fit.children.length && !content.choices.length) fit.append(make("p", { class: "hint", text: "Nothing was fitted or chosen automatically." }));
