@@ -10,6 +10,7 @@ from typing import Any
 from corten.calibration.run import run_rounds
 from corten.conformal.scores import Score, as_score
 from corten.engine import as_engine
+from corten.engine.threads import one_blas_thread
 from corten.fitted import Fitted, Trace
 from corten.observed import ObservedTensor
 from corten.options import as_calibration, as_completion, as_propensity, describe
@@ -75,6 +76,10 @@ class ConformalCompleter:
         observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
         if observed.complete:
             return Fitted.nothing_to_fill(observed, self._settings())
+        with one_blas_thread:
+            return self._fit(observed, tell, began)
+
+    def _fit(self, observed: ObservedTensor, tell: Progress, began: float) -> Fitted:
         calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
         plan = calibration.plan(observed, self.seed)
         completion = as_completion(self.completion, gaps=plan.refit)

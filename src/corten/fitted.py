@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from corten.calibration.local import learn_locally
 from corten.calibration.rounds import Plan, Round
 from corten.calibration.run import Run
 from corten.choices import Choice
@@ -71,11 +72,13 @@ class Fitted:
     ) -> Fitted:
         """Turn a run's residuals and the law of the missingness into calibrated scores."""
         entries = run.entries
-        scale = _scale(score, run)
-        scores = score.score(
-            run.truth.astype(np.float64), run.estimate.astype(np.float64), scale.at(entries)
-        )
-        how = _weights(law, observed, entries, weights)
+        if plan.refit:
+            local = learn_locally(run, observed, int(trace.settings["seed"]))
+            scale, at_hidden, how = local.scale, local.at_hidden, local.weights
+        else:
+            scale = _scale(score, run)
+            at_hidden, how = scale.at(entries), _weights(law, observed, entries, weights)
+        scores = score.score(run.truth, run.estimate, at_hidden)
         calibrated = Calibrated(score, scores, entries, how)
         return cls(
             observed, run.final.estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,23 @@ from corten.observed import ObservedTensor
 
 __all__ = ["Hidden", "Run", "run_rounds"]
 
+MOST = 12_000  # hidden cells a round is scored on where many rounds are pooled: more only slow the scale's fit
+
 
 @dataclass(frozen=True)
 class Hidden:
-    """What one round hid: flat entries, their truth, their estimate, and the round's whole fill."""
+    """What one round hid: flat entries, their truth, and the round's fill, mixed as learned from all rounds."""
 
     entries: np.ndarray
     truth: np.ndarray
-    estimate: np.ndarray
+    mixed: np.ndarray = field(repr=False)
     fill: Fill = field(repr=False)
     round: Round = field(repr=False)
+
+    @property
+    def estimate(self) -> np.ndarray:
+        """What the round said of the entries it hid."""
+        return np.asarray(self.mixed.reshape(-1)[self.entries])
 
 
 @dataclass(frozen=True)
@@ -42,11 +49,11 @@ class Run:
 
     @property
     def truth(self) -> np.ndarray:
-        return np.concatenate([h.truth for h in self.rounds])
+        return np.concatenate([h.truth for h in self.rounds]).astype(np.float64)
 
     @property
     def estimate(self) -> np.ndarray:
-        return np.concatenate([h.estimate for h in self.rounds])
+        return np.concatenate([h.estimate for h in self.rounds]).astype(np.float64)
 
 
 def run_rounds(
@@ -58,30 +65,34 @@ def run_rounds(
 ) -> Run:
     """Complete each round; learn from the hidden entries how to mix members; then make the final fill.
 
-    Settings (ranks, scales, covariances) are chosen once, from the training entries of a single round or,
-    where the final estimate uses everything observed, from everything observed.
+    Settings (ranks, scales, covariances) are chosen once: from the training entries of a single round or, where
+    the final estimate uses everything observed, from everything observed.
     """
     values, axes = observed.values, observed.axes
     steps = len(plan.rounds) + (2 if plan.refit else 1)
     tell("completion", 0.0)
-    first = plan.rounds[0]
-    prepared = completion.prepare(values, observed.mask if plan.refit else first.train, axes, seed)
+    prepared = completion.prepare(values, observed.mask if plan.refit else plan.rounds[0].train, axes, seed)
     rounds: list[Hidden] = []
     warm: Any = None
     for number, one in enumerate(plan.rounds):
         tell("completion", (number + 1) / steps)
         fill = prepared.fill(values, one.train, warm)
         warm = fill.warm
-        entries = np.flatnonzero(one.hidden)
-        rounds.append(
-            Hidden(entries, values.reshape(-1)[entries], fill.estimate.reshape(-1)[entries], fill, one)
-        )
-    if rounds[0].fill.members:
+        entries = _scored(one, plan.refit, [seed, number])
+        rounds.append(Hidden(entries, values.reshape(-1)[entries], fill.estimate, fill, one))
+    if plan.refit and rounds[0].fill.members:
         names = rounds[0].fill.members
-        pooled = {
-            n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names
-        }
+        pooled = {n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names}
         prepared = prepared.combine(pooled, np.concatenate([h.truth for h in rounds]))
+        rounds = [replace(h, mixed=prepared.mix(h.fill.members)) for h in rounds]
     final = prepared.fill(values, observed.mask, warm) if plan.refit else rounds[0].fill
     tell("completion", 1.0)
     return Run(tuple(rounds), final, prepared, tuple(prepared.choices))
+
+
+def _scored(one: Round, pooled: bool, seed: list[int]) -> np.ndarray:
+    """The hidden entries, or a random part of them where rounds are pooled and there are many."""
+    entries = np.flatnonzero(one.hidden)
+    if not pooled or len(entries) <= MOST:
+        return entries
+    return np.sort(np.random.default_rng(seed).choice(entries, MOST, replace=False))

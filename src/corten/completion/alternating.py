@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,5 +73,8 @@ class PreparedCP:
 
         return Fill(centre + scale * point.to_dense(), leverage=leverage, warm=point)
 
-    def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> PreparedCP:
+    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedCP:
         return self
+
+    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
+        raise ValueError("this completion has no members to mix")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,5 +43,8 @@ class CallableCompletion:
             )
         return Fill(answer.astype(np.result_type(values.dtype, np.float32), copy=True))
 
-    def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> CallableCompletion:
+    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> CallableCompletion:
         return self
+
+    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
+        raise ValueError("this completion has no members to mix")

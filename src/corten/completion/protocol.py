@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -17,8 +17,8 @@ __all__ = ["Completion", "Fill", "Prepared"]
 class Fill:
     """A filled tensor and what its maker knows about it.
 
-    members: what was mixed, by name (empty for one method); leverage: computes the relative uncertainty of every entry, where the
-    method knows it; warm: handed to the next fill.
+    members: what was mixed, by name (empty for one method); leverage: computes the relative uncertainty of
+    every entry, where the method knows it; warm: handed to the next fill.
     """
 
     estimate: np.ndarray
@@ -38,8 +38,12 @@ class Prepared(Protocol):
         """Fill the tensor from the entries where `mask` is True; `values` elsewhere are not read."""
         ...
 
-    def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> Prepared:
+    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> Prepared:
         """Learn from hidden entries how to mix members; a method with one member returns itself."""
+        ...
+
+    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The members mixed as learned; asked only of a method whose fills have members."""
         ...
 
 

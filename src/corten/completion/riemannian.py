@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any
@@ -108,8 +108,11 @@ class PreparedLowRank:
 
         return Fill(estimate, leverage=leverage, warm=point)
 
-    def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> PreparedLowRank:
+    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedLowRank:
         return self
+
+    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
+        raise ValueError("this completion has no members to mix")
 
 
 def _fit(

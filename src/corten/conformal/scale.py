@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["LeverageScale", "Scale", "UnitScale"]
+__all__ = ["LeverageScale", "Scale", "TableScale", "UnitScale"]
 
 
 @runtime_checkable
@@ -58,3 +58,18 @@ class LeverageScale:
 
     def at(self, entries: NDArray[np.intp]) -> NDArray[np.floating]:
         return np.maximum(self._flat[entries], self._least)
+
+
+class TableScale:
+    """A scale known at every entry, as a learned one is after it was fitted.
+
+    Example:
+        >>> TableScale(np.array([[1.0, 2.0], [3.0, 4.0]])).at(np.array([1, 2]))
+        array([2., 3.])
+    """
+
+    def __init__(self, table: ArrayLike) -> None:
+        self.table = np.ravel(np.asarray(table))
+
+    def at(self, entries: NDArray[np.intp]) -> NDArray[np.floating]:
+        return np.asarray(self.table[entries])

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from corten.conformal.quantile import NeighbourFactor
 
-__all__ = ["ExactIsingWeights", "NeighbourFactor", "OddsWeights", "UniformWeights", "Weights"]
+__all__ = ["ExactIsingWeights", "NeighbourFactor", "OddsWeights", "PooledWeights", "UniformWeights", "Weights"]
 
 Entries = NDArray[np.intp]
 LogWeight = Callable[[Entries], NDArray[np.floating]]
@@ -63,6 +63,33 @@ class OddsWeights:
 
     def log_weight(self, entries: Entries) -> NDArray[np.floating]:
         return np.asarray(self._lookup(entries))
+
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
+        return None
+
+
+class PooledWeights:
+    """Weights of scores pooled over rounds: an entry hidden twice counts each time as it stood in that round.
+
+    `calibration` lists the hidden entries in the order of their scores and `at_calibration` their log-weights;
+    `table` holds the log-weight of every entry of the tensor, read for missing ones.
+
+    Example:
+        >>> weights = PooledWeights(np.array([2, 2]), np.array([0.5, 0.7]), np.zeros(4))
+        >>> weights.log_weight(np.array([2, 2])), weights.log_weight(np.array([1]))
+        (array([0.5, 0.7]), array([0.]))
+    """
+
+    def __init__(self, calibration: Entries, at_calibration: ArrayLike, table: ArrayLike) -> None:
+        self.calibration = np.asarray(calibration)
+        self.at_calibration = np.asarray(at_calibration, dtype=np.float64)
+        self.table = np.ravel(np.asarray(table))
+
+    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+        entries = np.asarray(entries)
+        if np.array_equal(entries, self.calibration):
+            return self.at_calibration
+        return np.asarray(self.table[entries])
 
     def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
         return None
