@@ -30,7 +30,7 @@ def fit(x, where=None, **options):
 
 def assert_same(a, b):
     assert np.array_equal(a.estimate, b.estimate, equal_nan=True) and a.estimate.dtype == b.estimate.dtype
-    for name in ("scores", "entries", "log_weights"):
+    for name in ("scores", "entries", "log_weights", "residuals"):
         assert np.array_equal(getattr(a, name), getattr(b, name)), name
     for coverage in (0.5, 0.9, 0.997):
         one, two = a.intervals(coverage), b.intervals(coverage)
@@ -78,6 +78,20 @@ def test_the_law_of_the_missingness_comes_back(tmp_path, propensity):
         assert np.array_equal(back.parameter.to_dense(), law.parameter.to_dense()) and back.rank == law.rank
     assert np.array_equal(back.probability(~np.isnan(x)), law.probability(~np.isnan(x)))
     assert (back.passes, back.stopped_because, back.history) == (law.passes, law.stopped_because, law.history)
+
+
+def test_pooled_rounds_come_back(tmp_path):
+    def mean(x):
+        return np.where(np.isnan(x), np.nanmean(x), x)
+
+    fitted = fit(gappy(), calibration=corten.GapShaped(rounds=3), completion=mean, propensity="uniform")
+    assert len(np.unique(fitted.entries)) < len(fitted.entries)
+    assert round_trip(fitted, tmp_path).completer is None
+
+
+def test_the_completer_comes_back(tmp_path):
+    fitted = fit(gappy())
+    assert round_trip(fitted, tmp_path).completer == fitted.completer
 
 
 def test_labels_come_back(tmp_path):
@@ -143,7 +157,7 @@ def test_own_score_is_refused_before_anything_is_written(tmp_path):
     class Mine(Absolute):
         pass
 
-    with pytest.raises(ValueError, match="Mine.*to_netcdf"):
+    with pytest.raises(ValueError, match=r"Mine.*to_netcdf"):
         fit(gappy(), score=Mine()).save(tmp_path / "fit.corten")
     assert list(tmp_path.iterdir()) == []
 
@@ -215,5 +229,5 @@ def test_changed_numbers_and_newer_formats_are_refused(tmp_path):
         about = json.dumps(json.loads(parts["corten.json"]) | {"version": 99}).encode()
         return parts | {"corten.json": about, "corten.sha256": sha256(about).hexdigest()}
 
-    with pytest.raises(ValueError, match="version 99.*upgrade"):
+    with pytest.raises(ValueError, match=r"version 99.*upgrade"):
         corten.load(rewritten(newer))

@@ -10,22 +10,38 @@ from typing import Any
 import numpy as np
 
 from corten.archive import read_archive, write_archive
+from corten.calibration.gap_shaped import GapShaped
+from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Round
 from corten.choices import Choice
+from corten.completer import ConformalCompleter
+from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
+from corten.completion.smooth import SmoothCompletion
 from corten.conformal.calibrated import Calibrated
-from corten.conformal.scale import UnitScale
+from corten.conformal.scale import TableScale, UnitScale
 from corten.conformal.scores import Absolute, Normalized, Signed
-from corten.conformal.weights import ExactIsingWeights, OddsWeights, Weights
+from corten.conformal.weights import ExactIsingWeights, OddsWeights, PooledWeights, Weights
 from corten.fitted import Fitted
 from corten.labels import Axis
 from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
 from corten.packing import Packer, Unpacker
-from corten.propensity import FittedPropensity, Linear, Polynomial, Product, Sigmoid, Zero
+from corten.propensity import (
+    BernoulliPropensity,
+    FittedPropensity,
+    IsingPropensity,
+    KnownPropensity,
+    Linear,
+    Polynomial,
+    Product,
+    Sigmoid,
+    UniformPropensity,
+    Zero,
+)
 from corten.propensity.link import Logit, NoLink, Probit
 from corten.propensity.neighborhood import Neighborhood
 
-__all__ = ["SavedCompletion", "TableScale", "load", "save"]
+__all__ = ["SavedCompletion", "load", "save"]
 
 FORMAT, VERSION = "corten fit", 1
 
@@ -38,32 +54,19 @@ class SavedCompletion:
     choices: tuple[Choice, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class TableScale:
-    """A scale read from a table: u(s) of every entry, as some other scale gave it.
-
-    Example:
-        >>> TableScale(np.array([1.0, 2.0, 4.0])).at(np.array([2, 0]))
-        array([4., 1.])
-    """
-
-    table: np.ndarray
-
-    def at(self, entries: np.ndarray) -> np.ndarray:
-        return np.asarray(self.table[entries])
-
-
 _KNOWN: tuple[type, ...] = (
-    Axis, Choice, Round, ObservedTensor, SavedCompletion, TableScale, FittedPropensity, TensorTrain,
-    Neighborhood, Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Normalized, Signed,
+    Axis, Choice, Round, ObservedTensor, SavedCompletion, FittedPropensity, TensorTrain, Neighborhood,
+    Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Normalized, Signed,
+    ConformalCompleter, RandomSplit, GapShaped, IsingPropensity, BernoulliPropensity, UniformPropensity,
+    KnownPropensity, TuckerCompletion, TensorTrainCompletion, SmoothCompletion,
 )  # fmt: skip
 
 
 def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a fit to one file, whole or not at all; an existing file is refused.
 
-    What intervals need is kept exactly. A completion is kept as a description, as its estimate is there; a
-    score of one's own cannot be kept, as it is code.
+    What intervals need is kept exactly. A fitted completion is kept as a description, as its estimate is there;
+    a score of one's own cannot be kept, as it is code.
 
     Example:
         >>> save(fitted, "tec.corten")                                    # doctest: +SKIP
@@ -89,7 +92,7 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         for array in (parts["observed"].values, parts["observed"].mask, parts["observed"].domain):
             if array is not None:
                 array.setflags(write=False)
-        parts["scale"] = UnitScale() if parts["scale"] is None else parts["scale"]
+        parts["scale"] = UnitScale() if parts["scale"] is None else TableScale(parts["scale"])
         if parts["calibrated"] is not None:
             parts["calibrated"] = _calibrated(parts)
         return Fitted(**parts)
@@ -101,13 +104,13 @@ def load(path: str | os.PathLike[str]) -> Fitted:
 
 def _plain(name: str, value: Any, fitted: Fitted) -> Any:
     """A part of a fit as data: objects that hold functions become what they answer."""
-    if name == "completer":
-        return None
     every = np.arange(fitted.observed.values.size)
     if name == "completion" and value is not None:
         return SavedCompletion(str(fitted.options.get("completion", type(value).__name__)), _choices(value))
     if name == "scale":
-        return None if isinstance(value, UnitScale) else TableScale(np.asarray(value.at(every)))
+        return None if isinstance(value, UnitScale) else np.asarray(value.at(every))
+    if name == "completer":
+        return _asked_for(value)
     if name == "propensity" and value is not None and not isinstance(value.engine, str | int):
         return replace(value, engine="auto")
     if name == "calibrated" and value is not None:
@@ -128,18 +131,30 @@ def _weights(weights: Weights, every: np.ndarray, fitted: Fitted) -> dict[str, A
             f"weights of the kind {type(weights).__name__} cannot be saved: neighbours change them in a way of "
             "their own"
         )
-    return {"exact": exact, "log_weights": np.asarray(weights.log_weight(every))}
+    at_calibration = np.asarray(weights.log_weight(fitted.entries))
+    return {"exact": exact, "log_weights": np.asarray(weights.log_weight(every)), "at_calibration": at_calibration}
 
 
 def _calibrated(parts: dict[str, Any]) -> Calibrated:
     kept, law = parts["calibrated"], parts["propensity"]
-    table, entries = kept["log_weights"], kept["entries"]
+    table, entries, at_calibration = kept["log_weights"], kept["entries"], kept["at_calibration"]
     weights: Weights = OddsWeights(table)
     if kept["exact"]:
         weights = ExactIsingWeights(
             table, shape=parts["observed"].shape, calibration=entries, neighbours=law.neighbours, pair=law.pair
         )
+    elif not np.array_equal(table[entries], at_calibration):
+        weights = PooledWeights(entries, at_calibration, table)
     return Calibrated(kept["score"], parts["scores"], entries, weights)
+
+
+def _asked_for(completer: Any) -> Any:
+    """The completer, for audits of a loaded fit; None where it holds code or objects of the user's own."""
+    try:
+        Packer(_KNOWN).pack(completer)
+    except ValueError:
+        return None
+    return completer
 
 
 def _choices(completion: Any) -> tuple[Choice, ...]:

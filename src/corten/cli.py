@@ -1,0 +1,86 @@
+"""The `corten` program: puts its commands together; what each does stands in `corten.commands`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from corten.commands.complete import complete
+from corten.commands.demo import demo
+from corten.commands.evaluate import evaluate
+from corten.commands.info import info
+from corten.commands.simulate import simulate
+
+__all__ = ["app", "main"]
+
+_EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
+"""What a user's input can cause; anything else is a fault of ours and shows where it happened."""
+
+
+class _Group(TyperGroup):
+    """Commands whose errors are one clear line and exit code 2; `--debug`, anywhere, shows where they arose."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, sorted(args, key=lambda one: one != "--debug"))
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except _EXPECTED as problem:
+            if ctx.params.get("debug"):
+                raise
+            message = " ".join(str(problem).split()) or type(problem).__name__
+            print(f"corten: {message}", file=sys.stderr)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="First steps: [bold]corten demo --output demo-output[/bold], then "
+    "[bold]corten complete data.nc --output filled.nc[/bold]",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from corten import __version__
+
+        print(f"corten {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error arose.")] = False,
+) -> None:
+    """Fill the gaps of a tensor and give every filled entry an interval that covers as often as you ask."""
+
+
+_PANELS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Fill": (complete,),
+    "Check": (evaluate,),
+    "Try": (demo, simulate, info),
+}
+for _panel, _commands in _PANELS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_command)
+
+
+def main() -> None:
+    """Run the program."""
+    app(prog_name="corten")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""`corten complete`: a file with gaps in, a file with estimates and intervals out."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers
+
+__all__ = ["complete"]
+
+File = Annotated[
+    Path,
+    typer.Argument(help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 or IONEX.", show_default=False),
+]
+Output = Annotated[
+    Path,
+    typer.Option("--output", "-o", help="Where to write: .nc .zarr .npz .npy .csv .parquet .mat.", show_default=False),
+]
+Variable = Annotated[
+    str | None, typer.Option(help="Which variable (for tables: the column); may be left out if only one fits.")
+]
+Coverage = Annotated[
+    str, typer.Option(help="How often intervals shall cover; several as 0.9,0.8,0.95: the first is the main one.")
+]
+Report = Annotated[Path | None, typer.Option(help="Also write a page with figures, for any browser.")]
+Save = Annotated[Path | None, typer.Option(help="Also save the fit, to ask it for other coverages (corten.load).")]
+MODEL, DATA, TALK = "What to use", "What the data mean", "How to talk"
+Completion = Annotated[
+    str,
+    typer.Option(
+        help="What fills: auto, tucker, tensor-train, smooth, gaussian-process, stack.", rich_help_panel=MODEL
+    ),
+]
+Propensity = Annotated[
+    str, typer.Option(help="The law of the missingness: auto, ising, bernoulli, uniform.", rich_help_panel=MODEL)
+]
+Calibration = Annotated[
+    str, typer.Option(help="Which observed entries are hidden: auto, random, gaps.", rich_help_panel=MODEL)
+]
+Score = Annotated[str, typer.Option(help="absolute, signed (may lean to one side), normalized.", rich_help_panel=MODEL)]
+Weights = Annotated[str, typer.Option(help="exact Ising weights, or approximate (the paper's).", rich_help_panel=MODEL)]
+Engine = Annotated[str, typer.Option(help="auto, threads, or a number of threads.", rich_help_panel=MODEL)]
+Periodic = Annotated[
+    list[str] | None,
+    typer.Option(help="An axis that closes on itself, such as lon; may be repeated.", rich_help_panel=DATA),
+]
+UnitAxis = Annotated[
+    list[str] | None,
+    typer.Option(help="An axis without order, such as station; may be repeated.", rich_help_panel=DATA),
+]
+Axes = Annotated[
+    str | None,
+    typer.Option(help="Names of the modes where the file has none: lat,lon,time.", rich_help_panel=DATA),
+]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        help="A variable that is nonzero where a cell could be observed (land is no gap).", rich_help_panel=DATA
+    ),
+]
+Quality = Annotated[
+    str | None, typer.Option(help="Flags that count as observed, as VARIABLE=0,1.", rich_help_panel=DATA)
+]
+
+
+def complete(
+    file: File,
+    output: Output,
+    variable: Variable = None,
+    coverage: Coverage = "0.9",
+    report: Report = None,
+    save: Save = None,
+    overwrite: Overwrite = False,
+    seed: Seed = 0,
+    completion: Completion = "auto",
+    propensity: Propensity = "auto",
+    calibration: Calibration = "auto",
+    score: Score = "absolute",
+    weights: Weights = "exact",
+    engine: Engine = "auto",
+    periodic: Periodic = None,
+    unit_axis: UnitAxis = None,
+    axes: Axes = None,
+    where: Where = None,
+    quality: Quality = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Fill the gaps of a file and give every filled entry an interval.
+
+    Example: [bold]corten complete data.nc --variable tec --coverage 0.9 --output filled.nc[/bold]
+    """
+    terminal = Terminal(quiet, json)
+    levels = _levels(coverage)
+    _refuse_targets(output, [report, save], overwrite)
+    # Unknown options are refused before the file is read, and files before anything is fitted.
+    from corten.completer import ConformalCompleter
+
+    completer = ConformalCompleter(
+        completion, propensity, calibration, score, weights, seed, int(engine) if engine.isdigit() else engine
+    )
+    from corten import io
+
+    flags, accept = _quality(quality)
+    kinds: dict[Any, str] = dict.fromkeys(unit_axis or [], "unit")
+    loaded = io.read(
+        file, variable, domain=where, quality=flags, accept=accept,
+        axes=None if axes is None else [name.strip() for name in axes.split(",")], axis_kinds=kinds,
+    )  # fmt: skip
+    for note in loaded.notes:
+        terminal.say(f"{file}: {note}")
+    with terminal.progress() as move:
+        fitted = completer.fit(
+            loaded.data, where=loaded.where, periodic=periodic or [], axis_kinds=kinds, progress=move
+        )
+    from corten.commands.levels import write_levels
+
+    results = fitted.intervals(levels)
+    written = [write_levels(output, results, overwrite=overwrite, table=loaded.table)]
+    if report is not None:
+        written.append(results[0].report(report, overwrite=overwrite))
+    if save is not None:
+        written.append(fitted.save(save, overwrite=overwrite))
+    summary = results[0].summary()
+    terminal.say(summary)
+    for path in written:
+        terminal.say(f"wrote {path}")
+    terminal.answer(
+        {
+            "input": str(file),
+            "variable": loaded.variable,
+            "output": [str(path) for path in written],
+            "notes": list(loaded.notes),
+            "summary": summary.to_dict(),
+            "coverages": [one.coverage for one in results],
+            "settings": fitted.settings(),
+        }
+    )
+
+
+def _levels(coverage: str) -> list[float]:
+    from corten.result import check_coverage
+
+    levels = [check_coverage(level) for level in numbers(coverage, "coverage")]
+    if len(set(levels)) < len(levels):
+        raise ValueError(f"coverage is {coverage!r}: each level may be asked for once")
+    return levels
+
+
+def _refuse_targets(output: Path, others: list[Path | None], overwrite: bool) -> None:
+    """Say no to files that exist before any work is done."""
+    from corten import io
+    from corten.io.files import refuse_taken
+
+    io.check_target(output, overwrite)
+    report = others[0]
+    if report is not None and find_spec("corten.report.page") is None:
+        raise ValueError("--report: this version of corten cannot write report pages yet; leave it out")
+    for path in others:
+        if path is not None:
+            refuse_taken(path, overwrite)
+    given = [path.resolve() for path in (output, *others) if path is not None]
+    if len(set(given)) < len(given):
+        raise ValueError("--output, --report and --save name the same file: give each its own")
+
+
+def _quality(quality: str | None) -> tuple[str | None, list[Any] | None]:
+    """`FLAG=0,1` as the variable and the flags that count."""
+    if quality is None:
+        return None, None
+    name, equals, flags = quality.partition("=")
+    if not (name and equals and flags):
+        raise ValueError(f"quality is {quality!r}: give VARIABLE=FLAGS, such as quality_flag=0,1")
+    return name, [flag.strip() for flag in flags.split(",")]

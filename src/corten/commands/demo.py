@@ -1,0 +1,69 @@
+"""`corten demo`: the whole job on a simulated day of ionosphere whose truth is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal
+
+__all__ = ["demo"]
+
+SHAPE = (24, 36, 24)
+COVERAGE = 0.9
+
+
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write to.")] = Path("demo-output"),
+    overwrite: Overwrite = False,
+    seed: Seed = 0,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Fill a simulated day of TEC maps, compare with its truth, write a NetCDF file and a figure.
+
+    TEC is the total electron content of the ionosphere; receivers stand on land, so the oceans are gaps.
+    """
+    terminal = Terminal(quiet, json)
+    targets = {name: output / f"{name}.{suffix}" for name, suffix in (("filled", "nc"), ("demo", "png"))}
+    _refuse(output, list(targets.values()), overwrite)
+    from corten.completer import complete
+    from corten.simulate import tec_like
+
+    field = tec_like(SHAPE, seed)
+    data = field.to_dataset()["tec"]
+    missing = 1 - float(field.mask.mean())
+    sizes = " x ".join(map(str, SHAPE))
+    terminal.say(f"A simulated day of TEC maps (lat x lon x time: {sizes}), {missing:.0%} of it missing.")
+    with terminal.progress() as move:
+        result = complete(data, COVERAGE, seed=seed, progress=move)
+    from corten.commands.demo_figure import draw
+    from corten.commands.evaluate import measure
+
+    facts = measure(field.truth, result.estimate, [result])
+    row = facts["levels"][0]
+    output.mkdir(parents=True, exist_ok=True)
+    result.to_netcdf(targets["filled"], overwrite=True)
+    draw(result, field.truth, targets["demo"])
+    summary = result.summary()
+    terminal.say(summary)
+    terminal.say(
+        f"Against the truth, which the method never saw: {row['covered']:.1%} of the missing entries lie in their "
+        f"{COVERAGE:.0%} interval; mean absolute error {facts['mean_absolute_error']:.2f} TECU.",
+        style="bold",
+    )
+    terminal.say(f"wrote {targets['filled']} (estimate, lower, upper, flag) and {targets['demo']} (the figure)")
+    terminal.answer(
+        {"evaluation": facts, "summary": summary.to_dict(), "output": [str(path) for path in targets.values()]}
+    )
+
+
+def _refuse(folder: Path, targets: list[Path], overwrite: bool) -> None:
+    """Say no to files that exist before any work is done."""
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file: give a folder (--output)")
+    taken = [str(path) for path in targets if path.exists()]
+    if taken and not overwrite:
+        raise FileExistsError(f"{', '.join(taken)} exists: choose another folder (--output) or allow --overwrite")

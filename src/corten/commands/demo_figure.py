@@ -1,0 +1,115 @@
+"""The demo's figure: one map with its gaps, what fills them, how sure that is, and how wrong it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from corten.result import Intervals
+
+__all__ = ["draw"]
+
+INK, BAND, TRUTH, DOTS = "#1f2d3d", "#56b4e9", "#d55e00", "#1f2d3d"
+GAP = "#e3e3e3"
+
+
+def draw(result: Intervals, truth: np.ndarray, path: Path) -> None:
+    """Write a PNG: data, estimate, half-width and error of one time, and one place through the day with its band."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    observed = result.observed
+    slot = int(np.argmax(truth.mean(axis=(0, 1))))
+    place = _place(observed.mask)
+    figure = Figure(figsize=(11, 6), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(2, 4, height_ratios=(0.95, 1.0))
+    hour = f"{24 * slot // truth.shape[2]:02d}:00"
+    figure.suptitle(
+        f"Gaps filled, with {result.coverage:.0%} intervals: simulated TEC at {hour} UT, in TECU",
+        color=INK, fontsize=13, fontweight="bold",
+    )  # fmt: skip
+    half = np.where(observed.missing, result.width_array / 2, np.nan)[..., slot]
+    error = np.where(observed.missing, np.abs(result.estimate_array - truth), np.nan)[..., slot]
+    shown = {"vmin": float(truth[..., slot].min()), "vmax": float(truth[..., slot].max())}
+    spread = {"vmin": 0.0, "vmax": float(np.quantile(half[np.isfinite(half)], 0.97))}
+    panels: list[tuple[str, np.ndarray, str, dict[str, float]]] = [
+        ("data, gaps in grey", observed.values[..., slot], "viridis", shown),
+        ("estimate", result.estimate_array[..., slot], "viridis", shown),
+        ("half-width of the interval", half, "cividis", spread),
+        ("|estimate - truth|", error, "cividis", spread),
+    ]
+    maps = [figure.add_subplot(grid[0, number]) for number in range(4)]
+    for number, (axes, (title, array, colours, limits)) in enumerate(zip(maps, panels)):
+        image = _map(axes, observed.axes, array, title, colours, limits)
+        axes.plot(*_lonlat(observed.axes, *place), "o", mfc="none", mec=TRUTH, ms=8, mew=2)
+        if number % 2:
+            beside = maps[number - 1 : number + 1]
+            bar = figure.colorbar(
+                image, ax=beside, location="bottom", shrink=0.7, aspect=40, extend="max" if number == 3 else "neither"
+            )
+            bar.outline.set_visible(False)  # type: ignore[operator]
+            bar.ax.tick_params(labelsize=8, colors=INK, length=2)
+    _series(figure.add_subplot(grid[1, :]), result, truth, place)
+    figure.savefig(path, dpi=110, pil_kwargs={"optimize": True}, metadata={"Software": "corten"})
+
+
+def _place(mask: np.ndarray) -> tuple[int, int]:
+    """The cell with the longest gap among those seen between a quarter and two thirds of the day."""
+    longest, run = np.zeros(mask.shape[:2]), np.zeros(mask.shape[:2])
+    for slot in range(mask.shape[2]):
+        run = np.where(mask[..., slot], 0, run + 1)
+        longest = np.maximum(longest, run)
+    # A gap at the ends of the day is a forecast: only those with observations around them are shown.
+    share = mask.mean(axis=2)
+    shown = (share > 0.25) & (share < 0.67) & mask[..., 0] & mask[..., -1]
+    row, column = np.unravel_index(int(np.argmax(np.where(shown, longest, -1 + share))), longest.shape)
+    return int(row), int(column)
+
+
+def _lonlat(axes: Any, row: int, column: int) -> tuple[list[float], list[float]]:
+    return [float(axes[1].coordinates[column])], [float(axes[0].coordinates[row])]
+
+
+def _map(axes: Any, labels: Any, values: np.ndarray, title: str, colours: str, limits: dict[str, float]) -> Any:
+    lat, lon = labels[0].coordinates, labels[1].coordinates
+    axes.set_facecolor(GAP)
+    image = axes.pcolormesh(lon, lat, values, cmap=colours, shading="nearest", rasterized=True, **limits)
+    # A degree of longitude is shorter than one of latitude, by the cosine of the latitude.
+    axes.set_aspect(1.0 / np.cos(np.radians(float(np.mean(lat)))))
+    axes.set_title(title, fontsize=10, color=INK)
+    axes.tick_params(labelsize=8, colors=INK, length=2)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):.0f}°{'W' if value < 0 else 'E'}")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.0f}°N")
+    axes.set_xticks([-150, -110, -70])
+    axes.set_yticks([30, 50])
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return image
+
+
+def _series(axes: Any, result: Intervals, truth: np.ndarray, place: tuple[int, int]) -> None:
+    observed = result.observed
+    hours = np.arange(truth.shape[2]) * 24.0 / truth.shape[2]
+    lower, upper = result.lower_array[place], result.upper_array[place]
+    finite = np.isfinite(lower) & np.isfinite(upper)
+    axes.fill_between(
+        hours, lower, upper, where=finite, color=BAND, alpha=0.45, lw=0, label=f"{result.coverage:.0%} interval"
+    )
+    axes.plot(hours, result.estimate_array[place], color="#0072b2", lw=1.8, label="estimate")
+    axes.plot(hours, truth[place], color=TRUTH, lw=1.4, ls="--", label="truth (never seen in the gaps)")
+    seen = observed.mask[place]
+    axes.plot(hours[seen], observed.values[place][seen], "o", color=DOTS, ms=4, label="observed")
+    (lon,), (lat,) = _lonlat(observed.axes, *place)
+    axes.set_title(f"the circled place, {lat:.0f}°N {abs(lon):.0f}°W, through the day", fontsize=10, color=INK)
+    axes.set_xlabel("hour (UT)", fontsize=9, color=INK)
+    axes.set_ylabel("TECU", fontsize=9, color=INK)
+    axes.set_xlim(hours[0], hours[-1])
+    axes.tick_params(labelsize=8, colors=INK)
+    axes.grid(axis="y", color="#dddddd", lw=0.6)
+    axes.legend(fontsize=8, frameon=False, ncols=4, loc="upper left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)

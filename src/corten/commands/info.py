@@ -1,0 +1,68 @@
+"""`corten info`: what runs here, for bug reports and for finding out why something is slow."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from corten.commands.terminal import Json, Terminal
+
+__all__ = ["info"]
+
+_NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "xarray", "pandas", "netCDF4", "matplotlib")
+_EXTRA = ("zarr", "pyarrow", "jax", "dask", "distributed", "tensorly", "pyttb")
+
+
+def info(json: Json = False) -> None:
+    """Show versions, threads, the engine and where compiled code is kept."""
+    facts = gather()
+    terminal = Terminal(as_json=json)
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {one}" for key, one in value.items() if one) or "none"
+        table.add_row(name.replace("_", " "), str(value))
+    terminal.say(table)
+    terminal.answer(facts)
+
+
+def gather() -> dict[str, Any]:
+    """Facts about this installation and machine."""
+    from corten import __version__
+    from corten.engine import as_engine
+    from corten.engine.threads import default_threads
+
+    return {
+        "corten": __version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "engine": as_engine("auto").label,
+        "threads": default_threads(),
+        "libraries": {name: _version(name) for name in _NEEDED},
+        "extras": {name: _version(name) for name in _EXTRA},
+        "compiled_code": _cache(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _cache() -> str:
+    """Where Numba keeps compiled kernels, and how many there are."""
+    import corten.engine
+
+    kept = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(kept) if kept else Path(corten.engine.__file__).parent / "__pycache__"
+    count = sum(1 for _ in folder.rglob("*.nbc")) if folder.is_dir() else 0
+    return f"{folder} ({count} kernels; the first run compiles what is not there)"

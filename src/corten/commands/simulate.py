@@ -1,0 +1,123 @@
+"""`corten simulate`: data with gaps whose truth is known, to try a method before trusting it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["simulate"]
+
+SUFFIXES = (".nc", ".npz", ".csv", ".csv.gz", ".parquet")
+
+
+def simulate(
+    out: Annotated[Path, typer.Argument(help="Where to write: .nc .npz .csv .parquet.", show_default=False)],
+    kind: Annotated[str, typer.Option(help="paper (block model, low-rank signal) or tec (a day of TEC).")] = "paper",
+    shape: Annotated[
+        str | None, typer.Option(help="Lengths of the modes, as 40x40x40 (tec: 32x48x48).", show_default="40x40x40")
+    ] = None,
+    rank: Annotated[int, typer.Option(min=1, help="paper: rank of the missingness parameter.")] = 3,
+    model: Annotated[str, typer.Option(help="paper: ising or bernoulli missingness.")] = "ising",
+    noise: Annotated[
+        str, typer.Option(help="paper: constant or adversarial (large where entries go missing).")
+    ] = "adversarial",
+    missing: Annotated[float, typer.Option(help="tec: the share of missing entries.")] = 0.43,
+    seed: Seed = 0,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Make data with gaps whose truth is known.
+
+    The file holds what a method may see ([bold]values[/bold], or [bold]tec[/bold]) beside the [bold]truth[/bold].
+
+    Example: [bold]corten simulate sim.nc --shape 40x40x40 --model ising --seed 1[/bold]
+    """
+    from corten.io.files import refuse_taken, suffix_of
+
+    terminal = Terminal(quiet, json)
+    if suffix_of(out) not in SUFFIXES:
+        raise ValueError(f"{out} has no suffix to write a truth beside the data by; use one of {', '.join(SUFFIXES)}")
+    refuse_taken(out, overwrite)
+    if kind == "tec":
+        from corten.simulate import tec_like
+
+        dataset = tec_like(_lengths(shape or "32x48x48"), seed, missing).to_dataset()
+    elif kind == "paper":
+        dataset = paper(_lengths(shape or "40x40x40"), rank, model, noise, seed)
+    else:
+        raise ValueError(f"kind is {kind!r}: allowed are paper and tec")
+    name = "tec" if kind == "tec" else "values"
+    _write(dataset, out, name, overwrite)
+    share = 1 - float(dataset["mask"].mean())
+    sizes = " x ".join(str(length) for length in dataset["mask"].shape)
+    terminal.say(f"wrote {out}: {name} and truth, {sizes}, {share:.1%} missing")
+    # A table cannot say which of its columns are places: the truth would be taken for one.
+    axes = "" if suffix_of(out) in (".nc", ".npz") else f" --axes {','.join(map(str, dataset['mask'].dims))}"
+    terminal.say(f"next: corten complete {out} --variable {name}{axes} --output filled{out.suffix}")
+    terminal.answer({"output": str(out), "variable": name, "shape": dataset["mask"].shape, "missing": share})
+
+
+def paper(shape: tuple[int, ...], rank: int, model: str, noise: str, seed: int) -> xr.Dataset:
+    """The paper's simulation in any shape; a cube is the draw of `corten.simulate.paper_setting`."""
+    import numpy as np
+    import xarray as xr
+
+    from corten import simulate as draw
+
+    if model not in ("ising", "bernoulli"):
+        raise ValueError(f"model is {model!r}: allowed are ising and bernoulli")
+    if noise not in ("constant", "adversarial"):
+        raise ValueError(f"noise is {noise!r}: allowed are constant and adversarial")
+    seeds = [int(one) for one in np.random.SeedSequence(seed).generate_state(4)]
+    parameter = draw.block_parameter(shape, rank, seeds[0])
+    signal = draw.tucker_signal(shape, min(3, *shape), seeds[1])
+    truth = np.add(signal, draw.noise(parameter, noise, signal, seed=seeds[2]))  # type: ignore[arg-type]
+    mask = draw.ising(parameter, seed=seeds[3]) if model == "ising" else draw.bernoulli(parameter, seed=seeds[3])
+    dims = [f"axis_{k}" for k in range(len(shape))]
+    arrays = {
+        "values": (np.where(mask, truth, np.nan), "what was observed"),
+        "truth": (truth, "signal and noise of every entry"),
+        "signal": (signal, "the noiseless signal"),
+        "parameter": (parameter, "parameter of the missingness"),
+        "mask": (mask, "entry is observed"),
+    }
+    about = {"source": f"corten simulate: {model} missingness of rank {rank}, {noise} noise, seed {seed}"}
+    return xr.Dataset({key: (dims, one, {"long_name": text}) for key, (one, text) in arrays.items()}, attrs=about)
+
+
+def _lengths(shape: str) -> tuple[int, ...]:
+    parts = shape.lower().split("x")
+    if len(parts) < 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise ValueError(f"shape is {shape!r}: give two or more lengths, such as 40x40x40")
+    return tuple(int(part) for part in parts)
+
+
+def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
+    import numpy as np
+
+    from corten.io.dataset import write_netcdf
+    from corten.io.files import suffix_of, whole_file
+
+    suffix = suffix_of(out)
+    if suffix == ".nc":
+        write_netcdf(dataset, out, overwrite=overwrite)
+        return
+    with whole_file(out, overwrite) as temporary:
+        if suffix == ".npz":
+            arrays: dict[str, Any] = {str(key): one.values for key, one in dataset.variables.items()}
+            with temporary.open("wb") as stream:
+                np.savez_compressed(stream, **arrays)
+            return
+        frame = dataset[[name, "truth"]].to_dataframe().reset_index()
+        if suffix == ".parquet":
+            frame.to_parquet(temporary, index=False)
+        else:
+            frame.to_csv(temporary, index=False)

@@ -1,0 +1,90 @@
+"""How commands talk: tables on stdout, progress on stderr, JSON for scripts, silence when asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers"]
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same bits.")]
+
+STAGES = {
+    "completion": "filling the gaps",
+    "missingness": "modelling the missingness",
+    "calibration": "calibrating",
+}
+
+
+@dataclass(frozen=True)
+class Terminal:
+    """Where a command's words go; `as_json` keeps stdout for one JSON object."""
+
+    quiet: bool = False
+    as_json: bool = False
+
+    def say(self, what: Any, *, style: str | None = None) -> None:
+        """Show text or a table to a person."""
+        if self.quiet or self.as_json:
+            return
+        from rich.console import Console
+
+        Console(soft_wrap=isinstance(what, str)).print(what, style=style, markup=False, highlight=False)
+
+    def answer(self, facts: dict[str, Any]) -> None:
+        """Print the JSON object that scripts read."""
+        if self.as_json:
+            from corten.summary import plain
+
+            print(json.dumps(plain(facts), indent=2))
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[str, float], None]]:
+        """A bar per stage with the time left, on a terminal only; gives the function that moves them."""
+        if self.quiet or not sys.stderr.isatty():
+            yield lambda stage, share: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(
+            *columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+        ) as bars:
+            tasks: dict[str, Any] = {}
+
+            def move(stage: str, share: float) -> None:
+                if stage not in tasks:
+                    for earlier in tasks.values():
+                        bars.update(earlier, total=1.0, completed=1.0)
+                    # A stage that has said nothing yet pulses instead of standing at nought.
+                    tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=None)
+                if share > 0:
+                    bars.update(tasks[stage], total=1.0, completed=min(share, 1.0))
+
+            yield move
+
+
+def numbers(text: str, name: str) -> list[float]:
+    """Numbers separated by commas, as `0.8,0.9`.
+
+    Example:
+        >>> numbers("0.8,0.9", "coverage")
+        [0.8, 0.9]
+    """
+    try:
+        found = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if not found:
+        raise ValueError(f"{name} is {text!r}: give numbers separated by commas, such as 0.8,0.9")
+    return found
