@@ -10,7 +10,7 @@ from typing import Any
 from corten.calibration.run import run_rounds
 from corten.conformal.scores import Score, as_score
 from corten.engine import as_engine
-from corten.engine.threads import one_blas_thread
+from corten.engine.threads import one_library_thread
 from corten.fitted import Fitted, Trace
 from corten.observed import ObservedTensor
 from corten.options import as_calibration, as_completion, as_propensity, describe
@@ -76,7 +76,7 @@ class ConformalCompleter:
         observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
         if observed.complete:
             return Fitted.nothing_to_fill(observed, self._settings())
-        with one_blas_thread:
+        with one_library_thread:
             return self._fit(observed, tell, began)
 
     def _fit(self, observed: ObservedTensor, tell: Progress, began: float) -> Fitted:
@@ -85,7 +85,7 @@ class ConformalCompleter:
         completion = as_completion(self.completion, gaps=plan.refit)
         run = run_rounds(plan, completion, observed, self.seed, tell)
         tell("missingness", 0.0)
-        law = as_propensity(self.propensity).fit(
+        law = as_propensity(self.propensity, gaps=plan.refit).fit(
             plan.rounds[0].train if not plan.refit else observed.mask,
             plan.rounds[0].train_share or 1.0 if not plan.refit else 1.0,
             domain=observed.domain,

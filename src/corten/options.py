@@ -80,8 +80,10 @@ def as_completion(completion: Any, gaps: bool) -> Completion:
     raise TypeError(f"completion is {completion!r}; give a name, an object with prepare(), or a function")
 
 
-def as_propensity(propensity: Any) -> Any:
+def as_propensity(propensity: Any, gaps: bool = False) -> Any:
     """A model of the missingness from "auto", "ising", "bernoulli", "uniform" or an object with fit()."""
+    if isinstance(propensity, str) and propensity == "auto" and gaps:  # inside gaps it describes and audits, it does not weigh: a modest rank will do
+        return IsingPropensity(max_rank=5)
     makers: dict[str, Any] = {
         "auto": IsingPropensity,
         "ising": IsingPropensity,

@@ -12,7 +12,7 @@ import numpy as np
 from corten.choices import Choice
 from corten.completion.protocol import Fill
 from corten.engine import Engine, as_engine
-from corten.engine.threads import one_blas_thread
+from corten.engine.threads import one_library_thread
 from corten.lowrank import (
     BarzilaiBorwein,
     MaxEvaluations,
@@ -125,7 +125,7 @@ def _fit(
     scaled = np.zeros(values.shape, np.float32)
     scaled[mask] = (found - centre) / scale
     share = found.size / values.size
-    with one_blas_thread:
+    with one_library_thread:
         passes = prepared.engine.residual_pass(scaled, mask)
         start: TensorTrain | Tucker
         if isinstance(warm, TensorTrain | Tucker) and warm.rank == prepared.rank:

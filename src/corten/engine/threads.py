@@ -9,7 +9,7 @@ from functools import lru_cache
 from threading import Lock
 from typing import Any, TypeVar
 
-__all__ = ["default_threads", "in_order", "one_blas_thread"]
+__all__ = ["default_threads", "in_order", "one_library_thread"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -52,8 +52,11 @@ def in_order(
             future.cancel()
 
 
-class _OneBlasThread:
-    """Keeps linear algebra libraries on one thread while a fit runs: over small matrices their pools fight ours."""
+class _OneThread:
+    """Keeps the libraries' own pools (BLAS, OpenMP) on one thread while a fit runs.
+
+    Over small matrices they fight ours, and on a busy machine their spinning threads cost a hundredfold.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -61,10 +64,12 @@ class _OneBlasThread:
         self._limits: Any = None
 
     def __enter__(self) -> None:
+        from threadpoolctl import threadpool_limits
+
         with self._lock:
             self._users += 1
             if self._users == 1:
-                self._limits = _controller().limit(limits=1, user_api="blas")
+                self._limits = threadpool_limits(limits=1)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
@@ -73,11 +78,4 @@ class _OneBlasThread:
                 self._limits.restore_original_limits()
 
 
-@lru_cache(maxsize=1)
-def _controller() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-one_blas_thread = _OneBlasThread()
+one_library_thread = _OneThread()

@@ -18,7 +18,7 @@ import numpy as np
 from corten.choices import Choice
 from corten.engine import Engine, MaskPass, ResidualPass
 from corten.engine.passes import SoftSpins
-from corten.engine.threads import one_blas_thread
+from corten.engine.threads import one_library_thread
 from corten.lowrank import (
     Armijo,
     BarzilaiBorwein,
@@ -110,7 +110,7 @@ def start_of(
         if recipe.structure == "tucker"
         else TensorTrain.random(shape, check_rank(shape, rank), recipe.seed)
     )
-    with one_blas_thread:
+    with one_library_thread:
         data: ResidualPass = engine.residual_pass(spins, spins)
         return spectral_start(lambda f: data.contractions_of_data(f)[1], guess), data.passes
 
@@ -126,7 +126,7 @@ def estimate(
     before = mask_pass.passes
     soft: SoftSpins | None = None
     choices: list[Choice] = []
-    with one_blas_thread:
+    with one_library_thread:
         found = _descend(mask_pass, start, recipe, None)
         point, scale, loss = found.point, 1.0, found.value
         if recipe.ridge > 0 and recipe.rescale:
@@ -178,7 +178,7 @@ def effective_training_size(mask_pass: MaskPass, point: TensorTrain | Tucker) ->
         first = first * shrink + float(weight.sum())
         second = second * shrink**2 + float((weight**2).sum())
         top = new_top
-    return first**2 / second if second > 0 else 0.0
+    return float(first**2 / second) if second > 0 else 0.0
 
 
 def _train_frame(point: TensorTrain | Tucker) -> Any:

@@ -20,9 +20,9 @@ from corten.propensity.selection import CRITERIA, Candidate, choose_model, choos
 
 __all__ = ["BernoulliPropensity", "IsingPropensity", "KnownPropensity", "UniformPropensity"]
 
-STRENGTHS = (0.0, 1 / 30, 1 / 15, 0.15, 0.3)
+STRENGTHS = (1 / 30, 1 / 15, 0.15, 0.3)
 RIDGES = (0.005, 0.02, 0.06)
-RANKS = range(2, 16)
+FIRST_RANK = 2
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,9 @@ class IsingPropensity:
     coupling: how neighbours pull (`Product(strength)`, a number or "auto"); link: "logit", "probit" or
     "zero"; neighborhood: "adjacent", "adjacent:lat,lon", "cube" or offsets; rank: an integer (every bond), a
     tuple or "auto"; ridge: a number or "auto"; thinning: read entries hidden for calibration as their
-    expected spin; criterion: how "auto" ranks are compared; start: "spectral", "tt-svd" (the paper's, of the
-    perturbed mask) or a TensorTrain; step: "barzilai-borwein", "armijo", "conjugate" or "fixed" (the
-    paper's); bound: largest |B| allowed;
-    structure: "tensor-train" or "tucker".
+    expected spin; criterion: how "auto" ranks are compared, up to `max_rank`; start: "spectral", "tt-svd" (the
+    paper's, of the perturbed mask) or a TensorTrain; step: "barzilai-borwein", "armijo", "conjugate" or "fixed"
+    (the paper's); bound: largest |B| allowed; structure: "tensor-train" or "tucker".
 
     Example:
         >>> mask = np.random.default_rng(0).random((12, 12, 12)) < 0.5
@@ -54,6 +53,7 @@ class IsingPropensity:
     step: str = "barzilai-borwein"
     bound: float | None = None
     structure: str = "tensor-train"
+    max_rank: int = 15
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -74,6 +74,8 @@ class IsingPropensity:
                 raise ValueError(f"{name} is {value!r}; allowed are {', '.join(map(repr, allowed))}")
         if isinstance(self.start, str) and self.start not in ("spectral", "tt-svd"):
             raise ValueError(f'start is {self.start!r}; give "spectral", "tt-svd" or a TensorTrain')
+        if self.max_rank < FIRST_RANK:
+            raise ValueError(f"max_rank is {self.max_rank}; give at least {FIRST_RANK}")
         if self.bound is not None and not self.bound > 0:
             raise ValueError(f"bound is {self.bound}; give a positive number or None")
 
@@ -126,21 +128,20 @@ class _Fitter:
         spent = 0
         best: Candidate | None = None
         if isinstance(coupling, Product) and coupling.is_auto:
-            table: dict[str, Candidate] = {}
-            tried: dict[str, list[Candidate]] = {}
+            # Strengths are compared at the rank that suits independent missingness; the one taken then searches its own.
+            free, tried = self._search(Zero(), recipe, "held-out")
+            spent += sum(c.estimate.passes + 1 for c in tried)
+            table = {"0": free}
             for strength in STRENGTHS:
-                name = f"{strength:.3g}"
-                table[name], tried[name] = self._search(
-                    Product(strength) if strength else Zero(), recipe, "held-out"
-                )
-                spent += sum(c.estimate.passes + 1 for c in tried[name])
+                found, _ = self._search(Product(strength), recipe, "held-out", free.rank)
+                table[f"{strength:.3g}"] = found
+                spent += found.estimate.passes + 1
             taken, choice = choose_model(table, int(np.count_nonzero(self.spins == 1)), "coupling strength")
             choices.append(choice)
-            strength = dict(zip(table, STRENGTHS))[taken]
-            coupling = Product(strength) if strength else Zero()
-            if self.config.criterion == "held-out":
-                best = table[taken]
-                self._record_rank(choices, best, tried[taken], "held-out")
+            coupling = dict(zip(table, (Zero(), *map(Product, STRENGTHS))))[taken]
+            if taken == "0" and self.config.criterion == "held-out":
+                best = free
+                self._record_rank(choices, best, tried, "held-out")
         if isinstance(self.config.ridge, str):
             ridges = {f"{r:g}": self._search(coupling, self._recipe(r), "held-out") for r in RIDGES}
             spent += sum(c.estimate.passes + 1 for _, tried_ in ridges.values() for c in tried_)
@@ -172,10 +173,10 @@ class _Fitter:
         )
 
     def _search(
-        self, coupling: Coupling, recipe: Recipe, criterion: str
+        self, coupling: Coupling, recipe: Recipe, criterion: str, only: int | None = None
     ) -> tuple[Candidate, list[Candidate]]:
-        rank = self.config.rank
-        ranks = RANKS if isinstance(rank, str) else [rank]
+        rank = self.config.rank if only is None or not isinstance(self.config.rank, str) else only
+        ranks = range(FIRST_RANK, self.config.max_rank + 1) if isinstance(rank, str) else [rank]
         return choose_rank(
             self.engine,
             self.spins,
