@@ -10,6 +10,7 @@ from typing import Any
 from corten.calibration.run import run_rounds
 from corten.conformal.scores import Score, as_score
 from corten.engine import as_engine
+from corten.engine.memory import refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.fitted import Fitted, Trace
 from corten.observed import ObservedTensor
@@ -19,6 +20,8 @@ from corten.result import Intervals, check_coverage
 __all__ = ["ConformalCompleter", "complete"]
 
 Progress = Callable[[str, float], None]
+SPLIT_BYTES = 90  # peak bytes an entry takes, measured; with pseudo-gaps, for every round
+GAP_BYTES = 70
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,11 @@ class ConformalCompleter:
     def _fit(self, observed: ObservedTensor, tell: Progress, began: float) -> Fitted:
         calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
         plan = calibration.plan(observed, self.seed)
+        refuse_beyond(
+            observed.values.size * (GAP_BYTES * len(plan.rounds) if plan.refit else SPLIT_BYTES),
+            f"completing {observed.values.size:,} entries",
+            "complete a part of the tensor, give float32 values, or ask for calibration='random'",
+        )
         completion = as_completion(self.completion, gaps=plan.refit)
         run = run_rounds(plan, completion, observed, self.seed, tell)
         tell("missingness", 0.0)

@@ -15,6 +15,7 @@ import numpy as np
 
 from corten.engine import kernels
 from corten.engine.layout import Box, Layout
+from corten.engine.memory import byte_tensor
 from corten.engine.threads import in_order
 
 __all__ = ["FrameLike", "MaskPass", "Model", "SoftSpins", "pack", "unpack"]
@@ -141,7 +142,7 @@ class MaskPass:
         p) - 1.
         """
         shift = np.float32(np.log1p(-self.train_share))
-        values = np.empty(self.spins.shape, np.int8)
+        values = byte_tensor(self.spins.shape)
         for start, stop, eta in self.log_odds_slabs(frame.left):
             values[start:stop] = np.rint(127 * np.tanh((eta + shift) * np.float32(0.5))).astype(np.int8)
         return SoftSpins(values, pack(frame.left))

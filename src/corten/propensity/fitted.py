@@ -10,6 +10,7 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.engine import Engine, MaskPass, Model, as_engine
+from corten.engine.memory import byte_tensor
 from corten.lowrank import TensorTrain
 from corten.propensity.coupling import Coupling
 from corten.propensity.link import Link
@@ -98,14 +99,34 @@ class FittedPropensity:
 
 
 def spins_of(mask: np.ndarray, domain: np.ndarray | None = None) -> np.ndarray:
-    """A boolean mask (True = observed) as int8 spins: +1, -1, and 0 outside the domain."""
-    mask = np.asarray(mask)
+    """A boolean mask (True = observed) as int8 spins: +1, -1, and 0 outside the domain.
+
+    Spins themselves (int8, possibly a memory map) pass through uncopied where there is no domain to apply.
+    """
+    if not isinstance(mask, np.ndarray):
+        mask = np.asarray(mask)
+    if mask.dtype == np.int8 and mask.ndim:
+        _check_codes(mask)
+        if domain is None and mask.flags.c_contiguous:
+            return mask
+        observed = mask > 0
+        domain = mask != 0 if domain is None else (mask != 0) & np.asarray(domain, bool)
+        mask = observed
     if mask.dtype != bool:
-        raise TypeError(f"mask must be boolean (True = observed), got dtype {mask.dtype}")
-    spins = np.where(mask, np.int8(1), np.int8(-1))
-    if domain is not None:
-        spins[~np.asarray(domain, bool)] = 0
-    return np.ascontiguousarray(spins)
+        raise TypeError(f"mask must be boolean (True = observed) or int8 spins, got dtype {mask.dtype}")
+    spins = byte_tensor(mask.shape)
+    for plane in range(mask.shape[0] if mask.ndim else 0):
+        spins[plane] = np.where(mask[plane], np.int8(1), np.int8(-1))
+        if domain is not None:
+            spins[plane][~np.asarray(domain[plane], bool)] = 0
+    return spins
+
+
+def _check_codes(spins: np.ndarray) -> None:
+    for plane in spins:
+        low, high = int(np.min(plane)), int(np.max(plane))
+        if low < -1 or high > 1:
+            raise ValueError(f"mask holds {low if low < -1 else high}; spins are +1 observed, -1 missing, 0 outside")
 
 
 def _dense_log_odds(

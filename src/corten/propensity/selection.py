@@ -16,6 +16,7 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.engine import Engine, Model
+from corten.engine.memory import byte_tensor
 from corten.lowrank import TensorTrain, Tucker, feasible_rank, feasible_tucker_rank
 from corten.propensity.estimation import Estimate, Recipe, effective_training_size, estimate, start_of
 
@@ -40,15 +41,18 @@ class Candidate:
 def held_out(spins: np.ndarray, seed: int, share: float = HELD_SHARE) -> np.ndarray:
     """Spins with a random share of cells held out (coded +-2)."""
     rng = np.random.default_rng([seed, 77])
-    out = spins.copy()
-    for plane in out.reshape(out.shape[0], -1):
-        plane[rng.random(plane.size) < share] *= 2
+    out = byte_tensor(spins.shape)
+    for here, plane in zip(out, spins):
+        here[...] = np.where(rng.random(plane.shape) < share, 2 * plane, plane)
     return out
 
 
 def swapped(spins: np.ndarray) -> np.ndarray:
     """Held-out cells in the likelihood, all others out of it."""
-    return np.where(np.abs(spins) == 2, np.sign(spins), 2 * spins).astype(np.int8)
+    out = byte_tensor(spins.shape)
+    for here, plane in zip(out, spins):
+        here[...] = np.where(np.abs(plane) == 2, np.sign(plane), 2 * plane)
+    return out
 
 
 def enough(training: int) -> float:

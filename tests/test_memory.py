@@ -1,0 +1,41 @@
+"""Byte tensors go to a file when memory is short, and a fit on memory maps gives the same bits."""
+
+import numpy as np
+import pytest
+
+from corten.engine import memory
+from corten.propensity import IsingPropensity, Product
+
+
+def test_available_memory_can_be_told(monkeypatch):
+    monkeypatch.setenv("CORTEN_MEMORY", "12345")
+    assert memory.available() == 12345
+    monkeypatch.setenv("CORTEN_MEMORY", "plenty")
+    with pytest.raises(ValueError, match="CORTEN_MEMORY"):
+        memory.available()
+    monkeypatch.delenv("CORTEN_MEMORY")
+    assert memory.available() > 1 << 20
+
+
+def test_what_does_not_fit_becomes_a_file(monkeypatch):
+    monkeypatch.setenv("CORTEN_MEMORY", "1000000")
+    large = memory.byte_tensor((300, 300, 300))
+    assert isinstance(large, np.memmap)
+    large[1, 2, 3] = 5
+    assert large[1, 2, 3] == 5 and large[0, 0, 0] == 0
+    assert not isinstance(memory.byte_tensor((3, 3)), np.memmap)
+    with pytest.raises(MemoryError, match="needs about 5 GB, and 1 MB are available"):
+        memory.refuse_beyond(5 * 10**9, "this fit", "buy more")
+
+
+def test_a_memory_map_of_spins_fits_like_the_mask_it_came_from(tmp_path):
+    mask = np.random.default_rng(0).random((14, 12, 10)) < 0.5
+    path = tmp_path / "spins.npy"
+    np.save(path, np.where(mask, 1, -1).astype(np.int8))
+    mapped = np.load(path, mmap_mode="r")
+    model = IsingPropensity(Product(0.1), rank=2)
+    one, other = model.fit(mask, 0.7), model.fit(mapped, 0.7)
+    assert one.loss == other.loss
+    assert np.array_equal(one.log_odds(mask), other.log_odds(mask))
+    with pytest.raises(ValueError, match="spins are"):
+        model.fit(np.full((3, 3), 7, np.int8))
