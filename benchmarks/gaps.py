@@ -95,13 +95,13 @@ def load(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray, tuple[Any, ..
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="+")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     options = parser.parse_args()
     for name in options.sets:
         truth, mask, axes, where = load(name, options.data)
-        for seed in range(options.seeds):
+        for seed in options.seeds:
             began = time.perf_counter()
             estimate, u, calibrated, stages = run_gaps(truth, mask, axes, options.rounds, seed)
             row = score(truth, np.flatnonzero(where), estimate, u, calibrated)

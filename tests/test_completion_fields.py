@@ -85,13 +85,13 @@ def test_likelihood_gradient(kernel: str) -> None:
     assert mask[tuple(cells.T)].all()
     units = unit_correlations(y, mask, kinds)
     f = _Likelihood(cells, y[tuple(cells.T)], SHAPES[kernel], kinds, units, shape)
-    theta, centre, width = f.start()
+    theta, _, _ = f.start()
     theta = theta + 0.3 * rng.standard_normal(theta.shape)
-    _, gradient = f(theta, centre, width)
+    _, gradient = f(theta)
     for k in range(len(theta)):
         step = np.zeros_like(theta)
         step[k] = 1e-5
-        slope = (f(theta + step, centre, width)[0] - f(theta - step, centre, width)[0]) / 2e-5
+        slope = (f(theta + step)[0] - f(theta - step)[0]) / 2e-5
         assert slope == pytest.approx(gradient[k], rel=1e-4, abs=1e-4)
 
 

@@ -21,6 +21,8 @@ from corten.completion.units import UnitCorrelation
 __all__ = ["Covariance", "fit_covariance", "sample_cells"]
 
 NOISE_FLOOR = 2e-3
+CELLS = 800
+SAMPLES = 3
 SHAPES = {"matern": ("matern", "exponential"), "exponential": ("exponential", "exponential")}
 
 
@@ -214,20 +216,19 @@ class _Likelihood:
                 ratios[c, p, : len(entry)] = ratio
         return variances, tables, ratios, float(np.exp(theta[-1]))
 
-    def __call__(self, theta: np.ndarray, centre: np.ndarray, width: np.ndarray) -> tuple[float, np.ndarray]:
+    def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         n = len(self.y)
         variances, tables, ratios, extra = self._unpack(theta)
         components = np.zeros((len(self.shapes), n, n))
         _assemble(self.index, tables, variances, components)
         matrix = components.sum(axis=0)
         matrix[np.diag_indices(n)] += NOISE_FLOOR + extra
-        off = (theta - centre) / width
         try:
             factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
         except np.linalg.LinAlgError:
-            return 1e10, off / width
+            return 1e10, np.zeros_like(theta)
         alpha = scipy.linalg.cho_solve((factor, True), self.y, check_finite=False)
-        value = 0.5 * self.y @ alpha + np.log(np.diag(factor)).sum() + 0.5 * off @ off
+        value = 0.5 * self.y @ alpha + np.log(np.diag(factor)).sum()
         inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
         weight = 0.5 * (inverse - np.outer(alpha, alpha))
         histogram = np.zeros_like(tables)
@@ -237,7 +238,7 @@ class _Likelihood:
         block[:, 0] = histogram[:, 0].sum(axis=-1) if self.axes else 0.0
         block[:, 1:] = (histogram * ratios).sum(axis=-1)
         gradient[-1] = np.trace(weight) * extra
-        return float(value), gradient + off / width
+        return float(value), gradient
 
     def covariance(self, theta: np.ndarray) -> Covariance:
         block = theta[:-1].reshape(len(self.shapes), -1)
@@ -259,16 +260,27 @@ def fit_covariance(
     correlations: dict[int, UnitCorrelation],
     kernel: str,
     seed: int,
-    cells: int = 1500,
 ) -> Covariance:
-    """Fit the covariance of standardised `values` (read where `mask` is True) on at most `cells` of them."""
-    chosen = sample_cells(mask, kinds, cells, np.random.default_rng(seed))
-    y = values[tuple(chosen.T)].astype(float)
-    likelihood = _Likelihood(chosen, y, SHAPES[kernel], kinds, correlations, mask.shape)
-    guess, centre, width = likelihood.start()
+    """Fit the covariance of standardised `values`, read where `mask` is True.
+
+    The likelihoods of a few small samples are added: they cost less than one of a large sample (the work grows with
+    the cube of its size), see more of the field, and vary less from seed to seed.
+    """
+    rng = np.random.default_rng((seed, 0xC0F))
+    parts = []
+    for _ in range(SAMPLES if mask.sum() > CELLS else 1):
+        cells = sample_cells(mask, kinds, CELLS, rng)
+        y = values[tuple(cells.T)].astype(float)
+        parts.append(_Likelihood(cells, y, SHAPES[kernel], kinds, correlations, mask.shape))
+    guess, centre, width = parts[0].start()
+
+    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+        off = (theta - centre) / width
+        answers = [part(theta) for part in parts]
+        gradient = np.sum([slope for _, slope in answers], axis=0)
+        return sum(value for value, _ in answers) + 0.5 * float(off @ off), gradient + off / width
+
     bounds: list[Any] = [(c - 6 * w, c + 6 * w) for c, w in zip(centre, width)]
-    found = scipy.optimize.minimize(
-        likelihood, guess, args=(centre, width), jac=True, method="L-BFGS-B", bounds=bounds,
-        options={"maxiter": 60},
-    )  # fmt: skip
-    return likelihood.covariance(found.x)
+    options = {"maxiter": 60}
+    found = scipy.optimize.minimize(objective, guess, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    return parts[0].covariance(found.x)
