@@ -23,10 +23,10 @@ def draw(result: Intervals, truth: np.ndarray, path: Path) -> None:
 
     observed = result.observed
     slot = int(np.argmax(truth.mean(axis=(0, 1))))
-    place = _place(observed.mask)
-    figure = Figure(figsize=(11, 6), layout="constrained")
+    place = _place(observed.mask, result.width_array)
+    figure = Figure(figsize=(11, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.add_gridspec(2, 4, height_ratios=(0.95, 1.0))
+    grid = figure.add_gridspec(2, 4, height_ratios=(1.0, 1.15))
     hour = f"{24 * slot // truth.shape[2]:02d}:00"
     figure.suptitle(
         f"Gaps filled, with {result.coverage:.0%} intervals: simulated TEC at {hour} UT, in TECU",
@@ -57,16 +57,12 @@ def draw(result: Intervals, truth: np.ndarray, path: Path) -> None:
     figure.savefig(path, dpi=110, pil_kwargs={"optimize": True}, metadata={"Software": "corten"})
 
 
-def _place(mask: np.ndarray) -> tuple[int, int]:
-    """The cell with the longest gap among those seen between a quarter and two thirds of the day."""
-    longest, run = np.zeros(mask.shape[:2]), np.zeros(mask.shape[:2])
-    for slot in range(mask.shape[2]):
-        run = np.where(mask[..., slot], 0, run + 1)
-        longest = np.maximum(longest, run)
-    # A gap at the ends of the day is a forecast: only those with observations around them are shown.
+def _place(mask: np.ndarray, width: np.ndarray) -> tuple[int, int]:
+    """The cell with the widest intervals among those seen for a good part of the day, both ends included."""
     share = mask.mean(axis=2)
-    shown = (share > 0.25) & (share < 0.67) & mask[..., 0] & mask[..., -1]
-    row, column = np.unravel_index(int(np.argmax(np.where(shown, longest, -1 + share))), longest.shape)
+    shown = (share > 0.3) & (share < 0.75) & mask[..., 0] & mask[..., -1]
+    mean = np.where(np.isfinite(width), width, 0.0).mean(axis=2)
+    row, column = np.unravel_index(int(np.argmax(np.where(shown, mean, -1 + share))), share.shape)
     return int(row), int(column)
 
 
