@@ -14,6 +14,7 @@ from corten.commands.demo import demo
 from corten.commands.evaluate import evaluate
 from corten.commands.info import info
 from corten.commands.simulate import simulate
+from corten.commands.study import app as study
 
 __all__ = ["app", "main"]
 
@@ -75,6 +76,8 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
+
+app.add_typer(study, name="study", rich_help_panel="Check")
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""studies"""
+"""Repeats the paper's simulations, keeps every number, and sets it beside the paper's own."""
