@@ -16,7 +16,8 @@ from corten.lowrank import TensorTrain
 from corten.studies import comparison, experiments, runner
 from corten.studies.cells import Cell, seed_of
 from corten.studies.comparison import Summary, differs, holm, paired, summarise
-from corten.studies.draws import ensure_chain, mask_of, parameter_of
+from corten.studies.conformal_cell import settings_of
+from corten.studies.draws import ensure_chain, mask_of, parameter_of, training_of
 from corten.studies.estimators import model_of, weight_error
 from corten.studies.figure_tables import pooled, tables_of
 from corten.studies.figures import draw
@@ -167,6 +168,13 @@ def test_samples_of_a_chain_do_not_depend_on_how_many_are_drawn(tmp_path: Path) 
     for k in range(3):
         assert np.array_equal(mask_of(at(k), tmp_path), mask_of(at(k), None))
     assert not np.array_equal(mask_of(at(0), tmp_path), mask_of(at(1), tmp_path))
+
+
+def test_all_experiments_of_a_cell_train_on_the_same_entries() -> None:
+    cell = Cell.of("conformal", 0, model="bernoulli", **SMALL)
+    mask = mask_of(cell)
+    for setting in settings_of(cell, parameter_of(cell), mask, rank=1):
+        assert np.array_equal(setting.plan.rounds[0].train, training_of(cell, mask))
 
 
 def test_cells_differ_by_every_parameter_and_by_nothing_else() -> None:

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
 import numpy as np
 
 from corten import simulate
+from corten.calibration.random_split import RandomSplit
 from corten.studies.cells import Cell, seed_of
 
-__all__ = ["STRENGTH", "TRAIN_SHARE", "data_of", "ensure_chain", "mask_of", "parameter_of", "split_seed"]
+__all__ = ["STRENGTH", "TRAIN_SHARE", "data_of", "ensure_chain", "mask_of", "parameter_of", "split_seed", "training_of"]
 
 STRENGTH = 1 / 15
 TRAIN_SHARE = 0.7
@@ -57,6 +59,11 @@ def data_of(cell: Cell, parameter: np.ndarray, noise: str, signal_rank: int = 3)
 def split_seed(cell: Cell) -> int:
     """The seed that splits observed entries into training and calibration entries."""
     return seed_of("split", cell["d"], cell["rank"], cell["model"], cell.get("draw", 0), cell.repetition)
+
+
+def training_of(cell: Cell, mask: np.ndarray) -> np.ndarray:
+    """The training part of a mask, split as every experiment of the cell splits it."""
+    return RandomSplit(TRAIN_SHARE).plan(SimpleNamespace(mask=mask), split_seed(cell)).rounds[0].train
 
 
 def ensure_chain(cell: Cell, samples: int, folder: Path) -> None:

@@ -20,12 +20,12 @@ from corten.propensity.fitted import spins_of
 from corten.propensity.selection import choose_rank
 from corten.studies.cells import Cell, seed_of
 from corten.studies.conformal_cell import conformal, measure, settings_of
-from corten.studies.draws import TRAIN_SHARE, mask_of, parameter_of, split_seed
+from corten.studies.draws import TRAIN_SHARE, mask_of, parameter_of, training_of
 from corten.studies.estimators import ENGINE, RANKS, Law, coupling_of, model_of, ours, plain, relative_error
 from corten.studies.peers import gcp, tucker
 from corten.studies.timing import timing
 
-__all__ = ["EXPERIMENTS", "run_cell", "training_of"]
+__all__ = ["EXPERIMENTS", "run_cell"]
 
 Row = dict[str, Any]
 
@@ -35,11 +35,6 @@ def run_cell(cell: Cell, folder: Path | None = None) -> list[Row]:
     if cell.experiment not in EXPERIMENTS:
         raise ValueError(f"experiment is {cell.experiment!r}; known are {', '.join(EXPERIMENTS)}")
     return EXPERIMENTS[cell.experiment](cell, folder)
-
-
-def training_of(cell: Cell, mask: np.ndarray) -> np.ndarray:
-    """The training part of a mask, split as the conformal experiment splits it."""
-    return mask & (np.random.default_rng(split_seed(cell)).random(mask.shape) < TRAIN_SHARE)
 
 
 def ranks(cell: Cell, folder: Path | None) -> list[Row]:

@@ -25,7 +25,7 @@ from corten.lowrank import (
 from corten.lowrank.line_search import StepRule
 from corten.propensity.fitted import spins_of
 from corten.studies.cells import Cell
-from corten.studies.draws import STRENGTH, TRAIN_SHARE, mask_of, split_seed
+from corten.studies.draws import STRENGTH, TRAIN_SHARE, mask_of, training_of
 from corten.studies.estimators import ENGINE, model_of
 from corten.studies.peers import bernoulli_loss, gcp_run, has_gcp, projected_gradient
 
@@ -74,7 +74,7 @@ def timing(cell: Cell, folder: Path | None) -> list[Row]:
     A method each. The target is the loss at which the paper's own stopping rule ends the fixed step.
     """
     mask = mask_of(cell, folder)
-    train = mask & (np.random.default_rng(split_seed(cell)).random(mask.shape) < TRAIN_SHARE)
+    train = training_of(cell, mask)
     spins, rank, model = spins_of(train), cell["rank"], cell["model"]
     passes = as_engine(ENGINE).mask_pass(spins, model_of(model, spins.shape), TRAIN_SHARE)
     first = TensorTrain.from_dense(spins + 0.1 * np.random.default_rng(0).standard_normal(spins.shape), rank)
