@@ -88,7 +88,9 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
             {
                 "value": _percent(summary.finite_share),
                 "label": "have a finite interval",
-                "note": f"{summary.infinite:,} are infinite: too little is known there",
+                "note": f"{summary.infinite:,} are infinite: too little is known there"
+                if summary.infinite
+                else "none is infinite",
             }
         )
     size = summary.facts.get("effective_sample_size")

@@ -30,6 +30,7 @@ __all__ = [
 
 LATITUDE_NAMES = {"lat", "latitude", "glat", "gdlat"}
 DEGREES_NORTH = {"degrees_north", "degree_north", "degree_n", "degrees_n", "degreen", "degreesn"}
+HALF_SEEN = 0.25
 UNEVEN = 1e-2  # steps that differ by more than this share are not one step
 
 
@@ -165,8 +166,11 @@ def default_cell(result: Intervals) -> tuple[int, ...]:
         seen = observed.mask[tuple(wide)].mean(
             axis=sum(isinstance(slot, slice) for slot in wide[:along]), keepdims=not others
         )
-        odd = np.where(wanted, np.abs(np.broadcast_to(seen, wanted.shape) - 0.5), np.inf)
-        row, column = np.unravel_index(int(np.argmin(odd)), odd.shape)
+        odd = np.abs(np.broadcast_to(seen, wanted.shape) - 0.5)
+        widths = result.width_array[tuple(slots)]
+        # The widest of those seen a quarter to three quarters of the way; without one, the nearest to half.
+        best = np.where(wanted & (odd <= HALF_SEEN), widths, np.where(wanted, -odd - 1.0, -np.inf))
+        row, column = np.unravel_index(int(np.argmax(best)), best.shape)
         index[min(first.rows, first.columns)], index[max(first.rows, first.columns)] = int(row), int(column)
     return tuple(index)
 
