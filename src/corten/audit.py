@@ -25,6 +25,7 @@ from corten.audit_table import Audit, Sample
 from corten.calibration.hiding import KINDS, draw_hidings
 from corten.conformal.depth import depth, depth_log_weights
 from corten.conformal.diagnostics import effective_sample_size
+from corten.conformal.raking import rake
 from corten.fitted import Fitted
 from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
@@ -52,7 +53,7 @@ def audit(
 ) -> Audit:
     """Estimate the coverage of a fit at its missing entries, without knowing the truth there.
 
-    rounds: how often about a fifth of the observed entries is hidden; inner_rounds: pseudo-gap rounds of the
+    rounds: how often about a seventh of the observed entries is hidden; inner_rounds: pseudo-gap rounds of the
     calibration inside each; kinds: how to hide, of "drawn" (masks drawn from the reference model), "moved" (moved
     copies of the real gaps) and "random"; reference: a model of the missingness (an object with fit(), or a fitted
     one) to weigh hidden entries by; progress: called with a stage and its share.
@@ -72,6 +73,8 @@ def audit(
     tell("reference", 0.0)
     law, because = reference_law(fitted, reference)
     odds = np.asarray(law.log_weights(fitted.observed.mask), np.float64)
+    if law is not reference:
+        odds = rake(odds, fitted.observed.mask, fitted.observed.missing)
     own = np.asarray(fitted.propensity.log_odds(fitted.observed.mask), np.float64)
     chosen = tuple(kinds) if kinds is not None else ("moved",) if pooled else KINDS
     samples: list[Sample] = []

@@ -189,12 +189,21 @@ class Audit:
         weight = np.exp(logs - logs.max())
         hit, width = self._covered[place, at], self._width[place, at]
         share, error = clustered_share(hit, weight, self._round[at], self._entries[at])
-        error = float(np.sqrt(error**2 + share * (1 - share) / max(self.effective_sample_size, 1.0)))
+        error = float(np.hypot(error, self._cutoff_error(level, share)))
         finite = np.isfinite(width)
         heavy = weight[finite].sum()
         mean = float(weight[finite] @ width[finite] / heavy) if heavy > 0 else float("nan")
         infinite = float(weight[~finite].sum() / weight.sum())
         return Row(level, by, label, share, error, mean, infinite, int(np.unique(self._entries[at]).size))
+
+    def _cutoff_error(self, level: float, share: float) -> float:
+        """How far this fit's own cutoff may be off, in coverage of the group at hand.
+
+        At its own level it is off by sqrt(c (1 - c) / n); a group that misses k times as often as asked feels it k
+        times.
+        """
+        own = np.sqrt(level * (1.0 - level) / max(self.effective_sample_size, 1.0))
+        return float(own * (1.0 - share) / (1.0 - level))
 
     def __str__(self) -> str:
         entries = np.unique(self._entries).size
@@ -237,7 +246,7 @@ def clustered_share(
         (0.75, 0.25)
     """
     total = float(weight.sum())
-    share = float(weight @ hit / total)
+    share = min(1.0, float(weight @ hit / total))
     z = weight * (hit - share)
     _, by_round = np.unique(rounds, return_inverse=True)
     _, by_entry = np.unique(entries, return_inverse=True)

@@ -82,20 +82,27 @@ def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], in
         completer,
         completion=_Settled(fitted.completion),
         propensity=_Given(table),
-        calibration=_fewer(calibration, inner_rounds),
+        calibration=_alike(calibration, inner_rounds, hiding.hidden.sum() / fitted.observed.n_observed),
         seed=seed,
     ).fit(left)
 
 
-def _fewer(calibration: Any, rounds: int) -> Any:
-    """The same calibration with fewer rounds, where it pools rounds."""
-    if is_dataclass(calibration) and any(one.name == "rounds" for one in fields(calibration)):
+def _alike(calibration: Any, rounds: int, hidden_share: float) -> Any:
+    """The same calibration with fewer pooled rounds, or with as many training entries as the first fit had.
+
+    With fewer of them every error would be larger and the errors of easy and hard entries more alike: an audit of
+    wrong weights would look too kind.
+    """
+    names = {one.name for one in fields(calibration)} if is_dataclass(calibration) else set()
+    if "rounds" in names:
         return replace(calibration, rounds=rounds)  # type: ignore[type-var]
+    if "train_share" in names:
+        return replace(calibration, train_share=min(0.9, calibration.train_share / (1.0 - hidden_share)))
     return calibration
 
 
 def bounds_at(fitted: Fitted, entries: NDArray[np.intp], levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of the intervals of some missing entries at several levels, (levels, entries)."""
-    assert fitted.calibrated is not None
-    middle = np.asarray(fitted.estimate, np.float64).reshape(-1)[entries]
-    return fitted.calibrated.intervals(entries, middle, fitted.scale.at(entries), list(levels))
+    ends = [fitted.bounds(level) for level in levels]
+    lower, upper = (np.stack([np.asarray(pair[k]).reshape(-1)[entries] for pair in ends]) for k in (0, 1))
+    return lower, upper

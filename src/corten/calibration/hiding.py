@@ -19,11 +19,12 @@ from corten.propensity import FittedPropensity
 __all__ = ["KINDS", "Hiding", "draw_hidings"]
 
 KINDS = ("drawn", "moved", "random")
-SHARE = 0.2
+SHARE = 0.15
 """About this share of the observed entries is hidden: enough to measure on, few enough to stay near the real
 fit.
 """
 ATTEMPTS = 20
+STRETCH = 4
 BURN_IN, APART = 60, 15
 
 
@@ -45,7 +46,7 @@ class Hiding:
 def draw_hidings(
     observed: ObservedTensor, law: FittedPropensity, rounds: int, seed: int, kinds: Sequence[str] = KINDS
 ) -> list[Hiding]:
-    """Draw `rounds` ways to hide about a fifth of the observed entries, the kinds taking turns.
+    """Draw `rounds` ways to hide about a seventh of the observed entries, the kinds taking turns.
 
     A gap is cut to a window along one axis, placed at random, where it would hide more: inside it looks like the
     real gaps. A moved copy is rolled by a random number of steps along every axis, so each entry has the same
@@ -61,7 +62,7 @@ def draw_hidings(
     for number, kind in enumerate(order):
         rng = np.random.default_rng([seed, 31, number])
         if kind == "random":
-            made.append(Hiding(kind, observed.mask & (rng.random(observed.shape) < SHARE)))
+            made.append(_random(observed, rng))
         elif kind == "moved":
             made.append(_moved(observed, rng))
         else:
@@ -92,7 +93,8 @@ def _under(
     window, share = _window(gap, observed, rng)
     missing = 1.0 - law.probability(np.asarray(mask & observed.inside)).astype(np.float64)
     chance = np.clip(missing, 1e-12, 1.0)
-    return Hiding("drawn", gap & window & observed.mask, np.log(chance), np.log1p(-share * chance * (1 - 1e-9)))
+    hidden = gap & window & observed.mask
+    return Hiding("drawn", hidden, np.log(share * chance), np.log1p(-share * chance * (1 - 1e-9)))
 
 
 def _moved(observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
@@ -108,15 +110,19 @@ def _moved(observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
         if best.sum() >= max(1, 0.25 * SHARE * min(gap.sum(), observed.n_observed)):
             break
     if not best.any():
-        return Hiding("random", observed.mask & (rng.random(observed.shape) < SHARE))
-    return Hiding("moved", best)
+        return _random(observed, rng)
+    return Hiding("moved", best, float(np.log(best.sum() / observed.n_observed)))
+
+
+def _random(observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
+    return Hiding("random", observed.mask & (rng.random(observed.shape) < SHARE), float(np.log(SHARE)))
 
 
 def _window(gap: NDArray[np.bool_], observed: ObservedTensor, rng: np.random.Generator) -> tuple[Any, float]:
-    """A random window that leaves about a fifth of the observed entries hidden, and the share of cells in it.
+    """A random window that leaves about a seventh of the observed entries hidden, and the share of cells in it.
 
-    A stretch of an ordered axis, closed on itself so that every cell is in it equally often, or some units of a
-    unit axis.
+    Stretches of the longest axis, evenly spread and closed on themselves so that every cell is in them equally
+    often, each long enough to hold a gap; or some units of a unit axis.
     """
     wanted = int(np.count_nonzero(gap & observed.mask))
     if wanted <= SHARE * observed.n_observed:
@@ -127,7 +133,12 @@ def _window(gap: NDArray[np.bool_], observed: ObservedTensor, rng: np.random.Gen
     if observed.axes[axis].kind == "unit":
         taken = rng.permutation(length)[:count]
     else:
-        taken = (rng.integers(length) + np.arange(count)) % length
+        pieces = max(1, count // STRETCH)
+        step = np.arange(count)
+        start = (step * pieces // count) * length // pieces
+        first = -(-(step * pieces // count) * count // pieces)
+        taken = (rng.integers(length) + start + step - first) % length
     inside = np.zeros(length, bool)
     inside[taken] = True
-    return inside.reshape([-1 if k == axis else 1 for k in range(len(observed.shape))]), count / length
+    share = np.count_nonzero(inside) / length
+    return inside.reshape([-1 if k == axis else 1 for k in range(len(observed.shape))]), share

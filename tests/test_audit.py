@@ -1,0 +1,218 @@
+"""The audit: it finds the true coverage without the truth, and says so when intervals are wrong.
+
+Settings are simulated with a parameter inside the model class; seeds are fixed, and three standard errors are a
+false-alarm rate of 3e-3 per comparison.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import corten
+from corten import metrics, simulate
+from corten.audit_table import clustered_share
+from corten.calibration.hiding import draw_hidings
+from corten.observed import ObservedTensor
+from corten.rerun import rerun
+
+TUCKER = corten.TuckerCompletion(rank=3)
+BERNOULLI = corten.BernoulliPropensity(rank=3)
+SHAPE = (30, 30, 30)
+
+
+def setting(model="bernoulli", seed=0, shape=SHAPE, strength=1 / 15):
+    """Data whose noise is largest where entries go missing, and the parameter behind the mask."""
+    parameter = simulate.block_parameter(shape, 3, seed, noise=0.0)
+    signal = simulate.tucker_signal(shape, 3, seed + 1)
+    data = signal + simulate.noise(parameter, "adversarial", signal, seed=seed + 2)
+    if model == "ising":
+        mask = simulate.ising(parameter, coupling=strength, seed=seed + 3)
+    else:
+        mask = simulate.bernoulli(parameter, seed=seed + 3)
+    return data, np.where(mask, data, np.nan), parameter
+
+
+def fit(x, propensity, calibration="random", **options):
+    made = corten.ConformalCompleter(completion=TUCKER, propensity=propensity, calibration=calibration, **options)
+    return made.fit(x)
+
+
+@pytest.fixture(scope="module")
+def adversarial():
+    data, x, _ = setting(seed=5)
+    return data, x
+
+
+def agrees(audit, fitted, data, level, errors=3.0):
+    true = metrics.coverage(data, fitted.intervals(level))
+    return abs(audit.coverage(level) - true) <= errors * audit.standard_error(level)
+
+
+def test_right_weights_are_found_right(adversarial):
+    data, x = adversarial
+    fitted = fit(x, BERNOULLI)
+    audit = fitted.audit(rounds=9, levels=(0.8, 0.9), reference=BERNOULLI)
+    for level in (0.8, 0.9):
+        assert agrees(audit, fitted, data, level)
+        assert abs(audit.coverage(level) - level) <= 3 * audit.standard_error(level)
+    assert audit.standard_error(0.9) < 0.02
+    assert "nothing speaks against" in audit.verdict()
+
+
+def test_unweighted_intervals_are_caught(adversarial):
+    """The very failure it is for; without reweighting by the odds the same audit is blind."""
+    data, x = adversarial
+    fitted = fit(x, "uniform")
+    audit = fitted.audit(rounds=9, levels=(0.8, 0.9), reference=BERNOULLI)
+    true = metrics.coverage(data, fitted.intervals(0.9))
+    assert true < 0.85
+    assert agrees(audit, fitted, data, 0.9) and agrees(audit, fitted, data, 0.8)
+    assert audit.coverage(0.9) < 0.9 - 3 * audit.standard_error(0.9)
+    assert "too narrow" in audit.verdict()
+    blind = fitted.audit(rounds=6, levels=(0.9,), reference=fitted.propensity, kinds=("random",))
+    assert blind.coverage(0.9) > 0.88, "weighed by its own flat odds the failure would go unseen"
+
+
+def test_the_default_reference_catches_unweighted_intervals_too(adversarial):
+    _, x = adversarial
+    fitted = fit(x, "uniform")
+    audit = fitted.audit(rounds=6, levels=(0.9,))
+    assert audit.coverage(0.9) < 0.9 - 3 * audit.standard_error(0.9)
+    assert "better than the pipeline's own" in audit.notes[0]
+
+
+def test_a_wrong_neighbourhood_is_caught():
+    """Strong coupling along one axis; a model that believes in another axis gives weights that are wrong."""
+    parameter = simulate.block_parameter(SHAPE, 3, 11, noise=0.0) * 0.35
+    along = corten.propensity.neighborhood.resolve([[1, 0, 0], [-1, 0, 0]], SHAPE)
+    mask = simulate.ising(parameter + 0.9, coupling=0.5, seed=12, neighborhood=along)
+    truth = corten.KnownPropensity(parameter + 0.9, coupling=0.5, neighborhood=[[1, 0, 0], [-1, 0, 0]])
+    wrong = corten.KnownPropensity(parameter + 0.9, coupling=0.5, neighborhood=[[0, 1, 0], [0, -1, 0]])
+    odds = -truth.fit(mask).log_odds(mask)
+    signal = simulate.tucker_signal(SHAPE, 3, 13)
+    spread = 0.1 * np.exp(0.9 * odds.astype(float))
+    data = signal + spread * np.random.default_rng(14).standard_normal(SHAPE)
+    x = np.where(mask, data, np.nan)
+    reference = truth.fit(mask)
+    good = fit(x, truth).audit(rounds=6, levels=(0.9,), reference=reference)
+    bad = fit(x, wrong).audit(rounds=6, levels=(0.9,), reference=reference)
+    assert abs(good.coverage(0.9) - 0.9) <= 3 * good.standard_error(0.9)
+    assert bad.coverage(0.9) < 0.9 - 3 * bad.standard_error(0.9)
+    assert agrees(bad, fit(x, wrong), data, 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("model", ["bernoulli", "ising"])
+@pytest.mark.parametrize("propensity", ["auto", "uniform"])
+def test_audited_and_true_coverage_agree(seed, model, propensity):
+    """24 settings, weights right and wrong, two levels each: the truth lies within three standard errors."""
+    data, x, _ = setting(model, seed=100 + 10 * seed, shape=(40, 40, 40))
+    fitted = fit(x, propensity)
+    audit = fitted.audit(rounds=20, levels=(0.8, 0.9))
+    assert agrees(audit, fitted, data, 0.9) and agrees(audit, fitted, data, 0.8)
+
+
+@pytest.mark.slow
+def test_twenty_rounds_cost_at_most_five_fits():
+    from time import perf_counter
+
+    x = simulate.paper_setting(60, 3, seed=3).observed
+    completer = corten.ConformalCompleter(completion="tucker", calibration="random")
+    completer.fit(x).audit(rounds=2)
+    began = perf_counter()
+    fitted = completer.fit(x)
+    assert np.isfinite(fitted.intervals(0.9).width_array).any()
+    one = perf_counter() - began
+    began = perf_counter()
+    fitted.audit(rounds=20).table()
+    assert perf_counter() - began <= 5 * one
+
+
+def test_the_table_has_every_group_and_the_parts_add_up(adversarial):
+    _, x = adversarial
+    audit = fit(x, BERNOULLI).audit(rounds=3, levels=(0.5, 0.9), reference=BERNOULLI)
+    table = audit.table()
+    assert list(table.columns) == [
+        "level", "by", "group", "coverage", "standard_error", "width", "infinite_share", "count",
+    ]  # fmt: skip
+    assert set(table.by) == {"all", "hiding", "propensity", "depth", "axis_0", "axis_1", "axis_2"}
+    assert set(audit.table("hiding").group) == {"drawn", "moved", "random"}
+    assert len(audit.table("axis_1")) == 2 * SHAPE[1]
+    assert (audit.table("axis_1").query("level == 0.5")["count"].sum()) == audit.table("all")["count"][0]
+    assert audit.coverage(0.5) < audit.coverage(0.9)
+    with pytest.raises(ValueError, match="the table has all, hiding"):
+        audit.table("time")
+    with pytest.raises(ValueError, match="was not audited"):
+        audit.coverage(0.99)
+    text = str(audit)
+    assert "asked  90.0%" in text and "Limits:" in text
+    assert "<table>" in audit._repr_html_()
+
+
+def test_hiding_has_the_chances_it_says():
+    """Averaged over many draws, 1/chance makes every observed entry count as often as any other."""
+    _, x, parameter = setting("ising", seed=3, shape=(12, 12, 12))
+    observed = ObservedTensor.of(x)
+    law = corten.KnownPropensity(parameter, coupling=1 / 15).fit(observed.mask)
+    for kind in ("drawn", "moved", "random"):
+        total = np.zeros(observed.shape)
+        hidings = draw_hidings(observed, law, 400, 1, (kind,))
+        for one in hidings:
+            total += one.hidden * np.exp(-np.broadcast_to(one.log_hidden, observed.shape))
+        assert not total[~observed.mask].any()
+        low = total[observed.mask & (parameter < 0)].mean()
+        high = total[observed.mask & (parameter > 0)].mean()
+        assert abs(low / high - 1) < 0.15, kind
+
+
+def test_a_rerun_never_reads_what_is_hidden(adversarial):
+    _, x = adversarial
+    fitted = fit(x, BERNOULLI)
+    own = fitted.propensity.log_odds(fitted.observed.mask)
+    hiding = draw_hidings(fitted.observed, fitted.propensity, 2, 0)[0]
+    again = rerun(fitted, hiding, own, 1, 3)
+    changed = np.where(hiding.hidden, 1e3, x)
+    other = rerun(fit_like(fitted, changed), hiding, own, 1, 3)
+    np.testing.assert_array_equal(again.estimate, other.estimate)
+    assert not again.observed.mask[hiding.hidden].any()
+    assert np.isnan(again.observed.values[hiding.hidden]).all()
+
+
+def fit_like(fitted, x):
+    """The same fit over changed data."""
+    from dataclasses import replace
+
+    return replace(fitted, observed=ObservedTensor.of(x))
+
+
+@pytest.mark.slow
+def test_gap_shaped_fits_are_audited_with_their_limit():
+    field = simulate.tec_like((16, 20, 16), seed=2)
+    completer = corten.ConformalCompleter(completion="smooth", calibration=corten.GapShaped(rounds=3))
+    fitted = completer.fit(field.observed)
+    audit = fitted.audit(rounds=3, levels=(0.9,), reference=BERNOULLI)
+    assert audit.gap_shaped and "+- 5 points" in audit.verdict()
+    assert 0.5 < audit.coverage(0.9) <= 1.0
+
+
+def test_clustered_errors_know_that_a_repeated_entry_is_one_entry():
+    rng = np.random.default_rng(0)
+    hit = rng.random(200) < 0.9
+    once = clustered_share(hit, np.ones(200), np.repeat(np.arange(20), 10), np.arange(200))
+    twice = clustered_share(np.tile(hit, 2), np.ones(400), np.repeat(np.arange(40), 10), np.tile(np.arange(200), 2))
+    assert once[0] == pytest.approx(twice[0])
+    assert twice[1] > 0.9 * once[1]
+
+
+def test_what_cannot_be_audited_is_refused(adversarial, tmp_path):
+    _, x = adversarial
+    complete = corten.ConformalCompleter(completion=TUCKER, calibration="random").fit(np.ones((4, 4)))
+    with pytest.raises(ValueError, match="nothing was missing"):
+        complete.audit()
+    fitted = fit(x, "uniform")
+    with pytest.raises(ValueError, match="rounds is 1"):
+        fitted.audit(rounds=1)
+    with pytest.raises(ValueError, match="kinds holds"):
+        fitted.audit(rounds=2, kinds=("blocks",), reference=BERNOULLI)
