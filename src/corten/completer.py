@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from corten.calibration.run import run_rounds
 from corten.conformal.scores import Score, as_score
@@ -14,8 +16,9 @@ from corten.engine.memory import refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.fitted import Fitted, Trace
 from corten.observed import ObservedTensor
-from corten.options import as_calibration, as_completion, as_propensity, describe
+from corten.options import as_calibration, as_completion, as_propensity, check_bounds, describe
 from corten.result import Intervals, check_coverage
+from corten.transform import FittedTransform, as_transform
 
 __all__ = ["ConformalCompleter", "complete"]
 
@@ -34,6 +37,9 @@ class ConformalCompleter:
     calibration: which observed entries are hidden: "auto", "random", "gaps" or an object.
     score: "absolute", "signed" (two-sided), "normalized" or an object with score() and invert().
     weights: "exact" Ising weights, or "approximate" (the paper's, the same for every missing entry).
+    transform: "log", "box-cox", "standardise", "standardise:AXIS" or an object, undone exactly; climatology: an axis
+    (days, years) whose mean at every cell is removed first and put back; bounds: (0, None) keeps estimates and
+    intervals non-negative.
     seed: same seed, same bits. engine: "auto", "threads", a number of threads, or an engine.
 
     Example:
@@ -49,9 +55,14 @@ class ConformalCompleter:
     weights: str = "exact"
     seed: int = 0
     engine: Any = "auto"
+    transform: Any = None
+    climatology: str | None = None
+    bounds: tuple[float | None, float | None] | None = None
 
     def __post_init__(self) -> None:
         as_score(self.score)
+        as_transform(self.transform, self.climatology)
+        check_bounds(self.bounds)
         as_engine(self.engine)
         as_completion(self.completion, gaps=False)
         as_propensity(self.propensity)
@@ -91,7 +102,8 @@ class ConformalCompleter:
             "complete a part of the tensor, give float32 values, or ask for calibration='random'",
         )
         completion = as_completion(self.completion, gaps=plan.refit)
-        run = run_rounds(plan, completion, observed, self.seed, tell)
+        changed, undo = self._change(observed, observed.mask if plan.refit else plan.rounds[0].train)
+        run = run_rounds(plan, completion, changed, self.seed, tell)
         tell("missingness", 0.0)
         law = as_propensity(self.propensity, gaps=plan.refit).fit(
             plan.rounds[0].train if not plan.refit else observed.mask,
@@ -103,9 +115,21 @@ class ConformalCompleter:
         )
         tell("calibration", 0.0)
         trace = Trace(self._settings(), (*choices, *plan.choices, *run.choices, *law.choices), began, self)
-        fitted = Fitted.of(observed, plan, run, law, as_score(self.score), self.weights, trace)
+        trace = replace(trace, undo=undo, limits=check_bounds(self.bounds))
+        fitted = Fitted.of(observed, changed, plan, run, law, as_score(self.score), self.weights, trace)
         tell("calibration", 1.0)
         return fitted
+
+    def _change(self, observed: ObservedTensor, train: np.ndarray) -> tuple[ObservedTensor, FittedTransform | None]:
+        """What was observed in the variable that is modelled; the map is learned from training entries only."""
+        change = as_transform(self.transform, self.climatology)
+        if change is None:
+            return observed, None
+        undo = change.fit(observed.values, train, observed.axes)
+        values = undo.forward(observed.values).astype(observed.values.dtype)
+        if not np.isfinite(values[observed.mask]).all():
+            raise ValueError(f"transform {describe(self.transform)} made values that are not finite of observed ones")
+        return replace(observed, values=np.where(observed.mask, values, np.nan)), undo
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -114,6 +138,9 @@ class ConformalCompleter:
             "calibration": describe(self.calibration),
             "score": describe(self.score),
             "weights": self.weights,
+            "transform": describe(self.transform) if self.transform is not None else "none",
+            "climatology": self.climatology or "none",
+            "bounds": str(self.bounds),
             "seed": self.seed,
             "engine": as_engine(self.engine).label,
         }
@@ -130,6 +157,9 @@ def complete(
     weights: str = "exact",
     seed: int = 0,
     engine: Any = "auto",
+    transform: Any = None,
+    climatology: str | None = None,
+    bounds: tuple[float | None, float | None] | None = None,
     where: Any = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, str] | None = None,
@@ -150,6 +180,8 @@ def complete(
         True
     """
     check_coverage(coverage)
-    completer = ConformalCompleter(completion, propensity, calibration, score, weights, seed, engine)
+    completer = ConformalCompleter(
+        completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
+    )
     fitted = completer.fit(x, where=where, periodic=periodic, axis_kinds=axis_kinds, progress=progress)
     return fitted.intervals(coverage)

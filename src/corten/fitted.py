@@ -41,15 +41,18 @@ class Trace:
     choices: tuple[Choice, ...] = ()
     began: float = 0.0
     completer: Any = None
+    undo: Any = None
+    limits: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """What `ConformalCompleter.fit` gives back: intervals of any coverage, and the evidence behind them.
 
-    completion: the fill the estimate comes from; propensity: the fitted law of the missingness; rounds: which entries trained and which were hidden;
-    entries, scores: the hidden entries (flat) and how wrong their estimate was; log_weights: what each counts;
-    residuals: truth minus estimate of the hidden entries; completer: what was asked for (None once saved and loaded).
+    completion: the fill the estimate comes from; propensity: the fitted law of the missingness; rounds: which entries
+    trained and which were hidden; entries, scores: the hidden entries (flat) and how wrong their estimate was;
+    log_weights: what each counts; residuals: truth minus estimate of the hidden entries, in the variable that was
+    modelled (`undo` maps it back); completer: what was asked for (None where it could not be saved).
     """
 
     observed: ObservedTensor
@@ -65,24 +68,45 @@ class Fitted:
     seconds: float = 0.0
     residuals: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
     completer: Any = field(default=None, repr=False)
+    middle: np.ndarray | None = field(default=None, repr=False)
+    undo: Any = field(default=None, repr=False)
+    limits: tuple[float, float] | None = None
 
     @classmethod
     def of(
-        cls, observed: ObservedTensor, plan: Plan, run: Run, law: FittedPropensity, score: Score, weights: str, trace: Trace
+        cls,
+        observed: ObservedTensor,
+        changed: ObservedTensor,
+        plan: Plan,
+        run: Run,
+        law: FittedPropensity,
+        score: Score,
+        weights: str,
+        trace: Trace,
     ) -> Fitted:
-        """Turn a run's residuals and the law of the missingness into calibrated scores."""
+        """Turn a run's residuals and the law of the missingness into calibrated scores.
+
+        changed: what was observed in the variable that was modelled (after a transform).
+        """
         entries = run.entries
         if plan.refit:
-            local = learn_locally(run, observed, int(trace.settings["seed"]))
+            local = learn_locally(run, changed, int(trace.settings["seed"]))
             scale, at_hidden, how = local.scale, local.at_hidden, local.weights
         else:
             scale = _scale(score, run)
             at_hidden, how = scale.at(entries), _weights(law, observed, entries, weights)
         scores = score.score(run.truth, run.estimate, at_hidden)
         calibrated = Calibrated(score, scores, entries, how)
+        estimate, middle = run.final.estimate, None
+        if trace.undo is not None:
+            estimate, middle = trace.undo.backward(estimate), estimate
+        if trace.limits is not None:
+            middle = run.final.estimate
+            estimate = np.clip(estimate, *trace.limits)
         return cls(
-            observed, run.final.estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,
+            observed, estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,
             trace.choices, trace.settings, perf_counter() - trace.began, run.truth - run.estimate, trace.completer,
+            middle, trace.undo, trace.limits,
         )  # fmt: skip
 
     @classmethod
@@ -122,13 +146,17 @@ class Fitted:
 
     def bounds(self, coverage: float) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of every entry's interval, as full arrays; read where entries are missing."""
-        lower = np.array(self.estimate, np.float64)
+        lower = np.array(self.estimate if self.middle is None else self.middle, np.float64)
         upper = lower.copy()
         if self.calibrated is not None:
             where = self.missing_entries
             middle = lower.reshape(-1)[where]
             low, high = self.calibrated.intervals(where, middle, self.scale.at(where), coverage)
             lower.reshape(-1)[where], upper.reshape(-1)[where] = low[0], high[0]
+        if self.undo is not None:
+            lower, upper = self.undo.backward(lower), self.undo.backward(upper)
+        if self.limits is not None:
+            lower, upper = np.clip(lower, *self.limits), np.clip(upper, *self.limits)
         return lower, upper
 
     def propensity_array(self) -> np.ndarray | None:
@@ -151,13 +179,13 @@ class Fitted:
         size, count = self.calibrated.effective_sample_size(), len(self.scores)
         if size < FEW:
             return [
-                f"The weights of the {count} calibration entries are worth {size:.0f} equal ones: intervals rest on few entries "
-                "and many may be infinite. Try calibration='gaps', a weaker coupling or propensity='bernoulli'."
+                f"The weights of the {count} calibration entries are worth {size:.0f} equal ones: intervals rest on few "
+                "entries and many may be infinite. Try calibration='gaps', a weaker coupling or propensity='bernoulli'."
             ]
         return []
 
     def audit(self, rounds: int = 20, **options: Any) -> Audit:
-        """Hide observed entries again, run the pipeline without them and count how often intervals hold; see `corten.audit`."""
+        """Hide observed entries again, run without them and count how often intervals hold; see `corten.audit`."""
         from corten.audit import audit
 
         return audit(self, rounds, **options)
@@ -194,13 +222,14 @@ def _scale(score: Score, run: Run) -> Any:
         return UnitScale()
     if run.final.leverage is None:
         raise ValueError(
-            f"score {score.name!r} needs a completion that knows its leverage (Tucker, tensor train, CP); use score='absolute'"
+            f"score {score.name!r} needs a completion that knows its leverage (Tucker, tensor train, CP); "
+            "use score='absolute'"
         )
     return LeverageScale(run.final.leverage())
 
 
 def _weights(law: FittedPropensity, observed: ObservedTensor, entries: np.ndarray, how: str) -> Weights:
-    """Odds of being missing, with neighbours read from the full mask; exact where neighbours matter and it is asked for."""
+    """Odds of being missing, neighbours read from the full mask; exact where they matter and it is asked for."""
     odds = law.log_weights(observed.mask)
     if how == "approximate" or law.independent:
         return OddsWeights(odds)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from corten.calibration.gap_shaped import GapShaped
 from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Calibration
@@ -15,7 +17,7 @@ from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
 from corten.propensity import BernoulliPropensity, IsingPropensity, UniformPropensity
 
-__all__ = ["as_calibration", "as_completion", "as_propensity", "describe"]
+__all__ = ["as_calibration", "as_completion", "as_propensity", "check_bounds", "describe"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def as_completion(completion: Any, gaps: bool) -> Completion:
 
 def as_propensity(propensity: Any, gaps: bool = False) -> Any:
     """A model of the missingness from "auto", "ising", "bernoulli", "uniform" or an object with fit()."""
-    if isinstance(propensity, str) and propensity == "auto" and gaps:  # inside gaps it describes and audits, it does not weigh: a modest rank will do
+    if isinstance(propensity, str) and propensity == "auto" and gaps:
+        # Inside gaps the model describes and audits, it does not weigh: a modest rank will do.
         return IsingPropensity(max_rank=5)
     makers: dict[str, Any] = {
         "auto": IsingPropensity,
@@ -97,6 +100,19 @@ def as_propensity(propensity: Any, gaps: bool = False) -> Any:
     if isinstance(propensity, type) or not hasattr(propensity, "fit"):
         raise TypeError(f"propensity is {propensity!r}; give a name or an object with fit(training_mask, train_share)")
     return propensity
+
+
+def check_bounds(bounds: Any) -> tuple[float, float] | None:
+    """Limits of the data as (low, high) with infinities for what is open, or None."""
+    if bounds is None:
+        return None
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise TypeError(f"bounds is {bounds!r}; give a pair such as (0, None)")
+    low = -np.inf if bounds[0] is None else float(bounds[0])
+    high = np.inf if bounds[1] is None else float(bounds[1])
+    if not low < high:
+        raise ValueError(f"bounds is {bounds!r}; the first must be below the second")
+    return low, high
 
 
 def describe(option: Any) -> str:

@@ -40,6 +40,7 @@ from corten.propensity import (
 )
 from corten.propensity.link import Logit, NoLink, Probit
 from corten.propensity.neighborhood import Neighborhood
+from corten.transform import Affine, FittedChain, Power
 
 __all__ = ["SavedCompletion", "load", "save"]
 
@@ -58,7 +59,7 @@ _KNOWN: tuple[type, ...] = (
     Axis, Choice, Round, ObservedTensor, SavedCompletion, FittedPropensity, TensorTrain, Neighborhood,
     Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Normalized, Signed,
     ConformalCompleter, RandomSplit, GapShaped, IsingPropensity, BernoulliPropensity, UniformPropensity,
-    KnownPropensity, TuckerCompletion, TensorTrainCompletion, SmoothCompletion,
+    KnownPropensity, TuckerCompletion, TensorTrainCompletion, SmoothCompletion, Affine, Power, FittedChain,
 )  # fmt: skip
 
 

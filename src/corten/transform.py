@@ -1,0 +1,202 @@
+"""Monotone changes of variable, learned from training entries and undone exactly, intervals included.
+
+A transform maps each entry by a strictly increasing function, so an interval of the transformed value maps back to
+an interval of the value with the same coverage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+__all__ = ["Chain", "FittedTransform", "Transform", "as_transform"]
+
+
+@runtime_checkable
+class FittedTransform(Protocol):
+    """A strictly increasing map of every entry, and its inverse; both take and give full arrays."""
+
+    def forward(self, values: np.ndarray) -> np.ndarray: ...
+    def backward(self, values: np.ndarray) -> np.ndarray: ...
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """Learns a map from the entries where `mask` is True."""
+
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> FittedTransform: ...
+
+
+@dataclass(frozen=True)
+class Standardise:
+    """Subtract the mean and divide by the standard deviation, of each slice along `axis` (a unit axis) or of all."""
+
+    axis: str | None = None
+
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> Affine:
+        over = _others(self.axis, axes, values.ndim) if self.axis is not None else tuple(range(values.ndim))
+        mean, deviation = _moments(values, mask, over)
+        return Affine(mean, deviation)
+
+
+@dataclass(frozen=True)
+class Climatology:
+    """Subtract what is usual: the mean over one axis (days, years) at every cell of the others.
+
+    Where few entries were seen, their mean is drawn towards the overall one, as if `prior` more entries stood there.
+    """
+
+    over: str
+    prior: float = 1.0
+
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> Affine:
+        axis = _position(self.over, axes)
+        whole = float(values[mask].mean(dtype=np.float64)) if mask.any() else 0.0
+        count = mask.sum(axis=axis, keepdims=True)
+        total = np.where(mask, values, 0.0).sum(axis=axis, keepdims=True, dtype=np.float64)
+        return Affine((total + self.prior * whole) / (count + self.prior), np.ones((1,) * values.ndim))
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = (x - centre) / scale with arrays that broadcast over the tensor."""
+
+    centre: np.ndarray
+    scale: np.ndarray
+
+    def forward(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray((values - self.centre) / self.scale)
+
+    def backward(self, values: np.ndarray) -> np.ndarray:
+        return np.asarray(values * self.scale + self.centre)
+
+
+@dataclass(frozen=True)
+class BoxCox:
+    """y = (x^power - 1) / power, or log x at power 0; the power by maximum likelihood unless it is given."""
+
+    power: float | None = None
+
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> Power:
+        known = values[mask].astype(np.float64)
+        if not (known > 0).all():
+            name = "log" if self.power == 0 else "Box-Cox"
+            raise ValueError(
+                f"a {name} transform needs positive values; the smallest is {known.min():.4g}: shift them, or "
+                "use bounds=(0, None) to keep intervals non-negative"
+            )
+        if self.power is not None:
+            return Power(self.power)
+        from scipy.optimize import minimize_scalar
+
+        logs = np.log(known / np.exp(np.log(known).mean()))
+
+        def cost(power: float) -> float:
+            y = logs if abs(power) < 1e-8 else np.expm1(power * logs) / power
+            return float(np.log(max(y.var(), 1e-300)))
+
+        best = minimize_scalar(cost, bounds=(-1.0, 2.0), method="bounded")
+        return Power(round(float(best.x), 2))
+
+
+@dataclass(frozen=True)
+class Power:
+    """The Box-Cox map of one power; values that no x reaches map to the end of the range."""
+
+    power: float
+
+    def forward(self, values: np.ndarray) -> np.ndarray:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log(values)
+        return logs if self.power == 0 else np.expm1(self.power * logs) / self.power
+
+    def backward(self, values: np.ndarray) -> np.ndarray:
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            if self.power == 0:
+                return np.exp(values)
+            inside = 1 + self.power * np.asarray(values, np.float64)
+            return np.exp(np.log(np.maximum(inside, 0.0)) / self.power)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Transforms one after another: what is usual is removed first, then the rest is reshaped."""
+
+    steps: tuple[Any, ...]
+
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> FittedChain:
+        done = []
+        for step in self.steps:
+            one = step.fit(values, mask, axes)
+            values = one.forward(values)
+            done.append(one)
+        return FittedChain(tuple(done))
+
+
+@dataclass(frozen=True)
+class FittedChain:
+    """Fitted transforms one after another."""
+
+    steps: tuple[Any, ...]
+
+    def forward(self, values: np.ndarray) -> np.ndarray:
+        for step in self.steps:
+            values = step.forward(values)
+        return values
+
+    def backward(self, values: np.ndarray) -> np.ndarray:
+        for step in reversed(self.steps):
+            values = step.backward(values)
+        return values
+
+
+def as_transform(transform: Any, climatology: str | None = None) -> Transform | None:
+    """A transform from "log", "box-cox", "standardise", "standardise:AXIS", an object, or None."""
+    steps: list[Any] = []
+    if climatology is not None:
+        if not isinstance(climatology, str):
+            raise TypeError(f"climatology is {climatology!r}; give the name of the axis to average over")
+        steps.append(Climatology(climatology))
+    if isinstance(transform, str):
+        name, _, axis = transform.partition(":")
+        makers = {"log": BoxCox(0.0), "box-cox": BoxCox(), "standardise": Standardise(axis or None)}
+        if name not in makers or (axis and name != "standardise"):
+            raise ValueError(
+                f'transform is {transform!r}; give "log", "box-cox", "standardise", "standardise:AXIS" or an object'
+            )
+        steps.append(makers[name])
+    elif transform is not None:
+        if isinstance(transform, type) or not isinstance(transform, Transform):
+            raise TypeError(f"transform is {transform!r}; give a name or an object with fit(values, mask, axes)")
+        steps.append(transform)
+    if not steps:
+        return None
+    return steps[0] if len(steps) == 1 else Chain(tuple(steps))
+
+
+def _position(name: str, axes: Sequence[Any]) -> int:
+    names = [axis.name for axis in axes]
+    if name not in names:
+        raise ValueError(f"unknown axis {name!r}; known are {', '.join(map(repr, names))}")
+    return names.index(name)
+
+
+def _others(name: str, axes: Sequence[Any], order: int) -> tuple[int, ...]:
+    own = _position(name, axes)
+    return tuple(k for k in range(order) if k != own)
+
+
+def _moments(values: np.ndarray, mask: np.ndarray, over: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and deviation of the known entries over some axes; where there are none, those of everything known."""
+    known = values[mask].astype(np.float64)
+    whole_mean, whole_deviation = float(known.mean()), float(known.std()) or 1.0
+    count = mask.sum(axis=over, keepdims=True)
+    some = np.maximum(count, 1)
+    mean = np.where(mask, values, 0.0).sum(axis=over, keepdims=True, dtype=np.float64) / some
+    square = np.where(mask, (values - mean) ** 2, 0.0).sum(axis=over, keepdims=True, dtype=np.float64) / some
+    deviation = np.sqrt(square)
+    enough = (count >= 3) & (deviation > 0)
+    return np.where(count > 0, mean, whole_mean), np.where(enough, deviation, whole_deviation)

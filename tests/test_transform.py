@@ -1,0 +1,105 @@
+"""Transforms are undone exactly, see training entries only, and intervals map back with their coverage."""
+
+import numpy as np
+import pytest
+
+import corten
+from corten.observed import ObservedTensor
+from corten.transform import Chain, Climatology, as_transform
+
+
+def skewed(seed=0, shape=(14, 12, 10)):
+    rng = np.random.default_rng(seed)
+    parts = [rng.normal(size=[n if j == k else 1 for j in range(3)]) for k, n in enumerate(shape)]
+    x = np.exp(0.6 * (parts[0] + parts[1] + parts[2]) + 0.2 * rng.normal(size=shape))
+    truth = x.copy()
+    x[rng.random(shape) < 0.4] = np.nan
+    return x, truth
+
+
+@pytest.mark.parametrize("name", ["log", "box-cox", "standardise", "standardise:axis_1"])
+def test_forward_and_backward_undo_each_other(name):
+    x, truth = skewed()
+    seen = ObservedTensor.of(x)
+    fitted = as_transform(name).fit(seen.values, seen.mask, seen.axes)
+    np.testing.assert_allclose(fitted.backward(fitted.forward(truth)), truth, rtol=1e-10)
+    ordered = fitted.forward(np.sort(truth, axis=0))
+    assert (np.diff(ordered, axis=0) >= 0).all() or name == "standardise:axis_1"
+
+
+def test_infinite_ends_stay_ends():
+    for name in ("log", "box-cox"):
+        x, _ = skewed()
+        seen = ObservedTensor.of(x)
+        fitted = as_transform(name).fit(seen.values, seen.mask, seen.axes)
+        assert fitted.backward(np.array([-np.inf]))[0] == 0.0
+        assert np.isinf(fitted.backward(np.array([np.inf]))[0])
+
+
+def test_climatology_is_what_is_usual_and_comes_back():
+    rng = np.random.default_rng(1)
+    usual = rng.normal(size=(1, 9, 8)) * 10
+    truth = usual + rng.normal(size=(30, 9, 8))
+    mask = rng.random(truth.shape) < 0.7
+    seen = ObservedTensor.of(np.where(mask, truth, np.nan), axes=("day", "hour", "station"))
+    fitted = Chain((Climatology("day"),)).fit(seen.values, seen.mask, seen.axes)
+    assert np.abs(fitted.forward(truth)).mean() < 1.2
+    np.testing.assert_allclose(fitted.backward(fitted.forward(truth)), truth)
+    with pytest.raises(ValueError, match="'day', 'hour', 'station'"):
+        Climatology("week").fit(seen.values, seen.mask, seen.axes)
+
+
+def test_intervals_through_a_log_are_positive_and_cover():
+    covered, total = 0, 0
+    for seed in range(3):
+        x, truth = skewed(seed)
+        options = {"calibration": "random", "completion": "tucker", "propensity": "uniform", "seed": seed}
+        result = corten.complete(x, 0.8, transform="log", **options)
+        gap = np.isnan(x)
+        assert (result.lower[gap] >= 0).all()
+        assert (result.lower[gap] <= result.estimate[gap]).all() and (result.estimate[gap] <= result.upper[gap]).all()
+        covered += np.count_nonzero((result.lower <= truth) & (truth <= result.upper) & gap)
+        total += gap.sum()
+    assert abs(covered / total - 0.8) < 0.06
+
+
+def test_bounds_clip_and_cost_no_coverage():
+    x, truth = skewed()
+    options = {"calibration": "random", "completion": "tucker", "propensity": "uniform"}
+    free = corten.complete(x, 0.9, **options)
+    kept = corten.complete(x, 0.9, bounds=(0, None), **options)
+    gap = np.isnan(x)
+    assert (free.lower[gap] < 0).any() and (kept.lower[gap] >= 0).all() and (kept.estimate[gap] >= 0).all()
+    inside = (kept.lower <= truth) & (truth <= kept.upper)
+    assert np.array_equal(inside[gap], ((free.lower <= truth) & (truth <= free.upper))[gap])
+    for wrong in ((1, 0), (0,), "0"):
+        with pytest.raises((TypeError, ValueError), match="bounds"):
+            corten.complete(x, bounds=wrong)
+
+
+def test_the_map_sees_training_entries_only():
+    """Validity hangs on it: what calibration entries hold must not move the transform."""
+    x, _ = skewed()
+    completer = corten.ConformalCompleter("tucker", "uniform", "random", transform="standardise")
+    fitted = completer.fit(x)
+    train = fitted.rounds[0].train
+    other = np.where(train, x, x * 100)
+    assert completer.fit(other).undo.centre == fitted.undo.centre
+
+
+def test_bad_transforms_are_named():
+    x, _ = skewed()
+    with pytest.raises(ValueError, match="positive"):
+        corten.complete(x - 5.0, transform="log", calibration="random")
+    with pytest.raises(ValueError, match="transform"):
+        corten.complete(x, transform="cube-root")
+    with pytest.raises(TypeError, match="climatology"):
+        corten.complete(x, climatology=3)
+
+
+def test_a_saved_fit_keeps_its_transform(tmp_path):
+    x, _ = skewed()
+    fitted = corten.ConformalCompleter("tucker", "uniform", "random", transform="log", bounds=(0, 50)).fit(x)
+    path = fitted.save(tmp_path / "fit.corten")
+    again = corten.load(path).intervals(0.9)
+    assert np.array_equal(again.lower, fitted.intervals(0.9).lower)
