@@ -5,12 +5,38 @@ import sys
 
 import corten
 
-NAMES = """
-BernoulliPropensity CPCompletion ConformalCompleter Fitted GapShaped GaussianProcessCompletion Intervals
-IsingPropensity KnownPropensity Linear ObservedTensor Polynomial Product RandomSplit Sigmoid SmoothCompletion
-StackedCompletion TensorTrainCompletion TuckerCompletion UniformPropensity Zero __version__ complete conformal io
-load lowrank metrics propensity simulate
-""".split()
+NAMES = [
+    "BernoulliPropensity",
+    "CPCompletion",
+    "ConformalCompleter",
+    "Fitted",
+    "GapShaped",
+    "GaussianProcessCompletion",
+    "Intervals",
+    "IsingPropensity",
+    "KnownPropensity",
+    "Linear",
+    "ObservedTensor",
+    "Polynomial",
+    "Product",
+    "RandomSplit",
+    "Sigmoid",
+    "SmoothCompletion",
+    "StackedCompletion",
+    "TensorTrainCompletion",
+    "TuckerCompletion",
+    "UniformPropensity",
+    "Zero",
+    "__version__",
+    "complete",
+    "conformal",
+    "io",
+    "load",
+    "lowrank",
+    "metrics",
+    "propensity",
+    "simulate",
+]
 
 SLOW = ("numba", "xarray", "pandas", "matplotlib", "sklearn", "scipy", "jax", "dask", "rich", "typer")
 

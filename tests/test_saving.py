@@ -89,6 +89,11 @@ def test_pooled_rounds_come_back(tmp_path):
     assert round_trip(fitted, tmp_path).completer is None
 
 
+def test_transforms_and_bounds_come_back(tmp_path):
+    fitted = fit(np.exp(gappy()), transform="box-cox", climatology=None, bounds=(0, None))
+    assert (round_trip(fitted, tmp_path).intervals(0.99).lower >= 0).all()
+
+
 def test_the_completer_comes_back(tmp_path):
     fitted = fit(gappy())
     assert round_trip(fitted, tmp_path).completer == fitted.completer

@@ -43,6 +43,18 @@ Calibration = Annotated[
 ]
 Score = Annotated[str, typer.Option(help="absolute, signed (may lean to one side), normalized.", rich_help_panel=MODEL)]
 Weights = Annotated[str, typer.Option(help="exact Ising weights, or approximate (the paper's).", rich_help_panel=MODEL)]
+Transform = Annotated[
+    str | None,
+    typer.Option(help="Model another variable: log, box-cox, standardise, standardise:AXIS.", rich_help_panel=MODEL),
+]
+Climatology = Annotated[
+    str | None,
+    typer.Option(help="An axis (days, years) whose mean is removed first and put back.", rich_help_panel=MODEL),
+]
+Bounds = Annotated[
+    str | None,
+    typer.Option(help="What values can be, as 0, or 0,100 or ,100: intervals keep to it.", rich_help_panel=DATA),
+]
 Engine = Annotated[str, typer.Option(help="auto, threads, or a number of threads.", rich_help_panel=MODEL)]
 Periodic = Annotated[
     list[str] | None,
@@ -81,6 +93,9 @@ def complete(
     calibration: Calibration = "auto",
     score: Score = "absolute",
     weights: Weights = "exact",
+    transform: Transform = None,
+    climatology: Climatology = None,
+    bounds: Bounds = None,
     engine: Engine = "auto",
     periodic: Periodic = None,
     unit_axis: UnitAxis = None,
@@ -101,8 +116,10 @@ def complete(
     from corten.completer import ConformalCompleter
 
     completer = ConformalCompleter(
-        completion, propensity, calibration, score, weights, seed, int(engine) if engine.isdigit() else engine
-    )
+        completion=completion, propensity=propensity, calibration=calibration, score=score, weights=weights,
+        transform=transform, climatology=climatology, bounds=_bounds(bounds), seed=seed,
+        engine=int(engine) if engine.isdigit() else engine,
+    )  # fmt: skip
     from corten import io
 
     flags, accept = _quality(quality)
@@ -166,6 +183,18 @@ def _refuse_targets(output: Path, others: list[Path | None], overwrite: bool) ->
     given = [path.resolve() for path in (output, *others) if path is not None]
     if len(set(given)) < len(given):
         raise ValueError("--output, --report and --save name the same file: give each its own")
+
+
+def _bounds(bounds: str | None) -> tuple[float | None, float | None] | None:
+    """`0,`, `0,100` or `,100` as a pair; an end left out is open."""
+    if bounds is None:
+        return None
+    ends = [end.strip() for end in bounds.split(",")]
+    try:
+        low, high = (float(end) if end else None for end in (*ends, "")[: max(2, len(ends))])
+    except ValueError:
+        raise ValueError(f"bounds is {bounds!r}: give the lowest and highest value, such as 0, or 0,100") from None
+    return low, high
 
 
 def _quality(quality: str | None) -> tuple[str | None, list[Any] | None]:

@@ -48,6 +48,10 @@ def evaluate(
     coverage: Annotated[
         float | None, typer.Option(help="Which coverage a .npy result has, as it cannot say; others know their own.")
     ] = None,
+    axes: Annotated[
+        str | None,
+        typer.Option(help="For tables: the columns that are places, as lat,lon,time; all before the estimate."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare intervals with a truth: coverage, width, infinite share, interval score, error.
@@ -56,7 +60,7 @@ def evaluate(
 
     Example: [bold]corten evaluate filled.nc sim.nc --variable truth[/bold]
     """
-    estimate, levels = _stored(result, coverage)
+    estimate, levels = _stored(result, coverage, None if axes is None else axes.split(","))
     known = _truth(truth, variable, estimate)
     facts = measure(known, estimate, levels)
     facts |= {"result": str(result), "truth": str(truth)}
@@ -106,7 +110,7 @@ def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[
     }
 
 
-def _stored(path: Path, coverage: float | None) -> tuple[Any, list[Any]]:
+def _stored(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
     """The estimate and the intervals of every level that a file holds."""
     from corten.io.files import existing, suffix_of
 
@@ -114,7 +118,7 @@ def _stored(path: Path, coverage: float | None) -> tuple[Any, list[Any]]:
     if suffix == ".npy":
         return _stacked(path, coverage)
     if suffix in (".csv", ".csv.gz", ".parquet"):
-        return _columns(path, coverage)
+        return _columns(path, coverage, places)
     if suffix in (".nc", ".nc4", ".cdf", ".zarr", ".h5", ".hdf5", ".npz", ".mat"):
         return _variables(path)
     from corten.saving import load
@@ -149,7 +153,7 @@ def _variables(path: Path) -> tuple[Any, list[Any]]:
     return read["estimate"], levels
 
 
-def _columns(path: Path, coverage: float | None) -> tuple[Any, list[Any]]:
+def _columns(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
     """A long table: places, estimate, lower, upper, flag; it cannot say its main coverage."""
     import numpy as np
 
@@ -160,9 +164,8 @@ def _columns(path: Path, coverage: float | None) -> tuple[Any, list[Any]]:
     if not {"estimate", "lower", "upper", "flag"} <= set(names):
         raise ValueError(f"{path} is not a result of corten complete: its columns are {', '.join(names)}")
     first = names.index("estimate")
-    places = names[:first]
     read = {
-        name: io.read(path, name, axes=places).data
+        name: io.read(path, name, axes=places or names[:first]).data
         for name in names[first:]
         if name in ("estimate", "lower", "upper", "flag") or _is_bound(name)
     }

@@ -1,0 +1,211 @@
+"""The whole method through the command line: simulate, complete, evaluate; errors are one line and exit code 2."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+import corten
+from corten.cli import app
+
+QUICK = ["--completion", "tucker", "--propensity", "bernoulli", "--calibration", "random"]
+
+
+def run(*arguments, code=0):
+    done = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
+    assert done.exit_code == code, done.output
+    return done
+
+
+def refused(*arguments):
+    """The one line an error is."""
+    done = run(*arguments, code=2)
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("corten: ") and not done.stdout, done.output
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory):
+    path = tmp_path_factory.mktemp("simulated") / "sim.nc"
+    run("simulate", path, "--shape", "16x15x14", "--rank", 2, "--model", "bernoulli", "--seed", 3)
+    return path
+
+
+@pytest.fixture(scope="module")
+def filled(simulated):
+    path = simulated.with_name("filled.nc")
+    run("complete", simulated, "--variable", "values", "--output", path, *QUICK)
+    return path
+
+
+def test_simulate_complete_evaluate(simulated, filled):
+    with xr.open_dataset(simulated) as given, xr.open_dataset(filled) as found:
+        seen = ~np.isnan(given["values"].values)
+        assert np.array_equal(found.estimate.values[seen], given.truth.values[seen])
+        same = corten.complete(given["values"], completion="tucker", propensity="bernoulli", calibration="random")
+        assert np.array_equal(found.lower.values, same.lower.values)
+        covered = corten.metrics.coverage(given.truth, same)
+    facts = json.loads(run("evaluate", filled, simulated, "--json").stdout)
+    assert facts["levels"][0]["covered"] == pytest.approx(covered) and facts["levels"][0]["asked"] == 0.9
+    assert facts["entries"] == int((~seen).sum())
+    assert facts["miscoverage_percent"] == pytest.approx(100 * abs(covered - 0.9))
+    shown = run("evaluate", filled, simulated, "--variable", "truth").stdout
+    assert f"{covered:.2%}" in shown and "interval score" in shown
+
+
+@pytest.mark.parametrize("suffix", ["nc", "npz", "zarr", "csv", "parquet", "npy", "mat"])
+def test_several_coverages_in_every_format(simulated, tmp_path, suffix):
+    out = tmp_path / f"filled.{suffix}"
+    arguments = ["complete", simulated, "--variable", "values", "--output", out, "--coverage", "0.9,0.8,0.95", *QUICK]
+    answer = json.loads(run(*arguments, "--json").stdout)
+    assert answer["coverages"] == [0.9, 0.8, 0.95] and answer["output"] == [str(out)]
+    asked = ["--coverage", 0.9] if suffix in ("csv", "parquet", "npy") else []
+    facts = json.loads(run("evaluate", out, simulated, "--json", *asked).stdout)
+    levels = {row["asked"]: row for row in facts["levels"]}
+    if suffix == "npy":
+        assert np.load(out).shape == (7, 16, 15, 14) and list(levels) == [0.9]
+        return
+    assert set(levels) == {0.9, 0.8, 0.95} and facts["miscoverage_levels"] == 3
+    assert levels[0.8]["mean_finite_width"] < levels[0.9]["mean_finite_width"] < levels[0.95]["mean_finite_width"]
+    assert levels[0.8]["covered"] <= levels[0.9]["covered"] <= levels[0.95]["covered"]
+
+
+@pytest.mark.parametrize("suffix", ["npz", "csv"])
+def test_simulated_files_of_every_kind_are_read_back(tmp_path, suffix):
+    sim, out = tmp_path / f"sim.{suffix}", tmp_path / f"filled.{suffix}"
+    said = run("simulate", sim, "--shape", "10x9x8", "--model", "bernoulli", "--rank", 1).stdout
+    axes = ["--axes", "axis_0,axis_1,axis_2"] if suffix == "csv" else []
+    assert ("--axes" in said) == bool(axes)
+    run("complete", sim, "--variable", "values", "--output", out, *axes, *QUICK)
+    asked = ["--coverage", 0.9, *axes] if suffix == "csv" else []
+    assert json.loads(run("evaluate", out, sim, "--variable", "truth", "--json", *asked).stdout)["entries"] > 0
+
+
+def test_the_simulated_cube_is_the_papers(tmp_path):
+    run("simulate", tmp_path / "sim.npz", "--shape", "12x12x12", "--seed", 5)
+    draw = corten.simulate.paper_setting(12, 3, "ising", "adversarial", 5)
+    with np.load(tmp_path / "sim.npz") as found:
+        assert np.array_equal(found["values"], draw.observed, equal_nan=True)
+        assert np.array_equal(found["truth"], draw.data) and np.array_equal(found["parameter"], draw.parameter)
+
+
+def test_tec_has_labels(tmp_path):
+    run("simulate", tmp_path / "tec.nc", "--kind", "tec", "--shape", "10x12x8", "--missing", 0.3)
+    with xr.open_dataset(tmp_path / "tec.nc") as found:
+        assert found.tec.dims == ("lat", "lon", "time") and found.tec.attrs["units"] == "TECU"
+        assert float(found.tec.isnull().mean()) == pytest.approx(0.3, abs=0.03)
+
+
+def test_domain_flags_axes_and_saved_fit(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 1, 1)) * rng.normal(size=(1, 10, 1)) + 0.1 * rng.normal(size=(12, 10, 8))
+    quality = rng.integers(0, 3, x.shape)
+    sea = np.ones((12, 10))
+    sea[:2] = 0
+    np.savez(tmp_path / "in.npz", x=x, quality=quality, sea=sea)
+    out, kept = tmp_path / "out.nc", tmp_path / "fit.corten"
+    options = ["--where", "sea", "--quality", "quality=0,1", "--axes", "lat,lon,time", "--periodic", "lon"]
+    options += ["--unit-axis", "time", "--save", kept, "--score", "signed", "--engine", 1, "--bounds", "-9,"]
+    run("complete", tmp_path / "in.npz", "--variable", "x", "--output", out, *options, *QUICK, "--quiet")
+    with xr.open_dataset(out) as found:
+        assert (found.flag[:2] == 4).all() and found.estimate[:2].isnull().all()
+        assert np.array_equal(found.flag.values[2:] == 0, quality[2:] < 2)
+    fitted = corten.load(kept)
+    assert fitted.completer.bounds == (-9.0, None)
+    lat, lon, time = fitted.observed.axes
+    assert (lat.periodic, lon.periodic, time.kind) == (False, True, "unit")
+    np.save(tmp_path / "truth.npy", x)
+    facts = json.loads(run("evaluate", kept, tmp_path / "truth.npy", "--json").stdout)
+    assert facts["miscoverage_levels"] == 20 and facts["miscoverage_percent"] < 10
+
+
+def test_json_is_all_there_is_on_stdout(simulated, tmp_path):
+    done = run("complete", simulated, "--variable", "values", "--output", tmp_path / "f.npz", *QUICK, "--json")
+    answer = json.loads(done.stdout)
+    assert answer["summary"]["coverage"] == 0.9 and answer["settings"]["seed"] == 0 and not done.stderr
+    assert {"Tucker rank"} <= {choice["what"] for choice in answer["summary"]["choices"]}
+
+
+def test_quiet_says_nothing(simulated, tmp_path):
+    done = run("complete", simulated, "--variable", "values", "--output", tmp_path / "f.npz", *QUICK, "--quiet")
+    assert not done.output
+
+
+def test_existing_output_is_refused_before_any_work(simulated, tmp_path):
+    taken = tmp_path / "taken.nc"
+    taken.write_text("precious")
+    # The input does not exist, so only a check made first can speak of the output.
+    for more in (["--output", taken], ["--output", tmp_path / "o.nc", "--save", taken]):
+        assert "taken.nc exists" in refused("complete", tmp_path / "absent.nc", *more)
+    assert "taken.nc exists" in refused("simulate", taken)
+    assert taken.read_text() == "precious"
+    run("complete", simulated, "--variable", "values", "--output", taken, "--overwrite", *QUICK)
+    assert xr.open_dataset(taken).estimate.shape == (16, 15, 14)
+
+
+def test_mistakes_are_told_in_one_line(simulated, filled, tmp_path):
+    out = ["--output", tmp_path / "out.nc"]
+    data = ["complete", simulated, *out]
+    assert "values (axis_0, axis_1, axis_2)" in refused(*data, "--variable", "tec")
+    assert "several variables" in refused(*data)
+    data += ["--variable", "values"]
+    assert "axis_0, axis_1, axis_2" in refused(*data, "--periodic", "lon")
+    assert "strictly between 0 and 1" in refused(*data, "--coverage", "90")
+    assert "separated by commas" in refused(*data, "--coverage", "high")
+    assert "once" in refused(*data, "--coverage", "0.9,0.9")
+    assert "same file" in refused(*data, "--save", tmp_path / "out.nc")
+    assert '"tucker"' in refused(*data, "--completion", "magic")
+    assert "lowest and highest" in refused(*data, "--bounds", "low")
+    assert "VARIABLE=FLAGS" in refused(*data, "--quality", "flag")
+    assert "absent.nc does not exist" in refused("complete", tmp_path / "absent.nc", *out)
+    assert "suffix" in refused("complete", simulated, "--output", tmp_path / "out.xyz")
+    assert "folder" in refused("complete", simulated, "--output", tmp_path / "no" / "out.nc")
+    assert "40x40x40" in refused("simulate", tmp_path / "s.nc", "--shape", "40")
+    assert "ising" in refused("simulate", tmp_path / "s.nc", "--model", "magic")
+    assert "constant" in refused("simulate", tmp_path / "s.nc", "--noise", "magic")
+    assert "paper and tec" in refused("simulate", tmp_path / "s.nc", "--kind", "magic")
+    assert ".npz" in refused("simulate", tmp_path / "s.npy")
+    assert "not a result" in refused("evaluate", simulated, simulated)
+    assert "truth (axis_0" in refused("evaluate", filled, simulated, "--variable", "tec")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_where(simulated, tmp_path):
+    for arguments in (["--debug", "simulate"], ["simulate", "--debug"]):
+        with pytest.raises(ValueError, match="40x40x40"):
+            run(*arguments, tmp_path / "s.nc", "--shape", "40")
+
+
+def test_info():
+    facts = json.loads(run("info", "--json").stdout)
+    assert facts["corten"] == corten.__version__ and facts["threads"] >= 1 and facts["libraries"]["numpy"]
+    assert "numba" in run("info").stdout
+
+
+def test_help_is_there_and_names_every_option():
+    words = run("--help").stdout
+    for command in ("complete", "evaluate", "simulate", "demo", "info"):
+        assert command in words and run(command, "--help").stdout
+    assert run("--version").stdout.strip() == f"corten {corten.__version__}"
+    from inspect import signature
+
+    given = run("complete", "--help").stdout
+    python = {*signature(corten.complete).parameters} - {"x", "progress", "axis_kinds"}
+    assert not [name for name in python if f"--{name}" not in given]
+
+
+def test_demo_refuses_before_it_works(tmp_path):
+    (tmp_path / "filled.nc").write_text("precious")
+    assert "filled.nc exists" in refused("demo", "--output", tmp_path)
+    assert "is a file" in refused("demo", "--output", tmp_path / "filled.nc", "--overwrite")
+
+
+def test_the_program_runs_as_a_program():
+    done = subprocess.run([sys.executable, "-m", "corten.cli", "complete", "absent.nc", "--output", "o.nc"],
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "absent.nc" in done.stderr
