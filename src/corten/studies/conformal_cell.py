@@ -16,8 +16,16 @@ from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Plan
 from corten.calibration.run import Run, run_rounds
 from corten.completion.riemannian import TuckerCompletion
-from corten.conformal.scores import as_score
-from corten.fitted import Fitted, Trace
+from corten.conformal import (
+    Calibrated,
+    ExactIsingWeights,
+    LeverageScale,
+    OddsWeights,
+    Scale,
+    UnitScale,
+    Weights,
+    as_score,
+)
 from corten.observed import ObservedTensor
 from corten.studies.cells import Cell, seed_of
 from corten.studies.draws import TRAIN_SHARE, data_of, mask_of, parameter_of, split_seed
@@ -57,13 +65,20 @@ def settings_of(
 
 def measure(setting: Setting, law: Law, score: str = "absolute") -> Row:
     """Coverage at the paper's levels, half-widths and the worth of the weights, over all missing entries."""
-    trace = Trace({})
-    fitted = Fitted.of(setting.observed, setting.plan, setting.run, law.fitted, as_score(score), law.weights, trace)
-    assert fitted.calibrated is not None
-    where = fitted.missing_entries
+    kind, run, shape = as_score(score), setting.run, setting.truth.shape
+    odds = law.fitted.log_weights(setting.observed.mask)
+    weights: Weights = OddsWeights(odds)
+    if law.weights == "exact" and not law.fitted.independent:
+        near, pair = law.fitted.neighbours, law.fitted.pair
+        weights = ExactIsingWeights(odds, shape=shape, calibration=run.entries, neighbours=near, pair=pair)
+    leverage = run.final.leverage if kind.needs_leverage else None
+    scale: Scale = LeverageScale(leverage()) if leverage is not None else UnitScale()
+    scores = kind.score(run.truth.astype(float), run.estimate.astype(float), scale.at(run.entries))
+    calibrated = Calibrated(kind, scores, run.entries, weights)
+    where = np.flatnonzero(~setting.observed.mask)
     truth = setting.truth.reshape(-1)[where]
-    estimate = fitted.estimate.reshape(-1)[where]
-    lower, upper = fitted.calibrated.intervals(where, estimate, fitted.scale.at(where), LEVELS)
+    estimate = run.final.estimate.reshape(-1)[where]
+    lower, upper = calibrated.intervals(where, estimate, scale.at(where), LEVELS)
     reached = ((lower <= truth) & (truth <= upper)).mean(axis=1)
     width = upper[LEVELS.index(0.9)] - lower[LEVELS.index(0.9)]
     finite = np.isfinite(width)
@@ -76,7 +91,7 @@ def measure(setting: Setting, law: Law, score: str = "absolute") -> Row:
         "coverage95": 100 * float(reached[LEVELS.index(0.95)]),
         "half_width90": 0.5 * float(width[finite].mean()) if finite.any() else float("nan"),
         "infinite90": 100 * float(1 - finite.mean()),
-        "effective_size": fitted.calibrated.effective_sample_size(),
+        "effective_size": calibrated.effective_sample_size(),
     }
 
 
