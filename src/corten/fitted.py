@@ -115,14 +115,29 @@ class Fitted:
         return cls(observed, np.array(observed.values), None, None, (), None, np.empty(0), UnitScale(), (), settings)
 
     @overload
-    def intervals(self, coverage: float = 0.9) -> Intervals: ...
+    def intervals(
+        self, coverage: float = 0.9, *, odds_error: float = 1.0, groups: Any = None, joint: Any = None
+    ) -> Intervals: ...
     @overload
-    def intervals(self, coverage: Sequence[float]) -> list[Intervals]: ...
-    def intervals(self, coverage: float | Sequence[float] = 0.9) -> Intervals | list[Intervals]:
-        """Intervals of one coverage, or a list of them for several; nothing is fitted or sorted again."""
+    def intervals(
+        self, coverage: Sequence[float], *, odds_error: float = 1.0, groups: Any = None, joint: Any = None
+    ) -> list[Intervals]: ...
+    def intervals(
+        self, coverage: float | Sequence[float] = 0.9, *, odds_error: float = 1.0, groups: Any = None, joint: Any = None
+    ) -> Intervals | list[Intervals]:
+        """Intervals of one coverage, or a list of them for several; nothing is fitted again.
+
+        odds_error: keep the coverage for any odds within this factor of the fitted ones; groups: cover within each slice of an axis, or within
+        labels of one's own; joint: hold each slice of an axis whole.
+        """
+        source = self
+        if odds_error != 1.0 or groups is not None or joint is not None:
+            from corten.regions import reshaped
+
+            source = reshaped(self, odds_error, groups, joint)
         if isinstance(coverage, list | tuple | np.ndarray):
-            return [Intervals(self, check_coverage(c)) for c in coverage]
-        return Intervals(self, check_coverage(coverage))
+            return [Intervals(source, check_coverage(c)) for c in coverage]
+        return Intervals(source, check_coverage(coverage))
 
     @cached_property
     def entries(self) -> np.ndarray:

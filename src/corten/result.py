@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+    from corten.region_mean import RegionMean
+
 __all__ = ["FLAG_MEANINGS", "IntervalSource", "Intervals", "check_coverage"]
 
 FLAG_MEANINGS = ("observed", "filled", "filled_with_infinite_interval", "forecast", "outside_the_domain")
@@ -186,6 +188,40 @@ class Intervals:
     def summary(self) -> Summary:
         """What was filled, how wide the intervals are, what was chosen and why, and what to beware of."""
         return Summary.of(self)
+
+    def mean(self, *over: str | int) -> RegionMean:
+        """The mean over axes (all if none is named) with an interval of this coverage; the guarantee: `corten.region_mean`.
+
+        Example:
+            >>> result.mean("lat", "lon").upper                          # doctest: +SKIP
+        """
+        from corten.region_mean import region_mean
+
+        return region_mean(self._fit(), *over, coverage=self.coverage)
+
+    def exceedance(self, threshold: Any, fdr: float = 0.1, *, above: bool = True) -> Any:
+        """True at missing entries claimed to lie above (or below) a threshold; at most `fdr` of the claims are false."""
+        from corten.regions import exceedance
+
+        return self._plain(exceedance(self._fit(), threshold, fdr, above), "exceedance", {"fdr": fdr})
+
+    def quantile(self, level: float) -> Any:
+        """The predictive quantile of every missing entry; observed entries keep their value."""
+        from corten.regions import quantile
+
+        settled = self._settled(quantile(self._fit(), level).astype(self.observed.values.dtype))
+        return self.observed.wrap(settled, name=f"quantile_{level:g}")
+
+    def draws(self, count: int, seed: int = 0) -> np.ndarray:
+        """`count` filled tensors for multiple imputation, stacked in front; errors are drawn entry by entry."""
+        from corten.regions import draws
+
+        return draws(self._fit(), count, seed)
+
+    def _fit(self) -> Any:
+        if not hasattr(self.source, "residuals"):
+            raise TypeError("this result does not come from a fit: call corten.complete or ConformalCompleter.fit")
+        return self.source
 
     def to_dataset(self) -> xr.Dataset:
         """estimate, lower, upper and flag as an xarray Dataset that follows the CF conventions."""

@@ -1,0 +1,96 @@
+"""Weighted conformalized selection: which missing entries exceed a threshold, with the false discovery rate held.
+
+Benjamini and Hochberg's procedure on weighted conformal p-values does not hold the rate in general, as the
+p-values depend on each other through the weights. Weighted conformalized selection (Jin and Candes 2023) does, for
+independent entries with true odds: for each candidate j it runs the procedure on p-values that j cannot influence,
+and prunes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["select"]
+
+Floats = NDArray[np.float64]
+
+
+def select(
+    scores: ArrayLike, log_weights: ArrayLike, thresholds: ArrayLike, log_test_weights: ArrayLike, fdr: float = 0.1
+) -> NDArray[np.bool_]:
+    """Which test entries are claimed to have a score above their threshold; at most `fdr` of the claims are false
+    on average.
+
+    scores, log_weights: the calibration entries'; thresholds: the score each test entry would have exactly at the
+    limit; log_test_weights: theirs. With p_j the weighted share of scores below threshold j and R_j the size of
+    the Benjamini-Hochberg selection after j's own p-value is set to 0 and j takes the place of the test entry in
+    all others, j is a candidate if p_j <= fdr R_j / m; of the candidates the largest set with R_j at most its own
+    size is kept (deterministic pruning, valid without any randomness).
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> claims = select(rng.normal(size=500), np.zeros(500), np.r_[np.full(20, -6.0), np.zeros(20)], np.zeros(40))
+        >>> int(claims[:20].sum()), int(claims[20:].sum())
+        (20, 0)
+    """
+    values = np.asarray(scores, np.float64).ravel()
+    limits, logs = np.asarray(thresholds, np.float64).ravel(), np.asarray(log_weights, np.float64).ravel()
+    tests = np.asarray(log_test_weights, np.float64).ravel()
+    if not 0 < fdr < 1:
+        raise ValueError(f"fdr is {fdr!r}: give a share strictly between 0 and 1, such as 0.1")
+    if not values.size or not limits.size:
+        return np.zeros(limits.size, bool)
+    top = max(float(logs.max()), float(tests.max()))
+    order = np.argsort(values, kind="stable")
+    sums = np.concatenate([[0.0], np.cumsum(np.exp(logs[order] - top))])
+    rank = np.argsort(limits, kind="stable")
+    below = sums[np.searchsorted(values[order], limits[rank], side="left")]
+    weight = np.exp(tests[rank] - top)
+    sizes, p = _sizes(below, limits[rank], weight, float(sums[-1]), float(fdr))
+    candidate = p <= fdr * sizes / limits.size
+    chosen = np.zeros(limits.size, bool)
+    chosen[rank] = candidate & (sizes <= _keep(np.sort(sizes[candidate])))
+    return chosen
+
+
+def _keep(sizes: NDArray[np.int64]) -> int:
+    """The largest r for which at least r candidates have a size of at most r."""
+    place = np.arange(1, sizes.size + 1)
+    # with the k smallest sizes kept, r = k works if the k-th is at most k
+    able = np.flatnonzero(sizes <= place)
+    return int(place[able[-1]]) if able.size else 0
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
+def _sizes(below: Floats, limits: Floats, weight: Floats, total: float, fdr: float) -> tuple[NDArray[np.int64], Floats]:
+    """For each test entry, sorted by threshold, the size of the selection that it cannot influence, and its
+    p-value.
+
+    For candidate j the others have p_l = (below_l + w_j [limit_j < limit_l]) / (total + w_j), which rises with l;
+    the procedure keeps the largest r with p of the r-th smallest at most fdr r / m, where j itself comes first
+    with p = 0. The search starts at a bound that no candidate can pass, so it is short where no single weight is
+    large.
+    """
+    m = below.size
+    heaviest = weight.max()
+    highest = 1
+    for r in range(m, 1, -1):
+        if below[r - 2] / (total + heaviest) <= fdr * r / m:
+            highest = r
+            break
+    sizes = np.ones(m, np.int64)
+    p = np.empty(m)
+    for j in range(m):
+        p[j] = (below[j] + weight[j]) / (total + weight[j])
+        if p[j] > fdr:
+            continue
+        for r in range(highest, 1, -1):
+            # the (r-1)-th smallest among the others
+            other = r - 2 if r - 2 < j else r - 1
+            mass = below[other] + (weight[j] if limits[j] < limits[other] else 0.0)
+            if mass / (total + weight[j]) <= fdr * r / m:
+                sizes[j] = r
+                break
+    return sizes, p

@@ -1,0 +1,168 @@
+"""Calibrated objects whose promise has another shape: robust to wrong odds, per group, or for a whole slice at
+once.
+
+Each stands where a `Calibrated` stands and answers `intervals` like it; nothing is scored again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from corten.conformal.calibrated import Calibrated
+from corten.conformal.quantile import NeighbourFactor, as_levels
+from corten.conformal.robust import robust_level
+from corten.conformal.weights import Weights
+
+__all__ = ["Grouped", "Joint", "Robust", "TiltedWeights", "enough_weight"]
+
+Entries = NDArray[np.intp]
+Ends = tuple[NDArray[np.floating], NDArray[np.floating]]
+ENOUGH = 100.0
+"""Effective size asked of a group's own calibration entries: a standard error of three points at 90 %."""
+
+
+class TiltedWeights:
+    """Weights times a factor that depends on the entry alone: `log_tilt` holds its logarithm for every entry."""
+
+    def __init__(self, base: Weights, log_tilt: ArrayLike) -> None:
+        self.base = base
+        self._tilt = np.ravel(np.asarray(log_tilt, np.float64))
+
+    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+        return np.asarray(self.base.log_weight(entries) + self._tilt[entries])
+
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
+        return self.base.neighbour_factor(test)
+
+
+class _Shaped:
+    """What every one of them hands through from the calibrated object it rests on."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.score, self.weights, self.entries = inner.score, inner.weights, inner.entries
+
+    def effective_sample_size(self) -> float:
+        return float(self.inner.effective_sample_size())
+
+    def largest_share(self) -> float:
+        return float(self.inner.largest_share())
+
+
+class Robust(_Shaped):
+    """Intervals that keep their coverage for any odds within a factor `odds_error` (derivation in `robust.py`)."""
+
+    def __init__(self, inner: Any, odds_error: float) -> None:
+        super().__init__(inner)
+        self.odds_error = odds_error
+
+    def intervals(
+        self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
+    ) -> Ends:
+        levels = [robust_level(float(level), self.odds_error) for level in as_levels(coverage)]
+        ends: Ends = self.inner.intervals(entries, estimate, scale, levels)
+        return ends
+
+
+class Grouped(_Shaped):
+    """Intervals that cover within every group of entries (Mondrian conformal prediction).
+
+    A test entry is compared with the calibration entries of its own group, so given the true weights coverage
+    holds group by group. A group whose own entries are worth fewer than `enough` borrows: entries of other groups
+    join with weights times the smallest factor that makes up the number. For those groups coverage holds on
+    average with the others, not each by itself. `group` numbers the group of every entry.
+    """
+
+    def __init__(self, inner: Calibrated, scores: ArrayLike, group: NDArray[np.intp], enough: float = ENOUGH) -> None:
+        super().__init__(inner)
+        self.group = np.ravel(group)
+        self._scores = np.asarray(scores)
+        self._logs = np.asarray(inner.weights.log_weight(inner.entries), np.float64)
+        self._mine = self.group[inner.entries]
+        self.enough = enough
+        self._lists: dict[int, Calibrated] = {}
+        self.borrowed: dict[int, float] = {}
+
+    def intervals(
+        self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
+    ) -> Ends:
+        levels = as_levels(coverage)
+        lower, upper = np.empty((2, levels.size, entries.size))
+        middle, unit = np.broadcast_to(estimate, entries.shape), np.broadcast_to(scale, entries.shape)
+        for number, here in _members(self.group[entries]):
+            ends = self._list(number).intervals(entries[here], middle[here], unit[here], levels.tolist())
+            lower[:, here], upper[:, here] = ends
+        return lower, upper
+
+    def _list(self, number: int) -> Calibrated:
+        if number not in self._lists:
+            own = self._mine == number
+            share = enough_weight(self._logs, own, self.enough)
+            self.borrowed[number] = share
+            with np.errstate(divide="ignore"):
+                tilt = np.where(self.group == number, 0.0, np.log(share))
+            tilted = TiltedWeights(self.inner.weights, tilt)
+            self._lists[number] = Calibrated(self.inner.score, self._scores, self.inner.entries, tilted)
+        return self._lists[number]
+
+
+class Joint(_Shaped):
+    """Bands that hold whole slices: with the asked coverage *all* missing entries of a slice lie inside at once.
+
+    Entry s of a slice with m missing entries gets level 1 - t/m. Bonferroni takes t = 1 - c. Errors of a slice go
+    together, so less is needed: `budget(c)` gives the t at which a share c of slices made of calibration entries
+    would have been held.
+    """
+
+    def __init__(self, inner: Any, slices: NDArray[np.intp], budget: Callable[[float], float]) -> None:
+        super().__init__(inner)
+        self.slices = np.ravel(slices)
+        self.budget = budget
+
+    def intervals(
+        self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
+    ) -> Ends:
+        levels = as_levels(coverage)
+        lower, upper = np.empty((2, levels.size, entries.size))
+        middle, unit = np.broadcast_to(estimate, entries.shape), np.broadcast_to(scale, entries.shape)
+        budgets = [self.budget(float(level)) for level in levels]
+        for _, here in _members(self.slices[entries]):
+            wanted = [min(max(1.0 - budget / here.size, 1e-9), 1.0 - 1e-12) for budget in budgets]
+            ends = self.inner.intervals(entries[here], middle[here], unit[here], wanted)
+            lower[:, here], upper[:, here] = ends
+        return lower, upper
+
+
+def enough_weight(logs: NDArray[np.float64], own: NDArray[np.bool_], enough: float) -> float:
+    """The smallest factor at which other entries' weights bring a group's effective size to `enough`; 0 if it
+    needs none.
+
+    Example:
+        >>> own = np.arange(1000) < 300
+        >>> enough_weight(np.zeros(1000), own, 100.0), enough_weight(np.zeros(1000), ~own & own, 100.0)
+        (0.0, 1.0)
+    """
+    weight = np.exp(logs - logs.max(initial=-np.inf)) if logs.size else logs
+    s, q = float(weight[own].sum()), float((weight[own] ** 2).sum())
+    rest, square = float(weight[~own].sum()), float((weight[~own] ** 2).sum())
+    if q > 0 and s * s >= enough * q:
+        return 0.0
+    if (s + rest) ** 2 < enough * (q + square) or q == 0:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        able = (s + middle * rest) ** 2 >= enough * (q + middle**2 * square)
+        low, high = (low, middle) if able else (middle, high)
+    return high
+
+
+def _members(group: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:
+    """Each group number and the positions of its members."""
+    order = np.argsort(group, kind="stable")
+    numbers, start = np.unique(group[order], return_index=True)
+    return list(zip(numbers.tolist(), np.split(order, start[1:])))
