@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from corten.commands.bench import bench
 from corten.commands.complete import complete
 from corten.commands.demo import demo
 from corten.commands.evaluate import evaluate
@@ -71,7 +72,7 @@ def _root(
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Fill": (complete,),
     "Check": (evaluate,),
-    "Try": (demo, simulate, info),
+    "Try": (demo, simulate, bench, info),
 }
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
