@@ -53,6 +53,7 @@ def main() -> None:
             ready = page.evaluate("document.documentElement.dataset.ready")
             slider = page.locator("#slider-2")
             slider.fill(str(int(slider.get_attribute("max") or 0) * 5 // 6))
+            slider.blur()
             page.wait_for_timeout(300)
             bottom = page.evaluate("document.getElementById('series-card').getBoundingClientRect().bottom + 20")
             target = IMAGES / f"{name}.png"

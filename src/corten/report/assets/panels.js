@@ -87,7 +87,7 @@ function frameOf(plane, tensor, width) {
   const shape = plane.aspect === null ? 0.62 : Math.min(Math.max((rows * plane.aspect) / columns, 0.15), 4);
   let across = free, tall = free * shape;
   if (tall > tallest) { across *= tallest / tall; tall = tallest; }
-  return { left: left + (free - across) / 2, top, width: across, height: tall, canvas: top + tall + bottom, rows, columns };
+  return { left: left + (free - across) / 2, top, width: across, height: tall, canvas: top + tall + bottom, margin: left, rows, columns };
 }
 
 function paint(panel, tensor, plane, base, frame, outline, cursor, picked) {
@@ -213,10 +213,10 @@ function axes(pen, tensor, plane, frame) {
     const y = placeY(plane, frame, at);
     if (y < frame.top || y > bottom) continue;
     pen.beginPath(); pen.moveTo(frame.left - 4, y); pen.lineTo(frame.left, y); pen.stroke();
-    pen.fillText(text, frame.left - 7, y, frame.left - 22);
+    pen.fillText(text, frame.left - 7, y, frame.margin - 22);
   }
   pen.save();
-  pen.translate(9, frame.top + frame.height / 2);
+  pen.translate(frame.left - frame.margin + 9, frame.top + frame.height / 2);
   pen.rotate(-Math.PI / 2);
   pen.textAlign = "center";
   pen.fillText(tensor.axes[plane.rows].title, 0, 0, frame.height);
