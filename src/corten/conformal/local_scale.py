@@ -23,6 +23,8 @@ SCALES = (0.1, 0.3, 1.0)
 FOLDS = 5
 BLOCKS = 6
 TINY = 1e-6
+THIN = np.float32(1e-4)
+"""Density of training cells under which an average of them says nothing (and rounding would speak)."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +72,18 @@ class CellFeatures:
         height = np.where(train, values, 0).astype(np.float32)
         height -= weight * np.float32(height.sum() / max(weight.sum(), 1))
         height /= np.float32(self.unit)
-        for scale in SCALES:
-            columns.append(np.log(self._blur(weight, scale).reshape(-1)[entries] + 1e-3))
-        near = self._blur(weight, 0.3) + np.float32(TINY)
+        density = {scale: np.maximum(self._blur(weight, scale), 0) for scale in SCALES}
+        columns += [np.log(share.reshape(-1)[entries] + 1e-3) for share in density.values()]
+        near = density[0.3] + THIN
         mean = self._blur(height, 0.3) / near
-        square = self._blur(height**2, 0.3) / near
-        columns.append(0.5 * np.log(np.maximum(square - mean**2, 0).reshape(-1)[entries] + TINY))
+        variance = self._blur(height**2, 0.3) / near - mean**2
+        columns.append(0.5 * np.log(np.maximum(variance, 0).reshape(-1)[entries] + TINY))
         # Each known value against its nearest surroundings without itself, then averaged around the cell.
-        tight, own = self._blur(weight, 0.1), self._own_weight(0.1)
-        others = np.maximum(tight - own * weight, 0)
-        guess = (self._blur(height, 0.1) - own * height) / (others + np.float32(TINY))
-        rough = np.abs(height - guess) * weight * (others > 1e-4)
-        columns.append(np.log((self._blur(rough, 1.0) / (self._blur(weight, 1.0) + TINY)).reshape(-1)[entries] + TINY))
+        own = self._own_weight(0.1)
+        others = np.maximum(density[0.1] - own * weight, 0)
+        guess = (self._blur(height, 0.1) - own * height) / (others + THIN)
+        rough = self._blur(np.abs(height - guess) * weight * (others > THIN), 1.0) / (density[1.0] + THIN)
+        columns.append(np.log(np.maximum(rough, 0).reshape(-1)[entries] + TINY))
         return columns
 
     def _estimates(
@@ -115,7 +117,7 @@ class CellFeatures:
         for k, width in self._widths(scale).items():
             mode = "wrap" if self.axes[k].periodic else "constant"
             array = ndimage.uniform_filter1d(array, width, axis=k, mode=mode)
-        return np.maximum(array, 0) if array.min() >= -1e-3 else array
+        return array
 
     def _own_weight(self, scale: float) -> np.float32:
         return np.float32(1 / np.prod([float(w) for w in self._widths(scale).values()]))
