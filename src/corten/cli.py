@@ -16,6 +16,7 @@ from corten.commands.evaluate import evaluate
 from corten.commands.info import info
 from corten.commands.simulate import simulate
 from corten.commands.study import app as study
+from corten.commands.study_fields import tec
 
 __all__ = ["app", "main"]
 
@@ -78,6 +79,7 @@ for _panel, _commands in _PANELS.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
 
+study.command()(tec)
 app.add_typer(study, name="study", rich_help_panel="Check")
 
 

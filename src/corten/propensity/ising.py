@@ -229,6 +229,7 @@ class BernoulliPropensity:
     ridge: float | str = 0.02
     criterion: str = "held-out"
     structure: str = "tensor-train"
+    max_rank: int = 15
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -237,7 +238,7 @@ class BernoulliPropensity:
     def _ising(self) -> IsingPropensity:
         return IsingPropensity(
             coupling=Zero(), link=self.link, rank=self.rank, ridge=self.ridge, thinning=False,
-            criterion=self.criterion, structure=self.structure, seed=self.seed,
+            criterion=self.criterion, structure=self.structure, max_rank=self.max_rank, seed=self.seed,
         )  # fmt: skip
 
     def fit(

@@ -1,0 +1,51 @@
+"""The study of real fields, on the data beside the project where they are."""
+
+import numpy as np
+import pytest
+
+from corten.completer import ConformalCompleter
+from corten.studies import fields
+from corten.studies.field_figures import draw_bins, draw_maps
+from corten.studies.field_sets import SETS, FieldSet, data_folder, load_set
+
+
+def small_field():
+    rng = np.random.default_rng(0)
+    i, j, k = np.indices((10, 9, 8))
+    truth = np.sin(i / 3) + np.cos(j / 4) + 0.1 * k + 0.05 * rng.normal(size=i.shape)
+    mask = rng.random(truth.shape) < 0.6
+    return FieldSet("small", truth, mask, ~mask, ("a", "b", "c"))
+
+
+def test_a_set_is_scored_with_widths_and_finite_share_beside_coverage(tmp_path):
+    one = small_field()
+    completer = ConformalCompleter("tucker", "uniform", "random")
+    row, result = fields.evaluate("small", one, completer, "plain")
+    assert 0 < row.coverage90 <= 100 and row.width90 > 0 and row.infinite90 == 0
+    assert row.mae < np.abs(one.truth - one.truth[one.mask].mean())[~one.mask].mean()
+    table = fields.markdown([row])
+    assert "infinite %" in table and "| small | plain |" in table
+    assert all(path.stat().st_size for path in fields.write_rows([row], tmp_path))
+    assert draw_bins(one, {"plain": result}, tmp_path / "bins.png").stat().st_size > 1000
+    assert draw_maps(one, result, tmp_path / "maps.png").stat().st_size > 1000
+
+
+def test_unknown_names_and_absent_data_are_named(tmp_path):
+    with pytest.raises(ValueError, match="tec-america-1"):
+        load_set("mars", tmp_path)
+    with pytest.raises(FileNotFoundError, match="--data"):
+        load_set("ndvi-20", tmp_path)
+    with pytest.raises(FileNotFoundError, match="--data"):
+        data_folder(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_every_set_loads_where_the_data_are(name):
+    try:
+        folder = data_folder(None)
+    except FileNotFoundError as absent:
+        pytest.skip(f"the shared data are not here: {absent}")
+    one = load_set(name, folder)
+    assert one.truth.shape == one.mask.shape and len(one.axes) == one.truth.ndim
+    assert one.score.any() and not (one.score & one.mask).any()
+    assert np.isfinite(one.truth[one.mask]).all()
