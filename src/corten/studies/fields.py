@@ -110,13 +110,13 @@ def validate_strength(name: str, strengths: Sequence[float], data: Path | None, 
 
 def markdown(rows: Sequence[FieldRow]) -> str:
     """The table of the paper's application, with finite share and widths beside coverage."""
-    head = "| set | method | seed | MAE | mis-coverage % | 90 % | 95 % | width at 90 % | infinite % | interval score | ESS | s |"
-    lines = [head, "|" + "---|" * 12]
+    heads = "set|method|seed|MAE|mis-coverage %|90 %|95 %|width at 90 %|infinite %|interval score|ESS|s".split("|")
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for r in rows:
-        lines.append(
-            f"| {r.set} | {r.method} | {r.seed} | {r.mae:.3g} | {r.miscoverage:.2f} | {r.coverage90:.1f} | {r.coverage95:.1f} | "
-            f"{r.width90:.3g} | {r.infinite90:.1f} | {r.interval_score90:.3g} | {r.effective_size:,.0f} | {r.seconds:.0f} |"
-        )
+        cells = [r.set, r.method, str(r.seed), f"{r.mae:.3g}", f"{r.miscoverage:.2f}", f"{r.coverage90:.1f}"]
+        cells += [f"{r.coverage95:.1f}", f"{r.width90:.3g}", f"{r.infinite90:.1f}", f"{r.interval_score90:.3g}"]
+        cells += [f"{r.effective_size:,.0f}", f"{r.seconds:.0f}"]
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
