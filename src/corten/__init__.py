@@ -18,6 +18,7 @@ _HOME = {
     "BernoulliPropensity": "corten.propensity",
     "CPCompletion": "corten.completion.alternating",
     "ConformalCompleter": "corten.completer",
+    "CrossConformal": "corten.calibration.cross",
     "Fitted": "corten.fitted",
     "GapShaped": "corten.calibration.gap_shaped",
     "GaussianProcessCompletion": "corten.completion.gaussian_process",
@@ -29,6 +30,7 @@ _HOME = {
     "Polynomial": "corten.propensity",
     "Product": "corten.propensity",
     "RandomSplit": "corten.calibration.random_split",
+    "RepeatedSplits": "corten.calibration.cross",
     "Sigmoid": "corten.propensity",
     "SmoothCompletion": "corten.completion.smooth",
     "StackedCompletion": "corten.completion.stack",
@@ -45,6 +47,7 @@ __all__ = ["__version__", *_HOME, *_ROOMS]
 
 if TYPE_CHECKING:
     from corten import conformal, io, lowrank, metrics, propensity, simulate
+    from corten.calibration.cross import CrossConformal, RepeatedSplits
     from corten.calibration.gap_shaped import GapShaped
     from corten.calibration.random_split import RandomSplit
     from corten.completer import ConformalCompleter, complete

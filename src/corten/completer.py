@@ -15,6 +15,7 @@ from corten.engine import as_engine
 from corten.engine.memory import refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.fitted import Fitted, Trace
+from corten.merged import fit_merged
 from corten.observed import ObservedTensor
 from corten.options import as_calibration, as_completion, as_propensity, check_bounds, describe
 from corten.result import Intervals, check_coverage
@@ -103,6 +104,10 @@ class ConformalCompleter:
         )
         completion = as_completion(self.completion, gaps=plan.refit)
         changed, undo = self._change(observed, observed.mask if plan.refit else plan.rounds[0].train)
+        if plan.merge:
+            trace = Trace(self._settings(), (*choices, *plan.choices), began, self, undo, check_bounds(self.bounds))
+            model, score = as_propensity(self.propensity), as_score(self.score)
+            return fit_merged(observed, changed, plan, completion, model, score, self.weights, trace, self.engine, tell)
         run = run_rounds(plan, completion, changed, self.seed, tell)
         tell("missingness", 0.0)
         law = as_propensity(self.propensity, gaps=plan.refit).fit(

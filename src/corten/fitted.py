@@ -94,18 +94,38 @@ class Fitted:
             scale, at_hidden, how = local.scale, local.at_hidden, local.weights
         else:
             scale = _scale(score, run)
-            at_hidden, how = scale.at(entries), _weights(law, observed, entries, weights)
+            at_hidden, how = scale.at(entries), weights_of(law, observed, entries, weights)
         scores = score.score(run.truth, run.estimate, at_hidden)
         calibrated = Calibrated(score, scores, entries, how)
-        estimate, middle = run.final.estimate, None
+        return cls.settled(
+            observed, run.final.estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,
+            run.truth - run.estimate, trace,
+        )  # fmt: skip
+
+    @classmethod
+    def settled(
+        cls,
+        observed: ObservedTensor,
+        made: np.ndarray,
+        law: FittedPropensity,
+        prepared: Any,
+        rounds: tuple[Round, ...],
+        calibrated: Any,
+        scores: np.ndarray,
+        scale: Any,
+        residuals: np.ndarray,
+        trace: Trace,
+    ) -> Fitted:
+        """Put a fit together; `made` is the estimate in the variable that was modelled."""
+        estimate, middle = made, None
         if trace.undo is not None:
-            estimate, middle = trace.undo.backward(estimate), estimate
+            estimate, middle = trace.undo.backward(made), made
         if trace.limits is not None:
-            middle = run.final.estimate
+            middle = made
             estimate = np.clip(estimate, *trace.limits)
         return cls(
-            observed, estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,
-            trace.choices, trace.settings, perf_counter() - trace.began, run.truth - run.estimate, trace.completer,
+            observed, estimate, law, prepared, rounds, calibrated, scores, scale,
+            trace.choices, trace.settings, perf_counter() - trace.began, residuals, trace.completer,
             middle, trace.undo, trace.limits,
         )  # fmt: skip
 
@@ -127,8 +147,8 @@ class Fitted:
     ) -> Intervals | list[Intervals]:
         """Intervals of one coverage, or a list of them for several; nothing is fitted again.
 
-        odds_error: keep the coverage for any odds within this factor of the fitted ones; groups: cover within each slice of an axis, or within
-        labels of one's own; joint: hold each slice of an axis whole.
+        odds_error: keep the coverage for any odds within this factor of the fitted ones; groups: cover within each
+        slice of an axis, or within labels of one's own; joint: hold each slice of an axis whole.
         """
         source = self
         if odds_error != 1.0 or groups is not None or joint is not None:
@@ -243,7 +263,7 @@ def _scale(score: Score, run: Run) -> Any:
     return LeverageScale(run.final.leverage())
 
 
-def _weights(law: FittedPropensity, observed: ObservedTensor, entries: np.ndarray, how: str) -> Weights:
+def weights_of(law: FittedPropensity, observed: ObservedTensor, entries: np.ndarray, how: str) -> Weights:
     """Odds of being missing, neighbours read from the full mask; exact where they matter and it is asked for."""
     odds = law.log_weights(observed.mask)
     if how == "approximate" or law.independent:

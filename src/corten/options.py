@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from corten.calibration.cross import CrossConformal
 from corten.calibration.gap_shaped import GapShaped
 from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Calibration
@@ -43,7 +44,7 @@ class _Auto:
 
 def as_calibration(calibration: Any) -> _Fixed | _Auto:
     """A calibration from "auto", "random", "gaps" or an object with plan()."""
-    named: dict[str, Any] = {"random": RandomSplit, "gaps": GapShaped}
+    named: dict[str, Any] = {"random": RandomSplit, "gaps": GapShaped, "cross": CrossConformal}
     if isinstance(calibration, str):
         if calibration == "auto":
             return _Auto()

@@ -190,7 +190,7 @@ class Intervals:
         return Summary.of(self)
 
     def mean(self, *over: str | int) -> RegionMean:
-        """The mean over axes (all if none is named) with an interval of this coverage; the guarantee: `corten.region_mean`.
+        """The mean over axes (all if none is named) with an interval; for its guarantee see `corten.region_mean`.
 
         Example:
             >>> result.mean("lat", "lon").upper                          # doctest: +SKIP

@@ -114,6 +114,8 @@ def _plain(name: str, value: Any, fitted: Fitted) -> Any:
         return _asked_for(value)
     if name == "propensity" and value is not None and not isinstance(value.engine, str | int):
         return replace(value, engine="auto")
+    if name == "calibrated" and value is not None and not isinstance(value, Calibrated):
+        raise ValueError("merged splits and other promises cannot be saved; save intervals instead (result.to_netcdf)")
     if name == "calibrated" and value is not None:
         score = value.score
         if type(score) not in (Absolute, Normalized, Signed):

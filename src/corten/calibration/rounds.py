@@ -29,11 +29,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Plan:
-    """The rounds to run; `refit` says whether the final estimate comes from everything observed."""
+    """The rounds to run; `refit` says whether the final estimate comes from everything observed, `merge` that
+    every round is a split of its own and their intervals are merged.
+    """
 
     rounds: tuple[Round, ...]
     refit: bool
     choices: tuple[Choice, ...] = ()
+    merge: bool = False
 
 
 @runtime_checkable
