@@ -129,7 +129,7 @@ def test_a_fit_gives_robust_intervals(fitted):
     np.testing.assert_array_equal(robust.width_array, fitted.intervals(robust_level(0.9, 1.5)).width_array)
     np.testing.assert_array_equal(fitted.intervals(0.9, odds_error=1.0).width_array, plain.width_array)
     assert "1.5" in str(robust.summary())
-    with pytest.raises(ValueError, match="odds_error is 0.5"):
+    with pytest.raises(ValueError, match="odds_error is"):
         fitted.intervals(0.9, odds_error=0.5)
 
 

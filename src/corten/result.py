@@ -200,7 +200,7 @@ class Intervals:
         return region_mean(self._fit(), *over, coverage=self.coverage)
 
     def exceedance(self, threshold: Any, fdr: float = 0.1, *, above: bool = True) -> Any:
-        """True at missing entries claimed to lie above (or below) a threshold; at most `fdr` of the claims are false."""
+        """True at missing entries claimed to lie above (or below) a threshold; at most `fdr` of them are false."""
         from corten.regions import exceedance
 
         return self._plain(exceedance(self._fit(), threshold, fdr, above), "exceedance", {"fdr": fdr})
