@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "NAMES", "NOISES", "SIZES", "conditions", "line", "panels", "whiskers"]
+__all__ = ["COLOURS", "NAMES", "NOISES", "SIZES", "conditions", "legend", "line", "panels", "whiskers"]
 
 Row = dict[str, Any]
 NOISES = {"constant": "const", "adversarial": "adv"}
@@ -77,3 +77,9 @@ def line(
             lw=1.2,
             capsize=2,
         )
+
+
+def legend(figure: Figure, panel: Axes) -> None:
+    """One legend for all panels, below them, from what one panel shows."""
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=7, frameon=False)

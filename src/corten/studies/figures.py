@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.studies.comparison import grouped
-from corten.studies.drawing import COLOURS, NAMES, SIZES, conditions, line, panels, whiskers
+from corten.studies.drawing import COLOURS, NAMES, SIZES, conditions, legend, line, panels, whiskers
 from corten.studies.part_tables import SHORT, Rows, take
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _coverage(data: Rows) -> dict[str, Figure]:
             panel.set(title=title, xlabel="d", yscale="log")
             panel.set_xticks(range(len(sizes)), [str(d) for d in sizes])
         axes[0, 0].set_ylabel("average mis-coverage %")
-        axes[0, -1].legend(fontsize=7)
+        legend(figure, axes[0, -1])
         made[f"coverage-r{rank}"] = figure
         figure, axes = panels(2, 4, sharex=True)
         for place, (value, title) in enumerate(
@@ -77,7 +77,7 @@ def _coverage(data: Rows) -> dict[str, Figure]:
                 else:
                     panel.set_xlabel("d")
             axes[place, 0].set_ylabel(title)
-        axes[0, -1].legend(fontsize=7)
+        legend(figure, axes[0, -1])
         made[f"coverage-width-r{rank}"] = figure
     return made
 
@@ -101,7 +101,7 @@ def _landscape(data: Rows) -> dict[str, Figure]:
         for level in (90, 95):
             panel.axhline(level, color="k", lw=0.6, ls=":")
         panel.set(title=title, xlabel="r/d", ylabel="coverage %")
-    axes[0, 0].legend(fontsize=7)
+    legend(figure, axes[0, 0])
     return {"landscape": figure}
 
 
@@ -121,7 +121,7 @@ def _estimation(data: Rows) -> dict[str, Figure]:
                     style,
                 )
         panel.set(title=SHORT[model], xlabel="r/d", ylabel="relative error of B")
-    axes[0, 0].legend(fontsize=7)
+    legend(figure, axes[0, 0])
     starts, three = panels(1, 3, 3.6, 3.0)
     for model, style in zip(SHORT, ("o-", "s--")):
         for method in ("plain", "default"):
@@ -144,7 +144,7 @@ def _estimation(data: Rows) -> dict[str, Figure]:
         ("final error", "error of the start", "final error"),
     ):
         panel.set(xlabel=x, ylabel=y)
-    three[0, 0].legend(fontsize=6)
+    legend(starts, three[0, 0])
     return {"estimation": figure, "estimation-start": starts}
 
 
@@ -164,7 +164,7 @@ def _scores(data: Rows) -> dict[str, Figure]:
         panel.set(title=title, xlabel="d")
         panel.set_xticks(range(len(sizes)), [str(d) for d in sizes])
     axes[0, 0].set_ylabel("width of 90 % intervals")
-    axes[0, -1].legend(fontsize=7)
+    legend(figure, axes[0, -1])
     return {"scores-width": figure}
 
 
@@ -185,7 +185,7 @@ def _misspecified(data: Rows) -> dict[str, Figure]:
             else:
                 panel.set_xlabel("rank of the completion (truth: 5)")
         axes[place, 0].set_ylabel(title)
-    axes[0, -1].legend(fontsize=6)
+    legend(figure, axes[0, -1])
     return {"misspecified": figure}
 
 
@@ -199,7 +199,7 @@ def _timing(data: Rows) -> dict[str, Figure]:
         for (method,), some in grouped(data["timing"], "method").items():
             line(panel, some, "d", value, COLOURS.get(method, "k"), method)
         panel.set(xlabel="d", ylabel=title, yscale="log")
-    axes[0, 0].legend(fontsize=6)
+    legend(figure, axes[0, 0])
     return {"timing": figure}
 
 
@@ -225,7 +225,7 @@ def _theory(data: Rows) -> dict[str, Figure]:
     limit = axes[0, 1].get_xlim()[1]
     axes[0, 1].plot([0, limit], [0, limit], "k:", lw=0.8, label="the lemma's bound")
     axes[0, 1].set(xlabel="Delta, %", ylabel="shortfall of 90 % intervals, %")
-    axes[0, 1].legend(fontsize=6)
+    legend(figure, axes[0, 1])
     return {"theory": figure}
 
 
@@ -245,6 +245,7 @@ def _setup(data: Rows) -> dict[str, Figure]:
     figure, axes = panels(1, 4, 3.0, 3.0)
     for panel, (title, tensor) in zip(axes[0], shown.items()):
         top = np.nanmax(np.abs(tensor))
+        panel.set_facecolor("#dddddd")
         panel.imshow(
             tensor[tensor.shape[0] // 2],
             cmap="gray" if "mask W" in title else "RdBu_r",
