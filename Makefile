@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
+DOCS   := $(VENV)/.docs-installed
 
-.PHONY: demo test lint bench study dist clean
+.PHONY: demo test lint docs bench study dist clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +22,14 @@ lint: $(READY)
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 
+# Installed once; after that the site builds without a network.
+$(DOCS): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $(DOCS)
+
+docs: $(DOCS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(READY)
 	$(BIN)/corten bench --output bench-output
 
@@ -32,4 +41,4 @@ dist: $(READY)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) dist build demo-output bench-output study-output
+	rm -rf $(VENV) dist build site demo-output bench-output study-output

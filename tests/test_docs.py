@@ -1,0 +1,151 @@
+"""The documentation tells the truth: its code runs, its commands have these options, its links lead somewhere.
+
+The python blocks of a page share a namespace and run in a folder of their own. A block that cannot run here says so
+on the line before, `<!-- not run: reason -->`.
+"""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import typer.main
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE)
+NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^>]+?) -->\s*$")
+LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)|(?:src|href)=\"(?P<quoted>[^\"]+)\"")
+MOST_NOT_RUN = 5
+
+
+class Block(NamedTuple):
+    language: str
+    body: str
+    line: int
+    not_run: str | None
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The fenced blocks of a page, in order, with the line they start on."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    for match in FENCE.finditer(text):
+        before = text[: match.start()]
+        skipped = NOT_RUN.search(before)
+        body = re.sub(rf"^{match['indent']}", "", match["body"], flags=re.MULTILINE)
+        line = before.count("\n") + 2
+        found.append(Block(match["language"], body, line, skipped["reason"] if skipped else None))
+    return found
+
+
+def python_blocks(page: Path) -> list[Block]:
+    return [block for block in blocks_of(page) if block.language == "python" and block.not_run is None]
+
+
+def given_to(page: Path) -> dict[str, Any]:
+    """What a page takes for granted: the README speaks of the reader's own data and function."""
+    if page.name != "README.md":
+        return {}
+    field = np.add.outer(np.linspace(0, 1, 8), np.sin(np.arange(90.0) / 9).reshape(9, 10))
+    rng = np.random.default_rng(0)
+    x = field + 0.1 * rng.normal(size=field.shape)
+    x[rng.random(x.shape) < 0.3] = np.nan
+    return {"x": x, "my_function": lambda gappy: np.where(np.isnan(gappy), np.nanmean(gappy), gappy)}
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def commands() -> list[tuple[str, str]]:
+    """Every line of a console block that calls corten, with its page."""
+    found = []
+    for page in PAGES:
+        for block in blocks_of(page):
+            if block.language not in ("", "console", "bash", "sh"):
+                continue
+            lines = re.split(r"\n|&&", block.body.replace("\\\n", " "))
+            lines = [line.strip() for line in lines]
+            found += [(name(page), line.removeprefix("$ ")) for line in lines if re.match(r"(\$ )?corten\b", line)]
+    return found
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("Agg")
+    names = {"__name__": "page"} | given_to(page)
+    try:
+        for block in python_blocks(page):
+            # Line numbers of the page, so that an error leads to the line that is wrong.
+            code = compile("\n" * (block.line - 1) + block.body, str(page), "exec")
+            exec(code, names)
+    finally:
+        plt.close("all")
+
+
+def test_few_blocks_are_not_run_and_each_says_why():
+    skipped = [
+        (name(page), block.line, block.not_run)
+        for page in PAGES
+        for block in blocks_of(page)
+        if block.language == "python" and block.not_run is not None
+    ]
+    assert all(len(reason.split()) >= 2 for _, _, reason in skipped), skipped
+    assert len(skipped) <= MOST_NOT_RUN, skipped
+
+
+@pytest.mark.parametrize(("page", "line"), commands())
+def test_commands_have_the_options_they_are_given(page, line):
+    from corten.cli import app
+
+    command = typer.main.get_command(app)
+    words = shlex.split(line, comments=True)[1:]
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"{page}: there is no command {words[0]!r} in {line!r}"
+        command = command.commands[words.pop(0)]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    known |= {"--help", "-h", "--debug"}
+    given = {word.partition("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)}
+    assert given <= known, f"{page}: {sorted(given - known)} in {line!r} is not among {sorted(known)}"
+
+
+def test_there_are_commands_and_pages_to_check():
+    assert len(commands()) >= 10
+    assert len(PAGES) >= 10
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_local_links_and_pictures_lead_somewhere(page):
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    inside = ROOT / "docs" if page.is_relative_to(ROOT / "docs") else ROOT
+    for match in LINK.finditer(re.sub(r"`[^`\n]*`", "", text)):
+        target = match["target"] or match["quoted"]
+        path, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        found = (page.parent / path).resolve() if path else page
+        assert found.exists(), f"{name(page)}: {target} does not exist"
+        assert found.is_relative_to(inside), f"{name(page)}: {target} is not part of the site"
+        if anchor and found.suffix == ".md":
+            assert anchor in anchors(found), f"{name(page)}: {target} has no such heading"
+
+
+def anchors(page: Path) -> set[str]:
+    """What the site calls the headings of a page."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ +(.+)$", text, flags=re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", heading).strip().lower() for heading in headings]
+    return {re.sub(r"[\s-]+", "-", heading) for heading in plain} | set(re.findall(r'id="([^"]+)"', text))
+
+
+def test_every_page_of_the_site_is_in_its_table_of_contents():
+    listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    there = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page != ROOT / "README.md"}
+    assert listed <= there, f"mkdocs.yml lists pages that are not there: {sorted(listed - there)}"
