@@ -149,3 +149,14 @@ def test_every_page_of_the_site_is_in_its_table_of_contents():
     listed = set(re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE))
     there = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES if page != ROOT / "README.md"}
     assert listed <= there, f"mkdocs.yml lists pages that are not there: {sorted(listed - there)}"
+
+
+def test_the_architecture_names_every_room_and_no_file_that_is_not_there():
+    """A table cell may list several files of one folder; a section may stand for its folder."""
+    source = ROOT / "src" / "corten"
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = [room.name for room in source.iterdir() if (room / "__init__.py").exists()]
+    assert [room for room in rooms if f"{room}/" not in text] == []
+    there = {path.name for path in source.rglob("*.py")}
+    named = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+\.py)`", text)}
+    assert sorted(named - there - {"test_public_api.py"}) == []
