@@ -16,8 +16,11 @@ INK, BAND, TRUTH, DOTS = "#1f2d3d", "#56b4e9", "#d55e00", "#1f2d3d"
 GAP = "#e3e3e3"
 
 
-def draw(result: Intervals, truth: np.ndarray, path: Path) -> None:
-    """Write a PNG: data, estimate, half-width and error of one time, and one place through the day with its band."""
+def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path) -> None:
+    """Write a PNG: data, estimate, half-width and error of one time, and one place through the day with its band.
+
+    `truth` is the noiseless field, `measured` what a receiver would say of every entry.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -33,14 +36,14 @@ def draw(result: Intervals, truth: np.ndarray, path: Path) -> None:
         color=INK, fontsize=13, fontweight="bold",
     )  # fmt: skip
     half = np.where(observed.missing, result.width_array / 2, np.nan)[..., slot]
-    error = np.where(observed.missing, np.abs(result.estimate_array - truth), np.nan)[..., slot]
+    error = np.where(observed.missing, np.abs(result.estimate_array - measured), np.nan)[..., slot]
     shown = {"vmin": float(truth[..., slot].min()), "vmax": float(truth[..., slot].max())}
     spread = {"vmin": 0.0, "vmax": float(np.quantile(half[np.isfinite(half)], 0.97))}
     panels: list[tuple[str, np.ndarray, str, dict[str, float]]] = [
         ("data, gaps in grey", observed.values[..., slot], "viridis", shown),
         ("estimate", result.estimate_array[..., slot], "viridis", shown),
         ("half-width of the interval", half, "cividis", spread),
-        ("|estimate - truth|", error, "cividis", spread),
+        ("|estimate - new measurement|", error, "cividis", spread),
     ]
     maps = [figure.add_subplot(grid[0, number]) for number in range(4)]
     for number, (axes, (title, array, colours, limits)) in enumerate(zip(maps, panels)):
@@ -53,7 +56,7 @@ def draw(result: Intervals, truth: np.ndarray, path: Path) -> None:
             )
             bar.outline.set_visible(False)  # type: ignore[operator]
             bar.ax.tick_params(labelsize=8, colors=INK, length=2)
-    _series(figure.add_subplot(grid[1, :]), result, truth, place)
+    _series(figure.add_subplot(grid[1, :]), result, truth, measured, place)
     figure.savefig(path, dpi=110, pil_kwargs={"optimize": True}, metadata={"Software": "corten"})
 
 
@@ -87,7 +90,7 @@ def _map(axes: Any, labels: Any, values: np.ndarray, title: str, colours: str, l
     return image
 
 
-def _series(axes: Any, result: Intervals, truth: np.ndarray, place: tuple[int, int]) -> None:
+def _series(axes: Any, result: Intervals, truth: np.ndarray, measured: np.ndarray, place: tuple[int, int]) -> None:
     observed = result.observed
     hours = np.arange(truth.shape[2]) * 24.0 / truth.shape[2]
     lower, upper = result.lower_array[place], result.upper_array[place]
@@ -96,9 +99,12 @@ def _series(axes: Any, result: Intervals, truth: np.ndarray, place: tuple[int, i
         hours, lower, upper, where=finite, color=BAND, alpha=0.45, lw=0, label=f"{result.coverage:.0%} interval"
     )
     axes.plot(hours, result.estimate_array[place], color="#0072b2", lw=1.8, label="estimate")
-    axes.plot(hours, truth[place], color=TRUTH, lw=1.4, ls="--", label="truth (never seen in the gaps)")
+    axes.plot(hours, truth[place], color=TRUTH, lw=1.4, ls="--", label="noiseless field (never seen)")
     seen = observed.mask[place]
     axes.plot(hours[seen], observed.values[place][seen], "o", color=DOTS, ms=4, label="observed")
+    axes.plot(
+        hours[~seen], measured[place][~seen], "o", mfc="white", mec=DOTS, ms=4, label="new measurement (never seen)"
+    )
     (lon,), (lat,) = _lonlat(observed.axes, *place)
     axes.set_title(f"the circled place, {lat:.0f}°N {abs(lon):.0f}°W, through the day", fontsize=10, color=INK)
     axes.set_xlabel("hour (UT)", fontsize=9, color=INK)
@@ -106,6 +112,6 @@ def _series(axes: Any, result: Intervals, truth: np.ndarray, place: tuple[int, i
     axes.set_xlim(hours[0], hours[-1])
     axes.tick_params(labelsize=8, colors=INK)
     axes.grid(axis="y", color="#dddddd", lw=0.6)
-    axes.legend(fontsize=8, frameon=False, ncols=4, loc="upper left")
+    axes.legend(fontsize=8, frameon=False, ncols=5, loc="upper left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
