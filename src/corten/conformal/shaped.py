@@ -21,8 +21,10 @@ __all__ = ["Grouped", "Joint", "Robust", "TiltedWeights", "enough_weight"]
 
 Entries = NDArray[np.intp]
 Ends = tuple[NDArray[np.floating], NDArray[np.floating]]
-ENOUGH = 100.0
-"""Effective size asked of a group's own calibration entries: a standard error of three points at 90 %."""
+ENOUGH = 30.0
+"""Effective size asked of a group's own calibration entries: enough for finite intervals at 95 %, and some to
+spare.
+"""
 
 
 class TiltedWeights:
@@ -114,11 +116,11 @@ class Joint(_Shaped):
     """Bands that hold whole slices: with the asked coverage *all* missing entries of a slice lie inside at once.
 
     Entry s of a slice with m missing entries gets level 1 - t/m. Bonferroni takes t = 1 - c. Errors of a slice go
-    together, so less is needed: `budget(c)` gives the t at which a share c of slices made of calibration entries
+    together, so less is needed: `budget(c, m)` gives the t at which a share c of slices made of calibration entries
     would have been held.
     """
 
-    def __init__(self, inner: Any, slices: NDArray[np.intp], budget: Callable[[float], float]) -> None:
+    def __init__(self, inner: Any, slices: NDArray[np.intp], budget: Callable[[float, int], float]) -> None:
         super().__init__(inner)
         self.slices = np.ravel(slices)
         self.budget = budget
@@ -129,17 +131,19 @@ class Joint(_Shaped):
         levels = as_levels(coverage)
         lower, upper = np.empty((2, levels.size, entries.size))
         middle, unit = np.broadcast_to(estimate, entries.shape), np.broadcast_to(scale, entries.shape)
-        budgets = [self.budget(float(level)) for level in levels]
         for _, here in _members(self.slices[entries]):
-            wanted = [min(max(1.0 - budget / here.size, 1e-9), 1.0 - 1e-12) for budget in budgets]
+            spent = [self.budget(float(level), here.size) / here.size for level in levels]
+            wanted = [min(max(1.0 - share, 1e-9), 1.0 - 1e-12) for share in spent]
             ends = self.inner.intervals(entries[here], middle[here], unit[here], wanted)
             lower[:, here], upper[:, here] = ends
         return lower, upper
 
 
 def enough_weight(logs: NDArray[np.float64], own: NDArray[np.bool_], enough: float) -> float:
-    """The smallest factor at which other entries' weights bring a group's effective size to `enough`; 0 if it
-    needs none.
+    """The smallest factor at which other entries' weights make up what a group lacks; 0 if it lacks nothing.
+
+    Made up is the effective size, to `enough`, and the weight itself, to `enough` times that of a typical entry of
+    the group: beside less than that a single test entry would be heavy and its interval infinite.
 
     Example:
         >>> own = np.arange(1000) < 300
@@ -149,16 +153,19 @@ def enough_weight(logs: NDArray[np.float64], own: NDArray[np.bool_], enough: flo
     weight = np.exp(logs - logs.max(initial=-np.inf)) if logs.size else logs
     s, q = float(weight[own].sum()), float((weight[own] ** 2).sum())
     rest, square = float(weight[~own].sum()), float((weight[~own] ** 2).sum())
-    if q > 0 and s * s >= enough * q:
-        return 0.0
-    if (s + rest) ** 2 < enough * (q + square) or q == 0:
+    if q == 0.0 or rest == 0.0:
+        return 1.0 if q == 0.0 else 0.0
+    short = max(0.0, (enough * s / np.count_nonzero(own) - s) / rest)
+    if s * s >= enough * q:
+        return min(1.0, short)
+    if (s + rest) ** 2 < enough * (q + square):
         return 1.0
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = 0.5 * (low + high)
         able = (s + middle * rest) ** 2 >= enough * (q + middle**2 * square)
         low, high = (low, middle) if able else (middle, high)
-    return high
+    return min(1.0, max(high, short))
 
 
 def _members(group: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:

@@ -1,0 +1,266 @@
+"""Promises shaped like tensors, each held to its claim on data whose truth is known.
+
+The completion is zero everywhere, so that errors are exactly the simulated ones and many data sets can be drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import corten
+from corten import metrics
+from corten.conformal.selection import select
+from corten.conformal.shaped import enough_weight
+from corten.regions import group_numbers, joint_budget
+
+
+def nothing(x):
+    return np.zeros_like(x)
+
+
+def drawn(seed, shape=(40, 16, 16), slice_sd=1.0, hard=False, share=0.5):
+    """Errors with a part common to each slice of the first axis; with `hard`, large where entries go missing."""
+    rng = np.random.default_rng(seed)
+    errors = slice_sd * rng.normal(size=(shape[0], 1, 1)) + rng.normal(size=shape)
+    parameter = np.full(shape, np.log((1 - share) / share))
+    if hard:
+        parameter = parameter + np.broadcast_to(np.linspace(-1.5, 1.5, shape[2]), shape)
+        errors = errors * np.exp(-0.5 * np.broadcast_to(np.linspace(-1.5, 1.5, shape[2]), shape))
+    mask = rng.random(shape) < 1 / (1 + np.exp(-parameter))
+    return errors, np.where(mask, errors, np.nan), parameter
+
+
+def fit(x, parameter, seed=0, **options):
+    return corten.ConformalCompleter(
+        completion=nothing, propensity=corten.KnownPropensity(parameter), calibration="random", seed=seed, **options
+    ).fit(x)
+
+
+def slices_held(truth, result):
+    """Share of slices of the first axis whose missing entries are all inside."""
+    inside = (result.lower_array <= truth) & (truth <= result.upper_array)
+    return float(np.mean(inside.all(axis=(1, 2))))
+
+
+def mean_width(result):
+    width = result.width_array[result.observed.missing]
+    return float(width[np.isfinite(width)].mean())
+
+
+def bonferroni(fitted, level):
+    """Each slice at level 1 - (1 - c)/m."""
+    widths = []
+    numbers = np.unravel_index(fitted.missing_entries, fitted.observed.shape)[0]
+    for number in np.unique(numbers):
+        here = fitted.missing_entries[numbers == number]
+        wanted = 1 - (1 - level) / here.size
+        low, high = fitted.calibrated.intervals(here, np.zeros(here.size), np.ones(here.size), wanted)
+        widths.append((high - low)[0])
+    widths = np.concatenate(widths)
+    return float(np.where(np.isinf(widths), np.nan, widths).mean())
+
+
+@pytest.mark.parametrize("slice_sd", [0.7, 3.0])
+def test_joint_bands_hold_whole_slices_and_are_narrower_than_bonferroni(slice_sd):
+    held, entrywise, narrow, wide = [], [], [], []
+    for seed in range(20):
+        truth, x, parameter = drawn(seed, (80, 10, 10), slice_sd)
+        fitted = fit(x, parameter, seed)
+        joint = fitted.intervals(0.9, joint="axis_0")
+        held.append(slices_held(truth, joint))
+        entrywise.append(slices_held(truth, fitted.intervals(0.9)))
+        narrow.append(mean_width(joint))
+        wide.append(bonferroni(fitted, 0.9))
+    assert abs(np.mean(held) - 0.9) < 0.03
+    assert np.mean(entrywise) < 0.7, "the entrywise band is no joint band"
+    assert np.mean(narrow) < 0.98 * np.mean(wide)
+
+
+def test_joint_bands_hold_under_uneven_odds_where_bonferroni_is_infinite():
+    held, infinite = [], []
+    for seed in range(12):
+        truth, x, parameter = drawn(seed, (80, 10, 10), 3.0, hard=True)
+        fitted = fit(x, parameter, seed)
+        joint = fitted.intervals(0.9, joint="axis_0")
+        held.append(slices_held(truth, joint))
+        infinite.append(metrics.infinite_share(joint))
+        assert np.isnan(bonferroni(fitted, 0.9))
+    assert np.mean(held) > 0.88
+    assert np.mean(infinite) < 0.2
+
+
+def test_the_budget_is_never_less_than_bonferronis():
+    truth, x, parameter = drawn(0, slice_sd=0.0)
+    fitted = fit(x, parameter)
+    budget = joint_budget(fitted, group_numbers(fitted.observed, "axis_0")[0])
+    for level in (0.5, 0.8, 0.9, 0.99):
+        assert budget(level, 100) >= 1 - level - 1e-12
+    assert slices_held(truth, fitted.intervals(0.8, joint="axis_0")) > 0.6
+
+
+def test_groups_cover_each_by_itself():
+    """Groups of very different difficulty: the plain band fails the hard ones, the grouped band holds all."""
+    rng = np.random.default_rng(1)
+    spread = np.repeat([0.2, 1.0, 5.0, 1.0], 5)[:, None, None]
+    plain, grouped = [], []
+    for seed in range(30):
+        truth = spread * rng.normal(size=(20, 20, 20))
+        x = np.where(rng.random(truth.shape) < 0.5, truth, np.nan)
+        fitted = fit(x, np.zeros(truth.shape), seed)
+        for out, result in ((plain, fitted.intervals(0.9)), (grouped, fitted.intervals(0.9, groups="axis_0"))):
+            out.append([one.coverage for one in metrics.coverage_by_slice(truth, result, 0)])
+    plain, grouped = np.mean(plain, axis=0), np.mean(grouped, axis=0)
+    assert plain[10:15].max() < 0.8 and plain[:5].min() > 0.99
+    assert np.abs(grouped - 0.9).max() < 0.03
+
+
+def test_small_groups_borrow_and_large_ones_do_not():
+    rng = np.random.default_rng(2)
+    truth = rng.normal(size=(20, 20, 20))
+    x = np.where(rng.random(truth.shape) < 0.5, truth, np.nan)
+    x[3] = np.where(rng.random((20, 20)) < 0.02, truth[3], np.nan)
+    fitted = fit(x, np.zeros(truth.shape))
+    result = fitted.intervals(0.9, groups="axis_0")
+    assert np.isfinite(result.width_array).all()
+    shares = result.source.calibrated.borrowed
+    assert shares[3] > 0 and shares[5] == 0
+    labels = np.array(["a", "b"])[(np.arange(20) > 9).astype(int)][:, None, None]
+    own = fitted.intervals(0.9, groups=labels)
+    assert len(np.unique(own.width_array[fitted.observed.missing])) == 2
+    with pytest.raises(ValueError, match="groups has shape"):
+        fitted.intervals(0.9, groups=np.arange(20))
+
+
+def test_borrowing_is_as_little_as_it_takes():
+    logs = np.zeros(500)
+    own = np.arange(500) < 50
+    share = enough_weight(logs, own, 100.0)
+    weight = np.where(own, 1.0, share)
+    assert weight.sum() == pytest.approx(100.0)
+    heavy = np.where(np.arange(500) == 0, 5.0, 0.0)
+    weight = np.exp(heavy) * np.where(own, 1.0, enough_weight(heavy, own, 100.0))
+    assert weight.sum() ** 2 / (weight**2).sum() < 100.0, "one entry outweighs all others: everything is borrowed"
+    np.testing.assert_array_equal(weight[1:], 1.0)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_means_over_a_region_are_covered(hard):
+    """The mean of a whole slice, errors with a common part: covered as asked; treating entries alone would be
+    far too sure.
+    """
+    covered, naive = [], []
+    for seed in range(30):
+        truth, x, parameter = drawn(seed, slice_sd=0.5, hard=hard)
+        fitted = fit(x, parameter, seed)
+        mean = fitted.intervals(0.8).mean("axis_1", "axis_2")
+        true = truth.mean(axis=(1, 2))
+        covered.append(np.mean((mean.lower <= true) & (true <= mean.upper)))
+        filled = np.where(np.isnan(x), 0.0, x).mean(axis=(1, 2))
+        sure = 1.28 * np.nanstd(x) * np.sqrt(np.isnan(x).sum(axis=(1, 2))) / x[0].size
+        naive.append(np.mean(np.abs(filled - true) <= sure))
+    assert 0.77 < np.mean(covered) < 0.97
+    assert np.mean(naive) < 0.5
+
+
+def test_a_mean_over_everything_is_one_number_with_an_interval():
+    covered, width = [], []
+    for seed in range(30):
+        truth, x, parameter = drawn(seed, shape=(16, 12, 12), slice_sd=0.0)
+        fitted = fit(x, parameter, seed)
+        mean = fitted.intervals(0.9).mean()
+        covered.append(mean.lower <= truth.mean() <= mean.upper)
+        width.append(mean.upper - mean.lower)
+    assert np.mean(covered) >= 0.8
+    assert np.mean(width) < 1.0, "far narrower than a single entry's interval"
+
+
+def test_a_mean_keeps_labels_and_what_is_observed_is_known():
+    xr = pytest.importorskip("xarray")
+    truth, x, parameter = drawn(3)
+    x[0] = truth[0]
+    labelled = xr.DataArray(x, dims=("time", "lat", "lon"), coords={"time": np.arange(40)}, name="tec")
+    mean = fit(labelled, parameter).intervals(0.9).mean("lat", "lon")
+    assert mean.estimate.dims == ("time",) and mean.over == ("lat", "lon")
+    assert mean.lower[0] == mean.upper[0] == pytest.approx(truth[0].mean())
+    assert (mean.upper[1:] > mean.lower[1:]).all()
+
+
+def test_predictive_quantiles_are_right():
+    shares = {level: [] for level in (0.1, 0.3, 0.5, 0.7, 0.9)}
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        truth = rng.exponential(size=(20, 20, 20))
+        x = np.where(rng.random(truth.shape) < 0.5, truth, np.nan)
+        result = fit(x, np.zeros(truth.shape), seed).intervals(0.9)
+        for level, out in shares.items():
+            cut = result.quantile(level)
+            out.append(np.mean(truth[result.observed.missing] <= cut[result.observed.missing]))
+            assert (cut[result.observed.mask] == truth[result.observed.mask]).all()
+    for level, out in shares.items():
+        assert np.mean(out) == pytest.approx(level, abs=0.01)
+    with pytest.raises(ValueError, match="level is 1"):
+        result.quantile(1.0)
+
+
+def test_draws_follow_the_predictive_law():
+    truth, x, parameter = drawn(4, hard=True)
+    result = fit(x, parameter).intervals(0.8)
+    drawn_ = result.draws(200, seed=1)
+    missing = result.observed.missing
+    assert (drawn_[:, ~missing] == truth[~missing]).all()
+    inside = (result.lower_array <= drawn_) & (drawn_ <= result.upper_array)
+    assert inside[:, missing].mean() == pytest.approx(0.8, abs=0.01)
+    np.testing.assert_array_equal(drawn_, result.draws(200, seed=1))
+
+
+def naive_selection(scores, weights, limits, tests, fdr):
+    """Weighted conformalized selection by its definition, one candidate after another."""
+    m, total = limits.size, weights.sum()
+    p = np.array([(weights[scores < limits[j]].sum() + tests[j]) / (total + tests[j]) for j in range(m)])
+    sizes = np.empty(m, int)
+    for j in range(m):
+        other = np.array([
+            (weights[scores < limits[one]].sum() + tests[j] * (limits[j] < limits[one])) / (total + tests[j])
+            for one in range(m)
+        ])
+        other[j] = 0.0
+        ordered = np.sort(other)
+        sizes[j] = max(r for r in range(1, m + 1) if ordered[r - 1] <= fdr * r / m)
+    candidate = p <= fdr * sizes / m
+    best = 0
+    for r in range(1, m + 1):
+        if np.sum(candidate & (sizes <= r)) >= r:
+            best = r
+    return candidate & (sizes <= best)
+
+
+def test_selection_is_its_definition():
+    rng = np.random.default_rng(6)
+    for _ in range(20):
+        scores, weights = rng.normal(size=60), rng.gamma(1.0, size=60) + 0.01
+        limits, tests = rng.normal(-2.0, 1.5, size=25), rng.gamma(1.0, size=25) + 0.01
+        got = select(scores, np.log(weights), limits, np.log(tests), 0.3)
+        np.testing.assert_array_equal(got, naive_selection(scores, weights, limits, tests, 0.3))
+
+
+def test_claims_of_exceedance_are_mostly_true():
+    """Half of the field lies above the threshold; claims hold the false discovery rate and find a good part."""
+    false, power = [], []
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        shape = (12, 14, 14)
+        signal = 2.0 * np.sign(np.linspace(-1, 1, shape[0]))[:, None, None] * np.ones(shape)
+        odds = np.broadcast_to(np.linspace(-1, 1, shape[2]), shape)
+        truth = signal + np.exp(0.4 * odds) * rng.normal(size=shape)
+        mask = rng.random(shape) < 1 / (1 + np.exp(odds))
+        fitted = corten.ConformalCompleter(
+            completion=lambda x, signal=signal: signal, propensity=corten.KnownPropensity(-odds), calibration="random",
+            seed=seed,
+        ).fit(np.where(mask, truth, np.nan))  # fmt: skip
+        claims = fitted.intervals(0.9).exceedance(0.0, fdr=0.1)
+        assert not claims[mask].any()
+        false.append(np.sum(claims & (truth <= 0)) / max(claims.sum(), 1))
+        power.append(np.sum(claims & (truth > 0)) / np.sum(~mask & (truth > 0)))
+    assert np.mean(false) <= 0.1 + 0.02
+    assert np.mean(power) > 0.5
