@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from corten.commands.audit import audit
 from corten.commands.bench import bench
 from corten.commands.complete import complete
 from corten.commands.demo import demo
@@ -72,7 +73,7 @@ def _root(
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Fill": (complete,),
-    "Check": (evaluate,),
+    "Check": (audit, evaluate),
     "Try": (demo, simulate, bench, info),
 }
 for _panel, _commands in _PANELS.items():

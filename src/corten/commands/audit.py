@@ -1,0 +1,71 @@
+"""`corten audit`: may I believe these intervals? An answer that needs no truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from corten.commands import complete as options
+from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers
+
+__all__ = ["audit"]
+
+
+def audit(
+    file: options.File,
+    variable: options.Variable = None,
+    rounds: Annotated[int, typer.Option(help="How often observed entries are hidden again.", min=2)] = 20,
+    inner_rounds: Annotated[
+        int, typer.Option(help="Rounds of gap-shaped calibration inside each of them.", min=1)
+    ] = 1,
+    levels: Annotated[str, typer.Option(help="Coverages to audit.")] = "0.5,0.8,0.9,0.95",
+    table: Annotated[Path | None, typer.Option(help="Write the whole table (every group) to this .csv file.")] = None,
+    overwrite: Overwrite = False,
+    seed: Seed = 0,
+    completion: options.Completion = "auto",
+    propensity: options.Propensity = "auto",
+    calibration: options.Calibration = "auto",
+    score: options.Score = "absolute",
+    weights: options.Weights = "exact",
+    engine: options.Engine = "auto",
+    periodic: options.Periodic = None,
+    unit_axis: options.UnitAxis = None,
+    axes: options.Axes = None,
+    where: options.Where = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Hide observed entries again, run the pipeline without them, and report how often its intervals hold.
+
+    Give the options that you give to [bold]corten complete[/bold]. The verdict states its limits.
+
+    Example: [bold]corten audit data.nc --variable tec --rounds 20[/bold]
+    """
+    terminal = Terminal(quiet, json)
+    wanted = [float(one) for one in numbers(levels, "levels")]
+    if table is not None and table.exists() and not overwrite:
+        raise ValueError(f"{table} exists: give another name, or --overwrite")
+    from corten.completer import ConformalCompleter
+
+    completer = ConformalCompleter(
+        completion=completion, propensity=propensity, calibration=calibration, score=score, weights=weights,
+        seed=seed, engine=int(engine) if engine.isdigit() else engine,
+    )  # fmt: skip
+    from corten import io
+
+    kinds: dict[Any, str] = dict.fromkeys(unit_axis or [], "unit")
+    names = None if axes is None else [name.strip() for name in axes.split(",")]
+    loaded = io.read(file, variable, domain=where, axes=names, axis_kinds=kinds)
+    with terminal.progress() as move:
+        fitted = completer.fit(
+            loaded.data, where=loaded.where, periodic=periodic or [], axis_kinds=kinds, progress=move
+        )
+        found = fitted.audit(rounds, inner_rounds=inner_rounds, seed=seed, levels=wanted, progress=move)
+    terminal.say(str(found))
+    if table is not None:
+        found.table().to_csv(table, index=False)
+        terminal.say(f"wrote {table}")
+    every = found.table("all").to_dict("records")
+    terminal.answer({"file": str(file), "rounds": len(found.samples), "levels": every, "verdict": found.verdict()})
