@@ -104,7 +104,7 @@ class Audit:
         """What may be concluded, and what not."""
         lines = [self._judge(self._overall(level)) for level in self.levels]
         worst = self._worst()
-        if worst is not None:
+        if worst is not None and worst.coverage < worst.level:
             lines.append(
                 f"Weakest group at {worst.level:.0%}: {worst.by} {worst.group}, {worst.coverage:.1%} "
                 f"(+- {worst.standard_error:.1%}, {worst.count:,} hidden entries)."
