@@ -19,7 +19,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -m 'not slow'
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/mypy
 
 # Installed once; after that the site builds without a network.
