@@ -28,15 +28,15 @@ class GapShaped:
     observed. No theorem stands behind it: check it by an audit on fresh rounds.
 
     Example:
-        >>> GapShaped(rounds=8).rounds
-        8
+        >>> GapShaped().rounds
+        16
     """
 
-    rounds: int = 8
+    rounds: int = 16
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(f"rounds is {self.rounds}: give at least 1 (8 or more is better)")
+            raise ValueError(f"rounds is {self.rounds}: give at least 1 (16 or more is better)")
 
     def plan(self, observed: Any, seed: int, masks: Sequence[np.ndarray] = ()) -> Plan:
         """Draw the rounds.

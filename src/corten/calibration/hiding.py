@@ -44,7 +44,12 @@ class Hiding:
 
 
 def draw_hidings(
-    observed: ObservedTensor, law: FittedPropensity, rounds: int, seed: int, kinds: Sequence[str] = KINDS
+    observed: ObservedTensor,
+    law: FittedPropensity,
+    rounds: int,
+    seed: int,
+    kinds: Sequence[str] = KINDS,
+    whole: bool = False,
 ) -> list[Hiding]:
     """Draw `rounds` ways to hide about a seventh of the observed entries, the kinds taking turns.
 
@@ -64,7 +69,7 @@ def draw_hidings(
         if kind == "random":
             made.append(_random(observed, rng))
         elif kind == "moved":
-            made.append(_moved(observed, rng))
+            made.append(_moved(observed, rng, whole))
         else:
             made.append(_under(next(drawn), law, observed, rng))
     return [one for one in made if one.hidden.any() and (observed.mask & ~one.hidden).any()]
@@ -97,13 +102,13 @@ def _under(
     return Hiding("drawn", hidden, np.log(share * chance), np.log1p(-share * chance * (1 - 1e-9)))
 
 
-def _moved(observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
+def _moved(observed: ObservedTensor, rng: np.random.Generator, whole: bool) -> Hiding:
     kinds = axis_kinds(observed.axes, observed.shape)
     gap = np.asarray(observed.missing)
     best = np.zeros(observed.shape, bool)
     for _ in range(ATTEMPTS):
         copy = move_gap(gap, kinds, rng)
-        window, _ = _window(copy, observed, rng)
+        window = True if whole else _window(copy, observed, rng)[0]
         hidden = copy & window & observed.mask
         if hidden.sum() > best.sum():
             best = hidden

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import chain
 
 import numpy as np
 
 from corten.calibration.rounds import Plan, Round
 from corten.choices import Choice
 from corten.completion.protocol import Completion, Fill, Prepared
+from corten.engine.threads import in_order
 from corten.observed import ObservedTensor
 
 __all__ = ["Hidden", "Run", "run_rounds"]
 
-MOST = 12_000  # hidden cells a round is scored on where many rounds are pooled: more only slow the scale's fit
+POOLED = 96_000  # hidden cells scored over all rounds where rounds are pooled: more only slow the scale's fit
 
 
 @dataclass(frozen=True)
@@ -72,13 +73,14 @@ def run_rounds(
     steps = len(plan.rounds) + (2 if plan.refit else 1)
     tell("completion", 0.0)
     prepared = completion.prepare(values, observed.mask if plan.refit else plan.rounds[0].train, axes, seed)
+    first = prepared.fill(values, plan.rounds[0].train)
+    warm = first.warm  # the other rounds begin where the first ended, whoever runs them and in whatever order
+    alone = None if first.members else 1  # a user's own function may not bear to be run twice at once
+    others = in_order(lambda one: prepared.fill(values, one.train, warm), plan.rounds[1:], alone, pool="rounds")
     rounds: list[Hidden] = []
-    warm: Any = None
-    for number, one in enumerate(plan.rounds):
+    for number, (one, fill) in enumerate(zip(plan.rounds, chain([first], others))):
         tell("completion", (number + 1) / steps)
-        fill = prepared.fill(values, one.train, warm)
-        warm = fill.warm
-        entries = _scored(one, plan.refit, [seed, number])
+        entries = _scored(one, POOLED // len(plan.rounds) if plan.refit else None, [seed, number])
         rounds.append(Hidden(entries, values.reshape(-1)[entries], fill.estimate, fill, one))
     if plan.refit and rounds[0].fill.members:
         names = rounds[0].fill.members
@@ -90,9 +92,9 @@ def run_rounds(
     return Run(tuple(rounds), final, prepared, tuple(prepared.choices))
 
 
-def _scored(one: Round, pooled: bool, seed: list[int]) -> np.ndarray:
+def _scored(one: Round, most: int | None, seed: list[int]) -> np.ndarray:
     """The hidden entries, or a random part of them where rounds are pooled and there are many."""
     entries = np.flatnonzero(one.hidden)
-    if not pooled or len(entries) <= MOST:
+    if most is None or len(entries) <= most:
         return entries
-    return np.sort(np.random.default_rng(seed).choice(entries, MOST, replace=False))
+    return np.sort(np.random.default_rng(seed).choice(entries, most, replace=False))

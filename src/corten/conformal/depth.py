@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-__all__ = ["depth", "depth_log_weights", "distance_along", "steps_of_change"]
+__all__ = ["depth", "depth_log_weights", "distance_along", "distances_along", "steps_of_change"]
 
 BINS = 20
 CLIP = 20.0
@@ -65,6 +65,15 @@ def depth(train: np.ndarray, axes: Sequence[Any], change: np.ndarray) -> np.ndar
 
 def distance_along(train: np.ndarray, axis: int, periodic: bool) -> np.ndarray:
     """Steps to the nearest training cell of the same fibre; the axis length where the fibre has none."""
+    return distances_along(train, axis, periodic)[0]
+
+
+def distances_along(train: np.ndarray, axis: int, periodic: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Steps to the nearest training cell of the same fibre, and to the nearest one on the other side.
+
+    The second tells a cell that lies between known ones from one beyond them; twice the axis length where there is
+    none on that side.
+    """
     moved = np.moveaxis(train, axis, -1)
     n = moved.shape[-1]
     if periodic:
@@ -72,10 +81,11 @@ def distance_along(train: np.ndarray, axis: int, periodic: bool) -> np.ndarray:
     position = np.arange(moved.shape[-1], dtype=np.float32)
     last = np.maximum.accumulate(np.where(moved, position, -np.inf), axis=-1)
     following = np.minimum.accumulate(np.where(moved, position, np.inf)[..., ::-1], axis=-1)[..., ::-1]
-    nearest = np.minimum(np.minimum(position - last, following - position), n)
+    before, after = position - last, following - position
+    near, far = np.minimum(np.minimum(before, after), n), np.minimum(np.maximum(before, after), 2 * n)
     if periodic:
-        nearest = nearest[..., n : 2 * n]
-    return np.moveaxis(nearest, -1, axis)
+        near, far = near[..., n : 2 * n], far[..., n : 2 * n]
+    return np.moveaxis(near, -1, axis), np.moveaxis(far, -1, axis)
 
 
 def depth_log_weights(hidden: np.ndarray, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

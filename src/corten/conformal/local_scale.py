@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from corten.conformal.depth import depth, distance_along, steps_of_change
+from corten.conformal.depth import depth, distances_along, steps_of_change
 
 __all__ = ["CellFeatures", "LearnedScale"]
 
@@ -65,7 +65,8 @@ class CellFeatures:
             if train.shape[k] == 1:
                 continue
             if axis.kind != "unit":
-                columns.append(np.log1p(distance_along(train, k, axis.periodic).reshape(-1)[entries]))
+                sides = distances_along(train, k, axis.periodic)
+                columns += [np.log1p(side.reshape(-1)[entries]) for side in sides]
             share = np.broadcast_to(train.mean(axis=k, keepdims=True), train.shape)
             columns.append(np.log(share.reshape(-1)[entries] + 0.01))
         weight = train.astype(np.float32)

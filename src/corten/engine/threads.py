@@ -25,24 +25,27 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
-@lru_cache(maxsize=4)
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="corten")
+@lru_cache(maxsize=8)
+def _pool(threads: int, name: str) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"corten-{name}")
 
 
 def in_order(
-    work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None
+    work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None, pool: str = "passes"
 ) -> Iterator[Result]:
-    """Results of `work` in the order of `items`, a few ahead of the reader, so that memory stays bounded."""
+    """Results of `work` in the order of `items`, a few ahead of the reader, so that memory stays bounded.
+
+    Work that itself waits for passes needs a pool of another name, or both would wait for the same threads.
+    """
     threads = threads or default_threads()
     if threads == 1:
         yield from map(work, items)
         return
-    pool = _pool(threads)
+    workers = _pool(threads, pool)
     waiting: list[Future[Result]] = []
     try:
         for item in items:
-            waiting.append(pool.submit(work, item))
+            waiting.append(workers.submit(work, item))
             if len(waiting) > 2 * threads:
                 yield waiting.pop(0).result()
         while waiting:
