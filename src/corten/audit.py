@@ -78,7 +78,7 @@ def audit(
     own = np.asarray(fitted.propensity.log_odds(fitted.observed.mask), np.float64)
     chosen = tuple(kinds) if kinds is not None else ("moved",) if pooled else KINDS
     samples: list[Sample] = []
-    hidings = draw_hidings(fitted.observed, law, rounds, seed, chosen)
+    hidings = draw_hidings(fitted.observed, law, rounds, seed, chosen, whole=pooled)
     for number, hiding in enumerate(hidings):
         tell("audit", number / len(hidings))
         entries = np.flatnonzero(hiding.hidden)

@@ -53,6 +53,8 @@ def draw_hidings(
 ) -> list[Hiding]:
     """Draw `rounds` ways to hide about a seventh of the observed entries, the kinds taking turns.
 
+    With `whole` moved copies are not cut, so that what they hide lies as deep as what is missing; they hide more.
+
     A gap is cut to a window along one axis, placed at random, where it would hide more: inside it looks like the
     real gaps. A moved copy is rolled by a random number of steps along every axis, so each entry has the same
     chance to lie under it. A mask W' drawn from the model hides entry s with chance 1 - p'_s given the other
