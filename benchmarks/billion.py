@@ -41,7 +41,8 @@ def main() -> None:
         seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     size = side**3
-    print(f"{side}^3: {seconds:.1f} s, {fitted.passes} passes, {seconds / fitted.passes / size * 1e9:.2f} ns an entry and pass")
+    each = seconds / fitted.passes / size * 1e9
+    print(f"{side}^3: {seconds:.1f} s, {fitted.passes} passes, {each:.2f} ns an entry and pass")
     print(f"peak memory {peak / 1e9:.2f} GB ({peak / size:.2f} times the mask; {before / 1e9:.2f} GB before the fit)")
 
 

@@ -89,6 +89,7 @@ class Fitted:
         changed: what was observed in the variable that was modelled (after a transform).
         """
         entries = run.entries
+        how: Weights
         if plan.refit:
             local = learn_locally(run, changed, int(trace.settings["seed"]))
             scale, at_hidden, how = local.scale, local.at_hidden, local.weights
@@ -214,8 +215,9 @@ class Fitted:
         size, count = self.calibrated.effective_sample_size(), len(self.scores)
         if size < FEW:
             return [
-                f"The weights of the {count} calibration entries are worth {size:.0f} equal ones: intervals rest on few "
-                "entries and many may be infinite. Try calibration='gaps', a weaker coupling or propensity='bernoulli'."
+                f"The weights of the {count} calibration entries are worth {size:.0f} equal ones: intervals rest on "
+                "few entries and many may be infinite. Try calibration='gaps', a weaker coupling or "
+                "propensity='bernoulli'."
             ]
         return []
 

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,11 +79,11 @@ def passes(quick: bool) -> Iterator[Row]:
         point = point * (side**1.5 / point.norm())
         frame, fused = point.frame(), engine_for(training)
         w, b = np.where(training, np.float32(1), np.float32(-1)), point.to_dense().astype(np.float32)
-        seconds[side] = best(lambda e=fused, f=frame: e.loss_and_contractions(f), 7)
-        plain = best(lambda b=b, w=w: dense_pass(b, w, STRENGTH, 0.7), 3)
+        seconds[side] = best(partial(fused.loss_and_contractions, frame), 7)
+        plain = best(partial(dense_pass, b, w, STRENGTH, 0.7), 3)
         yield Row(f"pass with gradient, {side}^3, r=3", seconds[side], plain, "dense NumPy float32", asked)
         if side == 200:
-            one = best(lambda f=frame, t=training: engine_for(t, 1).loss_and_contractions(f), 5)
+            one = best(partial(engine_for(training, 1).loss_and_contractions, frame), 5)
             note = f"{default_threads()} threads"
             yield Row("threads at 200^3", seconds[side], one, "one thread", "1.7", note)
     if not quick:
@@ -99,7 +100,7 @@ def fits(quick: bool) -> Iterator[Row]:
     model = IsingPropensity(Product(STRENGTH), rank=3)
     ours = best(lambda: model.fit(training, 0.7), 3)
 
-    def error(b: TensorTrain) -> float:
+    def error(b: Any) -> float:
         return float(np.linalg.norm(b.to_dense() - parameter) / np.linalg.norm(parameter))
 
     began = time.perf_counter()
@@ -255,8 +256,8 @@ def _gcp(setting: Any, side: int) -> Iterator[Row]:
     took = time.perf_counter() - began
     parameter = setting.parameter
     theirs = float(np.linalg.norm(found.full().data - parameter) / np.linalg.norm(parameter))
-    own = model.fit(training, 1.0).parameter.to_dense()
-    mine = float(np.linalg.norm(own - parameter) / np.linalg.norm(parameter))
+    own: Any = model.fit(training, 1.0).parameter
+    mine = float(np.linalg.norm(own.to_dense() - parameter) / np.linalg.norm(parameter))
     note = f"relative error of the log-odds {mine:.3f}, theirs {theirs:.3f}"
     yield Row(f"Bernoulli-logit decomposition, {side}^3", ours, took, "pyttb GCP, CP rank 6", note=note)
 

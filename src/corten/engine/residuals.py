@@ -173,11 +173,13 @@ class ResidualPass:
         values, mask = self.values.reshape(self._flat_shape), self._mask.reshape(self._flat_shape)
 
         def one(start: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-            sums = [np.zeros(c.shape) for c in cores]
+            first, middle, last = (np.zeros(c.shape) for c in cores)
             stop = min(start + height, planes)
-            block = np.asarray(values[start:stop]), np.asarray(mask[start:stop])
-            loss = residual_box(*block, start, subtract, *cores, right[1], right[2], *sums)
-            return loss, *sums
+            loss = residual_box(
+                np.asarray(values[start:stop]), np.asarray(mask[start:stop]), start, subtract,
+                cores[0], cores[1], cores[2], right[1], right[2], first, middle, last,
+            )  # fmt: skip
+            return loss, first, middle, last
 
         return one, list(range(0, planes, height))
 

@@ -128,7 +128,7 @@ class _Fitter:
         spent = 0
         best: Candidate | None = None
         if isinstance(coupling, Product) and coupling.is_auto:
-            # Strengths are compared at the rank that suits independent missingness; the one taken then searches its own.
+            # Strengths are compared at the rank that suits independent missingness; the one taken searches its own.
             free, tried = self._search(Zero(), recipe, "held-out")
             spent += sum(c.estimate.passes + 1 for c in tried)
             table = {"0": free}
@@ -138,7 +138,8 @@ class _Fitter:
                 spent += found.estimate.passes + 1
             taken, choice = choose_model(table, int(np.count_nonzero(self.spins == 1)), "coupling strength")
             choices.append(choice)
-            coupling = dict(zip(table, (Zero(), *map(Product, STRENGTHS))))[taken]
+            named: dict[str, Coupling] = dict(zip(table, (Zero(), *map(Product, STRENGTHS))))
+            coupling = named[taken]
             if taken == "0" and self.config.criterion == "held-out":
                 best = free
                 self._record_rank(choices, best, tried, "held-out")

@@ -19,7 +19,8 @@ def draw_bins(one: FieldSet, results: dict[str, Any], path: Path) -> Path:
     figure = _figure(3.2 * (len(results) + 1), 3.4)
     panels = figure.subplots(1, len(results) + 1)
     known = np.isfinite(one.truth)
-    edges = np.linspace(*np.quantile(one.truth[known], [0.001, 0.999]), BINS + 1)
+    low_end, high_end = (float(q) for q in np.quantile(one.truth[known], [0.001, 0.999]))
+    edges = np.linspace(low_end, high_end, BINS + 1)
     middle = (edges[:-1] + edges[1:]) / 2
     place = np.clip(np.searchsorted(edges, one.truth) - 1, 0, BINS - 1)
     for panel, (name, result) in zip(panels, results.items()):

@@ -24,7 +24,7 @@ class FieldSet:
     score: np.ndarray = field(repr=False)
     axes: tuple[str, ...] = ()
     periodic: tuple[str, ...] = ()
-    axis_kinds: dict[str, str] = field(default_factory=dict)
+    axis_kinds: dict[str | int, str] = field(default_factory=dict)
     units: str = ""
 
     @property

@@ -110,7 +110,20 @@ def validate_strength(name: str, strengths: Sequence[float], data: Path | None, 
 
 def markdown(rows: Sequence[FieldRow]) -> str:
     """The table of the paper's application, with finite share and widths beside coverage."""
-    heads = "set|method|seed|MAE|mis-coverage %|90 %|95 %|width at 90 %|infinite %|interval score|ESS|s".split("|")
+    heads = [
+        "set",
+        "method",
+        "seed",
+        "MAE",
+        "mis-coverage %",
+        "90 %",
+        "95 %",
+        "width at 90 %",
+        "infinite %",
+        "interval score",
+        "ESS",
+        "s",
+    ]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for r in rows:
         cells = [r.set, r.method, str(r.seed), f"{r.mae:.3g}", f"{r.miscoverage:.2f}", f"{r.coverage90:.1f}"]
