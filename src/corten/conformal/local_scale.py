@@ -22,6 +22,7 @@ __all__ = ["CellFeatures", "LearnedScale"]
 SCALES = (0.1, 0.3, 1.0)
 FOLDS = 5
 BLOCKS = 6
+MOST_ROWS = 50_000
 TINY = 1e-6
 THIN = np.float32(1e-4)
 """Density of training cells under which an average of them says nothing (and rounding would speak)."""
@@ -75,6 +76,7 @@ class CellFeatures:
         height /= np.float32(self.unit)
         density = {scale: np.maximum(self._blur(weight, scale), 0) for scale in SCALES}
         columns += [np.log(share.reshape(-1)[entries] + 1e-3) for share in density.values()]
+        columns += [self._one_sided(weight, density[scale], scale).reshape(-1)[entries] for scale in (0.3, 1.0)]
         near = density[0.3] + THIN
         mean = self._blur(height, 0.3) / near
         variance = self._blur(height**2, 0.3) / near - mean**2
@@ -86,6 +88,20 @@ class CellFeatures:
         rough = self._blur(np.abs(height - guess) * weight * (others > THIN), 1.0) / (density[1.0] + THIN)
         columns.append(np.log(np.maximum(rough, 0).reshape(-1)[entries] + TINY))
         return columns
+
+    def _one_sided(self, weight: np.ndarray, density: np.ndarray, scale: float) -> np.ndarray:
+        """How far the centre of the surrounding training cells lies off the cell, in reaches of the scale.
+
+        Inside data it is near zero; beyond their edge, where a fill extrapolates, near one.
+        """
+        total = np.zeros(weight.shape, np.float32)
+        for k, width in self._widths(scale).items():
+            if not self.axes[k].periodic:
+                place = np.arange(weight.shape[k], dtype=np.float32)
+                place = (place - place.mean()).reshape([-1 if j == k else 1 for j in range(weight.ndim)])
+                offset = (self._blur(weight * place, scale) - density * place) / (density + THIN)
+                total += (offset * np.float32(2 / width)) ** 2
+        return np.sqrt(total)
 
     def _estimates(
         self, entries: NDArray[np.intp], estimate: np.ndarray, members: Mapping[str, np.ndarray]
@@ -202,7 +218,11 @@ class _Model:
     @staticmethod
     def fit(features: np.ndarray, size: np.ndarray, typical: float, seed: int) -> _Model:
         from sklearn.ensemble import HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits
 
+        if len(size) > MOST_ROWS:
+            rows = np.random.default_rng((seed, 0x5CA1E)).choice(len(size), MOST_ROWS, replace=False)
+            features, size = features[rows], size[rows]
         x = features.astype(float)
         centre, spread = x.mean(axis=0), x.std(axis=0)
         spread = np.where(spread > 1e-9, spread, np.inf)
@@ -216,7 +236,9 @@ class _Model:
             loss="gamma", max_iter=100, learning_rate=0.08, max_leaf_nodes=15, min_samples_leaf=100,
             l2_regularization=1.0, early_stopping=False, random_state=seed,
         )  # fmt: skip
-        boost.fit(features, left)
+        # One thread: the same bits on every machine, and no crowd of spinning threads on a busy one.
+        with threadpool_limits(1, user_api="openmp"):
+            boost.fit(features, left)
         return _Model(centre, spread, slope, level, boost, typical)
 
     def _linear(self, features: np.ndarray) -> np.ndarray:
@@ -224,4 +246,8 @@ class _Model:
         return np.exp(np.clip(self.level + z, -12, 12))
 
     def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
-        return self.typical * self._linear(features) * np.maximum(self.boost.predict(features), 1e-3)
+        from threadpoolctl import threadpool_limits
+
+        with threadpool_limits(1, user_api="openmp"):
+            left = self.boost.predict(features)
+        return self.typical * self._linear(features) * np.maximum(left, 1e-3)
