@@ -41,9 +41,16 @@ class Threads:
 
 
 def as_engine(engine: object) -> Engine:
-    """An engine from what a user writes: "auto" or "threads", a number of threads, or an engine."""
+    """An engine from what a user writes: "auto" or "threads", "jax" or "gpu", a number of threads, or an engine.
+
+    "jax" runs on whatever JAX has; "gpu" is the same but refuses to run without a GPU.
+    """
     if engine is None or engine in ("auto", "threads"):
         return Threads()
+    if isinstance(engine, str) and engine in ("jax", "gpu"):
+        from corten.engine.accelerator import Accelerator
+
+        return Accelerator("gpu" if engine == "gpu" else "any")  # type: ignore[return-value]
     if isinstance(engine, int) and not isinstance(engine, bool):
         if engine < 1:
             raise ValueError(f"engine is {engine}; a number of threads must be at least 1")
@@ -51,5 +58,5 @@ def as_engine(engine: object) -> Engine:
     if hasattr(engine, "mask_pass") and hasattr(engine, "residual_pass"):
         return engine  # type: ignore[return-value]
     raise ValueError(
-        f'engine is {engine!r}; give "auto", "threads", a number of threads, or an engine object'
+        f'engine is {engine!r}; give "auto", "threads", "jax", "gpu", a number of threads, or an engine object'
     )

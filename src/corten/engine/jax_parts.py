@@ -1,0 +1,139 @@
+"""Which device holds which planes, what it is sent and how its findings are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from corten.engine.jax_formulas import LOGIT, PRODUCT, Formula
+from corten.engine.jax_slab import Cut, Packing, bucket, found
+
+__all__ = ["Part", "fits", "flattened", "gathered", "has_fused_kernel", "parts_of", "places", "vector_of"]
+
+SLAB_CELLS = {"gpu": 1 << 26, "cpu": 1 << 22}  # cells of one slab: a few of its float32 arrays live at a time
+HOPPER, MOSAIC_JAX = 9.0, (0, 10)
+ADJACENT = frozenset(tuple(s if a == b else 0 for b in range(3)) for a in range(3) for s in (-1, 1))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One device's run of planes. index: the planes its arrays hold, halo and filling too; -1 is a plane of zeros."""
+
+    device: Any
+    start: int
+    stop: int
+    index: np.ndarray
+    halo: int
+
+    def place(self, body: Any, plane: Callable[[int], np.ndarray]) -> Any:
+        """An array of planes on the device: `body` is its own run, `plane` finds the few others."""
+        middle = jax.device_put(body, self.device)
+        outside = [self.index[: self.halo], self.index[self.halo + self.stop - self.start :]]
+        nothing = np.zeros(middle.shape[1:], middle.dtype)
+        edges = [np.stack([plane(i) if i >= 0 else nothing for i in planes]) for planes in outside if len(planes)]
+        if not edges:
+            return middle
+        before, after = (edges[0], edges[-1:]) if self.halo else (nothing[:0].reshape(0, *nothing.shape), edges)
+        return jnp.concatenate([jax.device_put(before, self.device), middle, *jax.device_put(after, self.device)])
+
+    def rows_of(self, first: np.ndarray) -> np.ndarray:
+        """The first core's rows for every plane held."""
+        return np.where((self.index >= 0)[:, None], first[np.maximum(self.index, 0)], np.float32(0))
+
+
+def parts_of(shape: tuple[int, ...], devices: tuple[Any, ...], halo: int, periodic: bool) -> tuple[Any, list[Part]]:
+    """The cut every device walks, and each one's planes."""
+    planes, inner = shape[0], tuple(shape[1:])
+    share = -(-planes // len(devices))
+    limit = SLAB_CELLS.get(devices[0].platform, SLAB_CELLS["gpu"]) // max(1, int(np.prod(inner)))
+    slabs = -(-share // max(limit, 1))
+    cut = Cut(slabs, -(-share // slabs), halo, inner)
+    parts = []
+    for device, start in zip(devices, range(0, planes, share)):
+        stop = min(start + share, planes)
+        at = np.arange(start - halo, start + cut.planes + halo)
+        known = (at < stop + halo) if periodic else (at >= 0) & (at < min(stop + halo, planes))
+        parts.append(Part(device, start, stop, np.where(known, at % planes, -1), halo))
+    return cut, parts
+
+
+def places(part: Part, cores: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+    """Shapes of (first, middle, last) on a device: all planes held, both bonds padded to a bucket."""
+    _, middle, last = cores
+    a, b = (bucket(bond, middle.shape[1], last.shape[1]) for bond in (middle.shape[0], middle.shape[2]))
+    return (len(part.index), a), (a, middle.shape[1], b), (b, last.shape[1])
+
+
+def vector_of(
+    part: Part,
+    cores: Sequence[np.ndarray],
+    right: Sequence[np.ndarray] | None = None,
+    base: Sequence[np.ndarray] | None = None,
+    numbers: dict[str, np.ndarray] | None = None,
+) -> tuple[np.ndarray, Packing]:
+    """Cores (left gauge, right gauge, those of soft spins) and numbers as one vector, and where in it they stand."""
+    arrays, shapes = dict(numbers or {}), {name: array.shape for name, array in (numbers or {}).items()}
+    for given, suffix in ((cores, ""), (base, "0")):
+        if given is not None:
+            names = [name + suffix for name in ("first", "middle", "last")]
+            arrays |= dict(zip(names, (part.rows_of(given[0]), *given[1:])))
+            shapes |= dict(zip(names, places(part, given)))
+    if right is not None:
+        arrays |= {"right_middle": right[1], "right_last": right[2]}
+        shapes |= dict(zip(("right_middle", "right_last"), places(part, right)[1:]))
+    packing = Packing(tuple(shapes), tuple(shapes.values()))
+    return packing.pack(arrays), packing
+
+
+def gathered(
+    vectors: list[Any], losses: Sequence[int], planes: Sequence[int], parts: list[Part], cores: Sequence[np.ndarray]
+) -> tuple[float, list[np.ndarray]]:
+    """Add up what devices found, in float64, bonds cut back to what `pack` gave."""
+    a, _, b = cores[1].shape
+    total, sums = 0.0, [np.zeros(c.shape) for c in cores]
+    for part, vector, count, height in zip(parts, vectors, losses, planes):
+        _, wide, tall = places(part, cores)
+        shapes = (height, wide[0]), wide, tall
+        loss, (firsts, middles, lasts) = found(np.asarray(vector), count, shapes)
+        total += loss
+        sums[0][part.start : part.stop] = firsts[: part.stop - part.start, :a]
+        sums[1] += middles[:a, :, :b]
+        sums[2] += lasts[:b]
+    return total, sums
+
+
+def fits(formula: Formula, shape: tuple[int, ...]) -> bool:
+    """Whether the fused kernel computes this model's pass."""
+    adjacent = len(formula.offsets) == len(ADJACENT) and set(formula.offsets) == ADJACENT
+    return adjacent and formula.kind == PRODUCT and formula.link == LOGIT and len(shape) == 3 and min(shape[1:]) >= 3
+
+
+def has_fused_kernel(device: Any) -> bool:
+    """Whether a device can run the fused kernel: a Hopper GPU or newer, and a JAX whose Mosaic GPU we know."""
+    if (
+        jax.__version_info__[:2] < MOSAIC_JAX
+        or device.platform != "gpu"
+        or float(getattr(device, "compute_capability", 0.0)) < HOPPER
+    ):
+        return False
+    try:
+        from corten.engine import jax_fused  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def flattened(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cores as (first, middle, last), middle cores multiplied out: `passes.pack` before it pads."""
+    first, last = cores[0][0], cores[-1][..., 0]
+    if len(cores) == 2:
+        return first, np.eye(last.shape[0])[:, None, :], last
+    middle = cores[1]
+    for core in cores[2:-1]:
+        middle = np.tensordot(middle, core, 1)
+    return first, middle.reshape(first.shape[1], -1, last.shape[0]), last
