@@ -15,6 +15,7 @@ import pytest
 from corten.lowrank import TensorTrain
 from corten.studies import comparison, experiments, runner
 from corten.studies.cells import Cell, seed_of
+from corten.studies.claims import claims
 from corten.studies.comparison import Summary, differs, holm, paired, summarise
 from corten.studies.conformal_cell import settings_of
 from corten.studies.draws import ensure_chain, mask_of, parameter_of, training_of
@@ -280,6 +281,23 @@ def test_worse_cells_are_called_worse() -> None:
     assert verdicts["mis-coverage %", "constant"] == "WORSE"
     assert verdicts["mis-coverage %", "adversarial"] == "better"
     assert "1 cell(s) significantly worse" in table.notes[-1]
+
+
+def test_claims_say_no_where_they_do_not_hold() -> None:
+    base = {"d": 40, "rank": 3, "draw": 0, "score": "absolute", "model": "ising", "noise": "adversarial"}
+    rows = [
+        {**base, "repetition": k, "method": method, "miscoverage": value + 0.01 * k}
+        for method, value in (("unweighted", 15.0), ("oracle", 0.5), ("plain", 1.0), ("default", 9.0))
+        for k in range(3)
+    ]
+    ranks = [
+        {"criterion": "held-out", "model": "ising", "d": 40, "rank": 5, "repetition": k, "chosen": c}
+        for k, c in enumerate((5.0, 4.0))
+    ]
+    found = {row[0]: row[1:] for row in claims({"conformal": rows, "ranks": ranks}).rows}
+    holds = {str(claim).split(" ")[0]: answer for claim, (answer, _) in found.items()}
+    assert (holds["unweighted"], holds["oracle"], holds["plain"], holds["default"]) == ("yes", "yes", "yes", "NO")
+    assert found["held-out takes the true rank (Ising, d=40, r=3 and 5)"] == ("NO", "r=5: 1 of 2")
 
 
 def test_tables_are_readable_as_csv() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from corten.studies.comparison import Paired, grouped, holm, of_gaps, paired, summarise
+from corten.studies.claims import MEASURES, against_plain
+from corten.studies.comparison import grouped, of_gaps, paired, summarise
 from corten.studies.part_tables import PAIRED_NOTE, SHORT, TABLES, Rows, take
 from corten.studies.tables import Table, Value, names
 
@@ -200,44 +201,24 @@ def pooled(data: Rows) -> list[Table]:
 
     Pooled, and cell by cell after a Holm correction.
     """
-    rows = _absolute(data)
     lines: list[tuple[Value, ...]] = []
     summary: list[str] = []
-    for value, shown, some_rows in (
-        ("relative_error", "relative error", take(rows, noise="constant")),
-        ("miscoverage", "mis-coverage %", rows),
-    ):
-        tests: list[tuple[tuple[Any, ...], Paired]] = []
-        gaps: list[float] = []
-        for key, some in grouped(some_rows, "model", "d", "rank", "noise").items():
-            found = paired(take(some, method="default"), take(some, method="plain"), value)
-            if found is not None:
-                tests.append((key, found))
-                gaps.append(found.mean)
-        worse = holm([test.larger for _, test in tests])
-        for ((model, d, rank, noise), test), p in zip(tests, worse):
+    for value, shown in MEASURES:
+        tests = against_plain(_absolute(data), value)
+        for (model, d, rank, noise), test, p in tests:
             verdict = "WORSE" if p < 0.05 else "better" if test.mean < -2 * test.error else ""
-            lines.append(
-                (shown, SHORT[model], d, rank, noise if value == "miscoverage" else "", test, test.count, p, verdict)
-            )
-        over = of_gaps(np.array(gaps))
+            where = noise if value == "miscoverage" else ""
+            lines.append((shown, SHORT[model], d, rank, where, test, test.count, p, verdict))
+        over = of_gaps(np.array([test.mean for _, test, _ in tests]))
         if over is not None:
-            bad = sum(p < 0.05 for p in worse)
+            bad = sum(p < 0.05 for _, _, p in tests)
             summary.append(
-                f"{shown}: over {len(gaps)} cells default - plain is {over} (p that it is larger: {over.larger:.3g}); "
+                f"{shown}: over {len(tests)} cells default - plain is {over} (p that it is larger: {over.larger:.3g}); "
                 f"{bad} cell(s) significantly worse after Holm's correction."
             )
-    columns = ("measure", "model", "d", "r", "noise", "default - plain", "n", "p worse (Holm)", "verdict")
-    return [
-        Table(
-            "pooled",
-            "Our default against the paper's plain estimator",
-            "issue 4, last requirement",
-            columns,
-            tuple(lines),
-            tuple(summary),
-        )
-    ]
+    columns = names("measure | model | d | r | noise | default - plain | n | p worse (Holm) | verdict")
+    title = "Our default against the paper's plain estimator"
+    return [Table("pooled", title, "issue 4, last requirement", columns, tuple(lines), tuple(summary))]
 
 
 def tables_of(part: str, data: Rows) -> list[Table]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from corten.studies.comparison import summarise
+from corten.studies.claims import claims
 from corten.studies.figure_tables import pooled, tables_of
 from corten.studies.figures import draw
-from corten.studies.part_tables import Rows, take
+from corten.studies.part_tables import Rows
 from corten.studies.presets import Preset
 from corten.studies.simulation import PARTS, Part
 from corten.studies.store import Store
@@ -42,7 +42,9 @@ def page(preset: Preset, store: Store, docs: Path, parts: Sequence[Part] | None 
     lines = [
         "# Results beside the paper's",
         "",
-        "This page and the tables under `results/` are written by `corten study report`; do not edit them.",
+        f"Written by `corten study report --preset {preset.name}` from stored results; do not edit. The tables are"
+        f" also under `docs/results/` "
+        "as CSV. The full preset has not been run.",
         "",
         LEGEND,
         "",
@@ -53,7 +55,6 @@ def page(preset: Preset, store: Store, docs: Path, parts: Sequence[Part] | None 
         "chain per B*; one B* serves both models.",
         "",
     ]
-    conformal: Rows = {"conformal": []}
     missing: list[str] = []
     body: list[str] = []
     for part in parts or PARTS.values():
@@ -75,12 +76,11 @@ def page(preset: Preset, store: Store, docs: Path, parts: Sequence[Part] | None 
             *_findings(part, data, tables),
         ]
         body += [table.markdown() for table in tables]
-        conformal["conformal"] += data.get("conformal", [])
-    unique = {tuple(sorted((k, str(v)) for k, v in row.items())): row for row in conformal["conformal"]}
-    if unique:
-        tables = pooled({"conformal": list(unique.values())})
-        write_tables(tables, folder)
-        lines += ["## Our default against the paper's estimator", "", *(table.markdown() for table in tables)]
+    cells = [cell for part in parts or PARTS.values() for cell in part.cells(preset)]
+    data = {name: store.rows(name, cells) for name in ("conformal", "ranks")}
+    tables = [claims(data), *pooled(data)]
+    write_tables(tables, folder)
+    lines += [table.markdown() for table in tables]
     if missing:
         body += ["## Not run yet", "", f"At preset {preset.name}: {', '.join(missing)}.", ""]
     file = docs / "results.md"
@@ -98,7 +98,10 @@ def _findings(part: Part, data: Rows, tables: Sequence[Table]) -> list[str]:
             names = [
                 name
                 for name, value in zip(table.columns, row)
-                if isinstance(value, Beside) and value.differs == "higher" and "P-" not in name
+                if isinstance(value, Beside)
+                and value.differs == "higher"
+                and "P-" not in name
+                and "unweighted" not in (name, *row)
             ]
             if names:
                 worse.append(f"{keys}: {', '.join(names)}")
@@ -110,20 +113,6 @@ def _findings(part: Part, data: Rows, tables: Sequence[Table]) -> list[str]:
             WHY.get(part.name, ""),
             "",
         ]
-    if part.name == "coverage":
-        some = take(data["conformal"], noise="adversarial", rank=3, method="unweighted", score="absolute")
-        means = {
-            k: summarise(take(some, model=k[0], d=k[1], draw=k[2]), "miscoverage")
-            for k in {(r["model"], r["d"], r["draw"]) for r in some}
-        }
-        found = [s.mean for s in means.values() if s is not None]
-        if found:
-            lines += [
-                f"Unweighted, adversarial noise, r=3: the mis-coverage of single B* runs from {min(found):.1f} % "
-                f"to {max(found):.1f} %. It depends on the B* that is "
-                "drawn, more than on anything else here.",
-                "",
-            ]
     return lines
 
 
