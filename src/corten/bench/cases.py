@@ -13,7 +13,7 @@ import numpy as np
 
 from corten.bench.dense import algorithm_two, dense_pass
 from corten.engine import MaskPass, Model, Threads
-from corten.engine.threads import default_threads, one_library_thread
+from corten.engine.threads import default_threads
 from corten.lowrank import TensorTrain
 from corten.propensity import IsingPropensity, Product
 from corten.propensity.estimation import Recipe
@@ -103,15 +103,14 @@ def fits(quick: bool) -> Iterator[Row]:
     def error(b: Any) -> float:
         return float(np.linalg.norm(b.to_dense() - parameter) / np.linalg.norm(parameter))
 
-    began = time.perf_counter()
-    with one_library_thread:
-        plain, iterations = algorithm_two(training, 3, STRENGTH, 0.7)
-    slow = time.perf_counter() - began
     mine = model.fit(training, 0.7)
-    note = (
-        f"relative error {error(mine.parameter):.3f} in {mine.passes} passes, theirs {error(plain):.3f} in {iterations}"
-    )
-    yield Row(f"Ising fit, {side}^3, r=3", ours, slow, "dense NumPy Algorithm 2", "" if quick else "100", note)
+    for cheat, asked in ((False, "" if quick else "100"), (True, "")):
+        began = time.perf_counter()
+        plain, iterations = algorithm_two(training, 3, STRENGTH, 0.7, small_cores=cheat)
+        slow = time.perf_counter() - began
+        note = f"relative error {error(mine.parameter):.3f} in {mine.passes} passes, theirs {error(plain):.3f} in "
+        against = "dense NumPy Algorithm 2" + (", rounding small cores" if cheat else "")
+        yield Row(f"Ising fit, {side}^3, r=3", ours, slow, against, asked, note + str(iterations))
     spins, fused = np.where(training, np.int8(1), np.int8(-1)), engine_for(training).model
     for full, asked in ((False, "1/12"), (True, "1/60")):
         began = time.perf_counter()

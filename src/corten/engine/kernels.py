@@ -453,6 +453,40 @@ def likelihood_box(
     return loss
 
 
+@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+def weight_row(spins, eta, top, first, second):
+    """Add exp(-eta - top) and its square, where the spin is +1, lane by lane; -eta <= top everywhere there."""
+    for j in range(eta.shape[0]):
+        a = top + eta[j]
+        a = a if a > F32(0.0) else F32(0.0)
+        w = exp_of_minus(capped(a))
+        w = w if F32(spins[j]) > F32(0.0) else F32(0.0)
+        first[j] += w
+        second[j] += w * w
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def weight_sums(spins, eta):
+    """Largest log-weight -eta of the entries with a positive spin, and the sums of weights and of their squares."""
+    n = eta.shape[1]
+    top = F32(-np.inf)
+    for row in range(eta.shape[0]):
+        for j in range(n):
+            if spins[row, j] > 0 and -eta[row, j] > top:
+                top = -eta[row, j]
+    first, second = np.zeros(n, F32), np.zeros(n, F32)
+    one, two = 0.0, 0.0
+    if top > F32(-np.inf):
+        for row in range(eta.shape[0]):
+            weight_row(spins[row], eta[row], top, first, second)
+            if row % 64 == 63 or row == eta.shape[0] - 1:
+                one += first.astype(np.float64).sum()
+                two += second.astype(np.float64).sum()
+                first[:] = F32(0.0)
+                second[:] = F32(0.0)
+    return top, one, two
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def field_box(
     spins, spin_start, plane_index, plane_level, rows, row_level, offsets, table, reach, periodic_last,

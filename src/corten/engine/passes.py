@@ -135,6 +135,20 @@ class MaskPass:
 
         yield from in_order(one, list(slabs.values()), self.threads)
 
+    def effective_size(self, cores: Sequence[np.ndarray]) -> float:
+        """Effective sample size of the weights exp(-eta) on the training entries, slab by slab. One pass."""
+        first, second, top = 0.0, 0.0, -np.inf
+        for start, stop, eta in self.log_odds_slabs(cores):
+            n = self.spins.shape[-1]
+            spins = np.asarray(self.spins[start:stop]).reshape(-1, n)
+            here, one, two = kernels.weight_sums(spins, eta.reshape(-1, n))
+            if one > 0:
+                new_top = max(top, float(here))
+                old, new = float(np.exp(top - new_top)), float(np.exp(float(here) - new_top))
+                first, second = first * old + one * new, second * old**2 + two * new**2
+                top = new_top
+        return first**2 / second if second > 0 else 0.0
+
     def soft_spins(self, frame: FrameLike) -> SoftSpins:
         """Expected spins of the entries not in training, given a first fit: tanh((eta + log(1 - q)) / 2), in 1/127.
 

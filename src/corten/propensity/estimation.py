@@ -167,18 +167,7 @@ def estimate(
 
 def effective_training_size(mask_pass: MaskPass, point: TensorTrain | Tucker) -> float:
     """Effective sample size of the weights exp(-eta) on the training entries: what is left of them after weighting."""
-    first, second, top = 0.0, 0.0, -np.inf
-    for start, stop, eta in mask_pass.log_odds_slabs(_train_frame(point).left):
-        log_weight = -eta[np.asarray(mask_pass.spins[start:stop]) > 0].astype(np.float64)
-        if log_weight.size == 0:
-            continue
-        new_top = max(top, float(log_weight.max()))
-        shrink = np.exp(top - new_top)
-        weight = np.exp(log_weight - new_top)
-        first = first * shrink + float(weight.sum())
-        second = second * shrink**2 + float((weight**2).sum())
-        top = new_top
-    return float(first**2 / second) if second > 0 else 0.0
+    return float(mask_pass.effective_size(_train_frame(point).left))
 
 
 def _train_frame(point: TensorTrain | Tucker) -> Any:

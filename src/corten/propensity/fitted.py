@@ -105,7 +105,7 @@ def spins_of(mask: np.ndarray, domain: np.ndarray | None = None) -> np.ndarray:
     """
     if not isinstance(mask, np.ndarray):
         mask = np.asarray(mask)
-    if mask.dtype == np.int8 and mask.ndim:
+    if mask.dtype == np.int8 and mask.ndim > 1:
         _check_codes(mask)
         if domain is None and mask.flags.c_contiguous:
             return mask
@@ -114,9 +114,12 @@ def spins_of(mask: np.ndarray, domain: np.ndarray | None = None) -> np.ndarray:
         mask = observed
     if mask.dtype != bool:
         raise TypeError(f"mask must be boolean (True = observed) or int8 spins, got dtype {mask.dtype}")
+    if mask.ndim < 2:
+        raise ValueError(f"mask has {mask.ndim} mode(s); at least two are needed")
     spins = byte_tensor(mask.shape)
-    for plane in range(mask.shape[0] if mask.ndim else 0):
-        spins[plane] = np.where(mask[plane], np.int8(1), np.int8(-1))
+    for plane in range(mask.shape[0]):
+        np.multiply(np.ascontiguousarray(mask[plane]).view(np.int8), np.int8(2), out=spins[plane])
+        spins[plane] -= np.int8(1)
         if domain is not None:
             spins[plane][~np.asarray(domain[plane], bool)] = 0
     return spins

@@ -25,6 +25,7 @@ __all__ = ["CRITERIA", "Candidate", "choose_model", "choose_rank", "enough", "he
 CRITERIA = ("held-out", "p-aic", "p-bic")
 HELD_SHARE = 0.1
 ENOUGH = 200.0  # effective size at which the standard error of a 90 % coverage is two points
+SEARCH_TOLERANCE = 1e-5  # ranks differ by more than this; the one taken is fitted to the full tolerance
 PATIENCE = 2  # a search ends after this many rises of its criterion in a row
 
 
@@ -71,7 +72,7 @@ def choose_rank(
     full: bool = False,
 ) -> tuple[Candidate, list[Candidate]]:
     """The best rank of a range and every candidate tried. Ends after two rises of the criterion unless `full`."""
-    first = replace(recipe, thinning=False)
+    first = replace(recipe, thinning=False, tolerance=max(recipe.tolerance, SEARCH_TOLERANCE))
     out = criterion == "held-out"
     seen = held_out(spins, recipe.seed) if out else spins
     passes = engine.mask_pass(seen, model, train_share)
