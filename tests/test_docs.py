@@ -19,6 +19,7 @@ FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?
 NOT_RUN = re.compile(r"<!-- not run: (?P<reason>[^>]+?) -->\s*$")
 LINK = re.compile(r"\]\((?P<target>[^)\s]+)\)|(?:src|href)=\"(?P<quoted>[^\"]+)\"")
 MOST_NOT_RUN = 5
+HARDWARE = {"docs/gpu.md": "needs a GPU"}  # pages whose code asks for what this machine may lack
 
 
 class Block(NamedTuple):
@@ -37,7 +38,8 @@ def blocks_of(page: Path) -> list[Block]:
         skipped = NOT_RUN.search(before)
         body = re.sub(rf"^{match['indent']}", "", match["body"], flags=re.MULTILINE)
         line = before.count("\n") + 2
-        found.append(Block(match["language"], body, line, skipped["reason"] if skipped else None))
+        reason = skipped["reason"] if skipped else HARDWARE.get(name(page))
+        found.append(Block(match["language"], body, line, reason))
     return found
 
 
