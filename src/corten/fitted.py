@@ -216,8 +216,8 @@ class Fitted:
         if size < FEW:
             return [
                 f"The weights of the {count} calibration entries are worth {size:.0f} equal ones: intervals rest on "
-                "few entries and many may be infinite. Try calibration='gaps', a weaker coupling or "
-                "propensity='bernoulli'."
+                "few entries and many may be infinite. Try calibration='gaps', or a weaker model of the "
+                "missingness."
             ]
         return []
 

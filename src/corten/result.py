@@ -245,11 +245,11 @@ class Intervals:
 
         return long_form(self)
 
-    def report(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write a page with figures, choices and warnings that opens in any browser."""
+    def report(self, path: str | os.PathLike[str], *, overwrite: bool = False, audit: Any = None) -> Path:
+        """Write a page with figures, choices and warnings that opens in any browser; an audit adds its evidence."""
         from corten.report.page import write_report
 
-        return Path(write_report(self, path, overwrite=overwrite))
+        return Path(write_report(self, path, overwrite=overwrite, audit=audit))
 
     @property
     def plot(self) -> Any:

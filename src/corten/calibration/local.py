@@ -38,13 +38,7 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
         depths.append(deep.reshape(-1)[one.entries])
         features.append(describe.at(one.entries, values, one.round.train, one.mixed, one.fill.members, deep))
     entries, missing = run.entries, np.flatnonzero(observed.missing)
-    import sklearn.ensemble  # noqa: F401  (its thread pool must be there to be held at one thread)
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(limits=1):
-        learned = LearnedScale.fit(
-            np.concatenate(features), run.truth - run.estimate, entries, observed.shape, seed
-        )
+    learned = LearnedScale.fit(np.concatenate(features), run.truth - run.estimate, entries, observed.shape, seed)
     deep = depth(observed.mask, axes, describe.change)
     final = run.final
     at_missing = describe.at(missing, values, observed.mask, final.estimate, final.members, deep)

@@ -74,9 +74,9 @@ def run_rounds(
     tell("completion", 0.0)
     prepared = completion.prepare(values, observed.mask if plan.refit else plan.rounds[0].train, axes, seed)
     first = prepared.fill(values, plan.rounds[0].train)
-    warm = first.warm  # the other rounds begin where the first ended, whoever runs them and in whatever order
+    # Every round starts cold: a start from another round would remember the entries now hidden.
     alone = None if first.members else 1  # a user's own function may not bear to be run twice at once
-    others = in_order(lambda one: prepared.fill(values, one.train, warm), plan.rounds[1:], alone, pool="rounds")
+    others = in_order(lambda one: prepared.fill(values, one.train), plan.rounds[1:], alone, pool="rounds")
     rounds: list[Hidden] = []
     for number, (one, fill) in enumerate(zip(plan.rounds, chain([first], others))):
         tell("completion", (number + 1) / steps)
@@ -87,7 +87,7 @@ def run_rounds(
         pooled = {n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names}
         prepared = prepared.combine(pooled, np.concatenate([h.truth for h in rounds]))
         rounds = [replace(h, mixed=prepared.mix(h.fill.members)) for h in rounds]
-    final = prepared.fill(values, observed.mask, warm) if plan.refit else rounds[0].fill
+    final = prepared.fill(values, observed.mask) if plan.refit else rounds[0].fill
     tell("completion", 1.0)
     return Run(tuple(rounds), final, prepared, tuple(prepared.choices))
 

@@ -15,8 +15,8 @@ import numpy as np
 
 __all__ = ["Box", "Layout"]
 
-SLAB_PLANES = 24  # halo planes are evaluated twice: fewer than this costs more than it spreads
-RING_BYTES = 900_000  # the rings of one box should stay within a core's second-level cache
+SLAB_PLANES = 40  # halo planes are evaluated twice: fewer than this costs more than it spreads (measured)
+RING_BYTES = 3_000_000  # rings beyond this leave a core's share of the caches; below it halos cost more (measured)
 RINGS = 5
 
 
@@ -67,9 +67,12 @@ class Layout:
         planes = shape[0]
         radius = int(np.abs(offsets[:, 0]).max(initial=0))
         if slab is None:
-            slab = -(-planes // max(1, planes // SLAB_PLANES))
+            slabs = max(1, planes // SLAB_PLANES)
+            slab = -(-planes // (slabs + slabs % 2 if slabs > 1 else 1))
         if tile is None:
             tile = _tile_for(shape, offsets, radius)
+            if slab == planes and tile == shape[1] and tile >= 16:
+                tile = -(-tile // 2)  # one slab: two boxes, or a second thread would have nothing to do
         middle = shape[1:-1]
         boxes = []
         for start in range(0, planes, slab):
