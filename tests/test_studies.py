@@ -232,6 +232,7 @@ def test_a_mark_needs_two_joint_standard_errors() -> None:
     assert differs(Summary(1.3, 0.3, 0.09, 10), paper) == "higher"
     assert differs(Summary(0.7, 0.3, 0.09, 10), paper) == "lower"
     assert differs(Summary(1.3, 0.3, 0.09, 10, draws=5, between=0.2), paper) == ""
+    assert differs(Summary(9.0, float("nan"), float("nan"), 1), paper) == ""
     assert differs(None, paper) == differs(Summary(1.3, 0.3, 0.09, 10), None) == ""
     assert str(Beside(Summary(1.3, 0.3, 0.09, 10), paper)) == "1.3 (0.3) ↑"
 

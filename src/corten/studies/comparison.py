@@ -78,10 +78,9 @@ def differs(ours: Summary | None, paper: Number | None) -> str:
         >>> differs(Summary(2.0, 0.1, 0.03, 10), (1.0, 0.2)), differs(Summary(1.05, 0.1, 0.03, 10), (1.0, 0.2))
         ('higher', '')
     """
-    if ours is None or paper is None:
-        return ""
-    error = ours.error if isfinite(ours.error) else 0.0
-    joint = sqrt(error**2 + paper[1] ** 2 / REPETITIONS + ours.between**2)
+    if ours is None or paper is None or not isfinite(ours.error):
+        return ""  # one repetition has no error to compare with
+    joint = sqrt(ours.error**2 + paper[1] ** 2 / REPETITIONS + ours.between**2)
     gap = ours.mean - paper[0]
     # numbers printed to two or three digits are equal within half a unit of the last
     if abs(gap) <= max(2 * joint, 0.005 * abs(paper[0])):
