@@ -5,7 +5,7 @@ import pytest
 
 from corten.bench.cases import CASES, Row, engine_for
 from corten.bench.dense import algorithm_two, dense_pass
-from corten.bench.run import markdown, met, run_cases, write
+from corten.bench.run import markdown, met, run_cases, write, write_page
 from corten.lowrank import TensorTrain
 
 
@@ -33,6 +33,8 @@ def test_tables_show_wins_and_losses(tmp_path):
     assert "| 0.5 |" in markdown(rows)
     for path in write(rows, tmp_path):
         assert path.stat().st_size > 0
+    page = write_page(rows, tmp_path / "run", tmp_path / "page.md").read_text()
+    assert "| c | 2.00 s | 1.00 s | z | 0.5 | 1.7 | no |" in page and "(run/bench.png)" in page
 
 
 def test_a_quick_case_runs_and_an_unknown_one_is_named():

@@ -15,12 +15,13 @@ def bench(
         list[str] | None, typer.Option(help="passes, fits, sampling, conformal or peers; several may be given.")
     ] = None,
     output: Annotated[Path, typer.Option(help="Folder for bench.json, bench.md and bench.png.")] = Path("bench-output"),
+    page: Annotated[Path | None, typer.Option(help="Also write the documentation's page of benchmarks here.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, to see that everything runs.")] = False,
 ) -> None:
     """Measure corten against plain NumPy and peers; losses are shown as well as wins."""
     from rich.console import Console
 
-    from corten.bench.run import markdown, met, run_cases, write
+    from corten.bench.run import markdown, met, run_cases, write, write_page
 
     console = Console()
 
@@ -33,5 +34,7 @@ def bench(
 
     rows = run_cases(case or None, quick, tell)
     paths = write(rows, output)
+    if page is not None:
+        paths.append(write_page(rows, output, page))
     console.print(markdown(rows), highlight=False, soft_wrap=True)
     console.print("written: " + ", ".join(map(str, paths)))
