@@ -73,7 +73,8 @@ def write(rows: Sequence[Row], folder: Path) -> list[Path]:
 PAGE = """# Benchmarks
 
 Written by `corten bench --output docs/benchmarks-run --page docs/benchmarks.md`. Every row is a ratio of two times
-taken in the same run on the same data: above one corten is faster, below one slower; what was asked and missed stays in the table.
+taken in the same run on the same data: above one corten is faster, below one slower; what was asked and missed stays
+in the table.
 
 {table}
 
