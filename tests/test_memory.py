@@ -39,3 +39,18 @@ def test_a_memory_map_of_spins_fits_like_the_mask_it_came_from(tmp_path):
     assert np.array_equal(one.log_odds(mask), other.log_odds(mask))
     with pytest.raises(ValueError, match="spins are"):
         model.fit(np.full((3, 3), 7, np.int8))
+
+
+def test_a_zarr_mask_fits_like_the_array_it_came_from(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    mask = np.random.default_rng(0).random((14, 12, 10)) < 0.5
+    model = IsingPropensity(Product(0.1), rank=2)
+    expected = model.fit(mask, 0.7).loss
+    for values in (mask, np.where(mask, 1, -1).astype(np.int8)):
+        store = zarr.create_array(
+            tmp_path / f"{values.dtype}.zarr", shape=mask.shape, chunks=(5, 12, 10), dtype=values.dtype
+        )
+        store[...] = values
+        assert model.fit(store, 0.7).loss == expected
+    with pytest.raises(TypeError, match="boolean"):
+        model.fit(zarr.create_array(tmp_path / "f.zarr", shape=(4, 4), chunks=(2, 2), dtype="f4"), 0.7)

@@ -31,6 +31,7 @@ NAMES = [
     "Zero",
     "__version__",
     "complete",
+    "complete_table",
     "conformal",
     "io",
     "load",

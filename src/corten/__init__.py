@@ -39,6 +39,7 @@ _HOME = {
     "UniformPropensity": "corten.propensity",
     "Zero": "corten.propensity",
     "complete": "corten.completer",
+    "complete_table": "corten.completer",
     "load": "corten.saving",
 }
 _ROOMS = ("conformal", "io", "lowrank", "metrics", "propensity", "simulate")
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from corten.calibration.cross import CrossConformal, RepeatedSplits
     from corten.calibration.gap_shaped import GapShaped
     from corten.calibration.random_split import RandomSplit
-    from corten.completer import ConformalCompleter, complete
+    from corten.completer import ConformalCompleter, complete, complete_table
     from corten.completion.alternating import CPCompletion
     from corten.completion.gaussian_process import GaussianProcessCompletion
     from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion

@@ -21,7 +21,7 @@ from corten.options import as_calibration, as_completion, as_propensity, check_b
 from corten.result import Intervals, check_coverage
 from corten.transform import FittedTransform, as_transform
 
-__all__ = ["ConformalCompleter", "complete"]
+__all__ = ["ConformalCompleter", "complete", "complete_table"]
 
 Progress = Callable[[str, float], None]
 SPLIT_BYTES = 90  # peak bytes an entry takes, measured; with pseudo-gaps, for every round
@@ -190,3 +190,37 @@ def complete(
     )
     fitted = completer.fit(x, where=where, periodic=periodic, axis_kinds=axis_kinds, progress=progress)
     return fitted.intervals(coverage)
+
+
+def complete_table(
+    frame: Any,
+    coverage: float = 0.9,
+    *,
+    value: str | None = None,
+    coordinates: Sequence[str] | None = None,
+    fold: Mapping[str, tuple[str, str]] | None = None,
+    axis_kinds: Mapping[str, str] | None = None,
+    completer: ConformalCompleter | None = None,
+) -> Any:
+    """Fill a long table (a pandas DataFrame, one row per cell) and give it back with estimate, lower, upper and flag.
+
+    value: the column to fill; coordinates: the columns that are axes; fold: `{"time": ("day", "slot")}` folds a
+    datetime axis for the fit and unfolds it again; completer: options other than the defaults. Rows for cells that had none are
+    added at the end; rows that share a cell are averaged.
+
+    Example:
+        >>> import pandas as pd, corten
+        >>> cells = [(x, t) for x in range(8) for t in range(9)]
+        >>> frame = pd.DataFrame(cells, columns=["x", "t"])
+        >>> frame["value"] = [x + 0.5 * t if (x * 7 + t * 5) % 4 else None for x, t in cells]
+        >>> filled = corten.complete_table(frame, completer=corten.ConformalCompleter("smooth", "uniform", "random"))
+        >>> list(filled.columns)
+        ['x', 't', 'value', 'estimate', 'lower', 'upper', 'flag']
+    """
+    from corten.io import from_table
+
+    check_coverage(coverage)
+    table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold)
+    kinds: dict[str | int, str] = {name: kind for name, kind in (axis_kinds or {}).items() if name in table.data.dims}
+    fitted = (completer or ConformalCompleter()).fit(table.data, where=table.where, axis_kinds=kinds)
+    return table.to_frame(fitted.intervals(coverage))

@@ -101,10 +101,11 @@ class FittedPropensity:
 def spins_of(mask: np.ndarray, domain: np.ndarray | None = None) -> np.ndarray:
     """A boolean mask (True = observed) as int8 spins: +1, -1, and 0 outside the domain.
 
-    Spins themselves (int8, possibly a memory map) pass through uncopied where there is no domain to apply.
+    Spins themselves (int8, possibly a memory map) pass through uncopied where there is no domain to apply. A Zarr or
+    HDF5 array is read plane by plane, in memory where it fits and else to a file.
     """
     if not isinstance(mask, np.ndarray):
-        mask = np.asarray(mask)
+        mask = _from_store(mask) if hasattr(mask, "chunks") and hasattr(mask, "dtype") else np.asarray(mask)
     if mask.dtype == np.int8 and mask.ndim > 1:
         _check_codes(mask)
         if domain is None and mask.flags.c_contiguous:
@@ -123,6 +124,17 @@ def spins_of(mask: np.ndarray, domain: np.ndarray | None = None) -> np.ndarray:
         if domain is not None:
             spins[plane][~np.asarray(domain[plane], bool)] = 0
     return spins
+
+
+def _from_store(stored: Any) -> np.ndarray:
+    """A chunked array on disk as bytes of the same meaning, without ever holding it whole in another type."""
+    if stored.dtype not in (np.dtype(bool), np.dtype(np.int8)):
+        raise TypeError(f"mask must be boolean (True = observed) or int8 spins, got dtype {stored.dtype}")
+    out = byte_tensor(stored.shape)
+    step = max(1, int(stored.chunks[0]) if stored.chunks else 1)
+    for start in range(0, stored.shape[0], step):
+        out[start : start + step] = stored[start : start + step]
+    return out.view(bool) if stored.dtype == bool else out
 
 
 def _check_codes(spins: np.ndarray) -> None:
