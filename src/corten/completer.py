@@ -205,8 +205,8 @@ def complete_table(
     """Fill a long table (a pandas DataFrame, one row per cell) and give it back with estimate, lower, upper and flag.
 
     value: the column to fill; coordinates: the columns that are axes; fold: `{"time": ("day", "slot")}` folds a
-    datetime axis for the fit and unfolds it again; completer: options other than the defaults. Rows for cells that had none are
-    added at the end; rows that share a cell are averaged.
+    datetime axis for the fit and unfolds it again; completer: options other than the defaults. Rows for cells that had
+    none are added at the end; rows that share a cell are averaged.
 
     Example:
         >>> import pandas as pd, corten
