@@ -29,14 +29,14 @@ class GapShaped:
 
     Example:
         >>> GapShaped().rounds
-        16
+        24
     """
 
-    rounds: int = 16
+    rounds: int = 24
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(f"rounds is {self.rounds}: give at least 1 (16 or more is better)")
+            raise ValueError(f"rounds is {self.rounds}: give at least 1 (24 or more is better)")
 
     def plan(self, observed: Any, seed: int, masks: Sequence[np.ndarray] = ()) -> Plan:
         """Draw the rounds.
