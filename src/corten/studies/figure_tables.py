@@ -2,19 +2,60 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from math import isnan, sqrt
 from typing import Any
 
 import numpy as np
 
-from corten.studies.claims import MEASURES, against_plain
+from corten.studies.cells import Cell
+from corten.studies.claims import ENOUGH, MEASURES, against_plain
 from corten.studies.comparison import grouped, of_gaps, paired, summarise
-from corten.studies.part_tables import PAIRED_NOTE, SHORT, TABLES, Rows, take
+from corten.studies.draws import parameter_of
+from corten.studies.part_tables import PAIRED_NOTE, SHORT, TABLES, Rows, table_rank, take
 from corten.studies.tables import Table, Value, names
 
 __all__ = ["pooled", "tables_of"]
 
 Row = dict[str, Any]
+
+
+def draws(data: Rows) -> list[Table]:
+    """What depends on the B* that is drawn: each one's size beside the numbers of its own repetitions."""
+    rows = [row for row in take(data["conformal"], score="absolute") if row["rank"] == table_rank(data["conformal"])]
+    lines: list[tuple[Value, ...]] = []
+    notes: list[str] = []
+    for (model, d), of_cell in grouped(rows, "model", "d").items():
+        points: list[tuple[float, float, float]] = []
+        for (draw,), some in grouped(of_cell, "draw").items():
+            parameter = parameter_of(Cell.of("conformal", 0, d=d, rank=some[0]["rank"], draw=draw))
+            size = float(np.sqrt(np.mean(parameter**2)))
+            bare = summarise(take(some, noise="adversarial", method="unweighted"), "miscoverage")
+            by = {name: take(some, noise="constant", method=name) for name in ("plain", "default")}
+            error, ours = (summarise(by[name], "relative_error") for name in by)
+            lines.append(
+                (SHORT[model], d, draw, size, bare, error, ours, paired(by["default"], by["plain"], "relative_error"))
+            )
+            if bare is not None and error is not None:
+                points.append((size, bare.mean, error.mean))
+        if len(points) > 2:
+            size_of, bare_of, error_of = np.array(points).T
+            with_bare, with_error = np.corrcoef(size_of, bare_of)[0, 1], np.corrcoef(1 / size_of, error_of)[0, 1]
+            notes.append(
+                f"{SHORT[model]}, d={d}: over {len(points)} B* the size correlates with unweighted mis-coverage at"
+                f" {with_bare:.2f}, "
+                f"its inverse with the relative error of plain at {with_error:.2f}."
+            )
+    columns = names("model | d | B* | rms of B* | unweighted, adv. | RSE plain | RSE default | RSE default - plain")
+    return [
+        Table(
+            "draws",
+            "How much depends on the B* drawn (r=3)",
+            "the paper has one B*",
+            columns,
+            tuple(lines),
+            tuple(notes),
+        )
+    ]
 
 
 def landscape(data: Rows) -> list[Table]:
@@ -207,13 +248,16 @@ def pooled(data: Rows) -> list[Table]:
         tests = against_plain(_absolute(data), value)
         for (model, d, rank, noise), test, p in tests:
             verdict = "WORSE" if p < 0.05 else "better" if test.mean < -2 * test.error else ""
+            verdict = verdict if not isnan(p) else "few pairs"
             where = noise if value == "miscoverage" else ""
             lines.append((shown, SHORT[model], d, rank, where, test, test.count, p, verdict))
+        tests = [(key, test, p) for key, test, p in tests if not isnan(p)]
         over = of_gaps(np.array([test.mean for _, test, _ in tests]))
         if over is not None:
             bad = sum(p < 0.05 for _, _, p in tests)
             summary.append(
-                f"{shown}: over {len(tests)} cells default - plain is {over} (p that it is larger: {over.larger:.3g}); "
+                f"{shown}: over {len(tests)} cells of at least {ENOUGH} pairs default - plain is {over} (p that it"
+                f" is larger: {over.larger:.3g}); "
                 f"{bad} cell(s) significantly worse after Holm's correction."
             )
     columns = names("measure | model | d | r | noise | default - plain | n | p worse (Holm) | verdict")
@@ -222,7 +266,7 @@ def pooled(data: Rows) -> list[Table]:
 
 
 def tables_of(part: str, data: Rows) -> list[Table]:
-    """The tables of a part; none for a part that only draws."""
+    """The tables of a part that have rows; none for a part that only draws."""
     made = {
         **TABLES,
         "landscape": landscape,
@@ -231,7 +275,9 @@ def tables_of(part: str, data: Rows) -> list[Table]:
         "timing": timing,
         "theory": theory,
     }
-    return made[part](data) if part in made else []
+    tables = made[part](data) if part in made else []
+    tables = [*draws(data), *tables] if part == "coverage" else tables
+    return [table for table in tables if table.rows]
 
 
 def _absolute(data: Rows) -> list[Row]:

@@ -9,7 +9,7 @@ from corten.studies.comparison import Summary, grouped, paired, summarise
 from corten.studies.paper_numbers import METHODS, SCORE_COLUMNS, SCORES, SELECTION, Number
 from corten.studies.tables import Beside, Table, Value, names
 
-__all__ = ["TABLES", "take"]
+__all__ = ["TABLES", "table_rank", "take"]
 
 Row = dict[str, Any]
 Rows = dict[str, list[Row]]
@@ -140,7 +140,7 @@ def _within(by: dict[str, list[Row]], paper: tuple[Number, ...] | None) -> str:
 def methods(data: Rows) -> list[Table]:
     """tab:conformal_compare_method and its paired test."""
     rows = [*take(data["conformal"], score="absolute"), *data.get("tucker", []), *data.get("gcp", [])]
-    rows = [row for row in rows if row["rank"] == _table_rank(rows)]
+    rows = [row for row in rows if row["rank"] == table_rank(rows)]
     shown = {
         "unweighted": "unweighted",
         "oracle": "oracle",
@@ -206,7 +206,7 @@ def methods(data: Rows) -> list[Table]:
 
 def scores(data: Rows) -> list[Table]:
     """tab:ncs-compare and fig:simulation-C90-width."""
-    rows = [row for row in data["conformal"] if row["rank"] == _table_rank(data["conformal"])]
+    rows = [row for row in data["conformal"] if row["rank"] == table_rank(data["conformal"])]
     named = {"absolute": "RGrad", "normalized": "RGrad normalized", "signed": "RGrad two-sided"}
     lines: list[tuple[Value, ...]] = []
     widths: list[tuple[Value, ...]] = []
@@ -253,7 +253,8 @@ def scores(data: Rows) -> list[Table]:
     ]
 
 
-def _table_rank(rows: list[Row]) -> int:
+def table_rank(rows: list[Row]) -> int:
+    """Rank 3, where the paper has its tables; the smallest there is where it was not run."""
     ranks = {row["rank"] for row in rows}
     return 3 if 3 in ranks or not ranks else min(ranks)
 
