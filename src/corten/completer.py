@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from corten.calibration.run import run_rounds
+from corten.choices import Choice
 from corten.conformal.scores import Score, as_score
 from corten.engine import as_engine
-from corten.engine.memory import refuse_beyond
+from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.fitted import Fitted, Trace
 from corten.merged import fit_merged
@@ -97,8 +98,11 @@ class ConformalCompleter:
     def _fit(self, observed: ObservedTensor, tell: Progress, began: float) -> Fitted:
         calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
         plan = calibration.plan(observed, self.seed)
+        needed = observed.values.size * (GAP_BYTES * len(plan.rounds) if plan.refit else SPLIT_BYTES)
+        why = "predicted before starting, from the number of entries and rounds"
+        choices = (*choices, Choice("peak memory", f"about {in_words(needed)}", why))
         refuse_beyond(
-            observed.values.size * (GAP_BYTES * len(plan.rounds) if plan.refit else SPLIT_BYTES),
+            needed,
             f"completing {observed.values.size:,} entries",
             "complete a part of the tensor, give float32 values, or ask for calibration='random'",
         )
