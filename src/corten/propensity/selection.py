@@ -25,7 +25,7 @@ __all__ = ["CRITERIA", "Candidate", "choose_model", "choose_rank", "enough", "he
 CRITERIA = ("held-out", "p-aic", "p-bic")
 HELD_SHARE = 0.1
 ENOUGH = 200.0  # effective size at which the standard error of a 90 % coverage is two points
-SEARCH_TOLERANCE = 1e-5  # ranks differ by more than this; the one taken is fitted to the full tolerance
+SEARCH_TOLERANCE = 5e-6  # ranks differ by more than this; the one taken is fitted to the full tolerance
 PATIENCE = 2  # a search ends after this many rises of its criterion in a row
 
 
