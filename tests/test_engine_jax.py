@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("jax", reason="needs JAX: pip install 'corten[gpu]'")
 
-from corten.engine import as_engine, gibbs, jax_parts, jax_passes
+from corten.engine import as_engine, gibbs, jax_parts, jax_passes, jax_slab
 from corten.engine.accelerator import Accelerator
 from corten.engine.passes import MaskPass
 from corten.engine.residuals import ResidualPass
@@ -295,3 +295,16 @@ def test_mask_pass_has_the_whole_interface():
         "loss_and_contractions", "log_odds", "log_odds_slabs", "soft_spins",
     }  # fmt: skip
     assert asked <= set(vars(jax_passes.DeviceMaskPass))
+
+
+def test_a_mask_pass_finds_its_programs_compiled_ahead(monkeypatch):
+    tt, spins, _, threads = build((7, 6, 9), COUPLINGS["product"])
+    device = Accelerator().mask_pass(spins, threads.model, 0.7)
+    device._compile_ahead()  # what a GPU does while the mask is uploaded
+    for program in (jax_slab.likelihood_pass, jax_slab.soft_values, jax_slab.weight_sums):
+        monkeypatch.setattr(program, "_compiled", None)  # nothing may be compiled at the call
+    assert_same_pass(device.loss_and_contractions(tt.frame()), threads.loss_and_contractions(tt.frame()))
+    soft, wanted = device.soft_spins(tt.frame()), threads.soft_spins(tt.frame())
+    assert np.abs(soft.values.astype(int) - wanted.values).max() <= 1
+    assert device.effective_size(tt.cores) == pytest.approx(threads.effective_size(tt.cores), rel=1e-4)
+    assert_same_pass(device.loss_and_contractions(tt.frame(), soft), threads.loss_and_contractions(tt.frame(), wanted))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
-from corten.engine.jax_formulas import Formula
+from corten.engine.jax_formulas import PRODUCT, Formula
 from corten.engine.jax_parts import Part, fits, flattened, gathered, has_fused_kernel, parts_of, vector_of
 from corten.engine.jax_slab import Packing, eta_of_slab, likelihood_pass, residual_pass_of, soft_values, weight_sums
 from corten.engine.passes import FrameLike, Model, SoftSpins, pack, unpack
@@ -61,6 +64,8 @@ class DeviceMaskPass:
             self.train_share == 1.0,
         )  # fmt: skip
         self.cut, self.parts = parts_of(spins.shape, devices, 2 * self.formula.radius, bool(model.periodic[0]))
+        if devices[0].platform == "gpu":
+            self._compile_ahead()
         self._spins = [p.place(np.asarray(spins[p.start : p.stop]), lambda i: np.asarray(spins[i])) for p in self.parts]
         self._uploaded: tuple[SoftSpins, DeviceSoftSpins] | None = None
         self._constant: float | None = None
@@ -133,6 +138,24 @@ class DeviceMaskPass:
             return 0.0
         shrink = np.exp(np.where(sums > 0, tops - tops.max(), -np.inf))
         return float(np.nansum(shrink * sums) ** 2 / np.nansum(shrink**2 * squares))
+
+    def _compile_ahead(self) -> None:
+        """Begin to compile what a fit of a usual rank runs: the mask takes seconds to arrive, and so do programs."""
+        shape = self.spins.shape
+        cores = np.zeros((shape[0], 1)), np.zeros((1, prod(shape[1:-1]), 1)), np.zeros((1, shape[-1]))
+        thins = self.train_share < 1 and self.model.coupling_kind == PRODUCT
+        for part in self.parts:
+            held = jax.ShapeDtypeStruct(
+                (len(part.index), *shape[1:]), np.int8, sharding=SingleDeviceSharding(part.device)
+            )
+            vector, packing = self._vector(part, cores, cores)
+            likelihood_pass.ahead(held, None, vector, **self._static(packing))
+            if thins:
+                vector, packing = self._vector(part, cores, cores, cores)
+                likelihood_pass.ahead(held, held, vector, **self._static(packing))
+                vector, packing = self._vector(part, cores)
+                for run in (soft_values, weight_sums):
+                    run.ahead(held, vector, **self._static(packing))
 
     def _fused(self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> tuple[float, list[np.ndarray]]:
         """The same by the fused kernel, whose copy of the spins is laid out tile by tile at the first pass."""

@@ -6,9 +6,8 @@ way. Slabs are walked by a scan; sums over slabs carry their rounding error alon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from corten.engine.jax_formulas import Formula, Shift, likelihood, log_odds, pair_sums, sign_of, soft_spin
+from corten.engine.jax_programs import program
 
 __all__ = [
     "Cut",
@@ -80,11 +80,6 @@ class Packing:
             out[name] = vector[at : at + prod(shape)].reshape(shape)
             at += prod(shape)
         return out
-
-
-def program(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile without trying matrix products out: that takes seconds a program and saves little here."""
-    return partial(jax.jit, static_argnames=static, compiler_options={"xla_gpu_autotune_level": 0})
 
 
 def two_sum(total: Array, lost: Array, more: Array) -> tuple[Array, Array]:

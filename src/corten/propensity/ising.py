@@ -158,8 +158,8 @@ class _Fitter:
                 spent += sum(c.estimate.passes + 1 for c in all_tried)
                 self._record_rank(choices, best, all_tried, self.config.criterion)
             rank = tuple(best.estimate.point.rank)
-        start, start_passes = self._start(rank, recipe)
         passes = self.engine.mask_pass(self.spins, self._model(coupling), self.train_share)
+        start, start_passes = self._start(rank, recipe)
         fit = estimate(passes, start, recipe, start_passes)
         return fit, coupling, (*choices, *fit.choices), spent + fit.passes
 
