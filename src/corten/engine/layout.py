@@ -48,10 +48,19 @@ class Layout:
     reach: int
     periodic_last: bool
     boxes: tuple[Box, ...]
+    radius: int
+    periodic_first: bool
 
     @property
     def flat_shape(self) -> tuple[int, int, int]:
         return flat_shape(self.shape)
+
+    def between(self, start: int, stop: int) -> list[Box]:
+        """Boxes that own planes [start, stop), with the rows of the first slab's."""
+        index, level = _halo(start, stop, self.shape[0], self.radius, self.periodic_first)
+        spin_start = int(np.argmax(index >= 0))
+        first = [box for box in self.boxes if box.start == self.boxes[0].start]
+        return [Box(start, stop, spin_start, index, level, b.rows, b.row_level, b.table) for b in first]
 
     @staticmethod
     def of(
@@ -92,7 +101,8 @@ class Layout:
                 for b in boxes
             ]  # fmt: skip
         reach = int(np.abs(offsets[:, -1]).max(initial=0))
-        return Layout(shape, np.ascontiguousarray(pairs), reach, bool(periodic[-1]), tuple(boxes))
+        cut = tuple(boxes)
+        return Layout(shape, np.ascontiguousarray(pairs), reach, bool(periodic[-1]), cut, radius, bool(periodic[0]))
 
 
 def flat_shape(shape: Sequence[int]) -> tuple[int, int, int]:

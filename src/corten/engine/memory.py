@@ -1,22 +1,61 @@
-"""How much memory there is, how much a fit will need, and where byte tensors go that do not fit."""
+"""How much memory there is, how much a fit will need, and tensors in files for what does not fit.
+
+A tensor in a file is a memory map whose file has no name any more: it vanishes with its last reader, however
+that ends. Pages that were read stay in the process until somebody takes them, so whoever walks through such a
+tensor lets go of what lies behind (`let_go`); the answer of a pass is the same either way.
+"""
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-__all__ = ["available", "byte_tensor", "in_words", "refuse_beyond"]
+__all__ = [
+    "available", "byte_tensor", "file_tensor", "in_words", "is_mapped", "let_go", "limited", "parts",
+    "read_size", "refuse_beyond", "refuse_full_disk",
+]  # fmt: skip
 
 ROOM = 0.6  # share of what is available that one fit may plan on
+PART_BYTES = 1 << 24  # what a walk through a file holds at a time
+
+
+@dataclass(frozen=True)
+class _Limit:
+    memory: int
+    folder: Path
+
+
+_LIMIT: ContextVar[_Limit | None] = ContextVar("corten_memory", default=None)
+
+
+@contextmanager
+def limited(memory: int, folder: Path) -> Iterator[None]:
+    """Inside, `memory` bytes are all there is, and what does not fit goes to files in `folder`."""
+    token = _LIMIT.set(_Limit(memory, folder))
+    try:
+        yield
+    finally:
+        _LIMIT.reset(token)
 
 
 def available() -> int:
-    """Bytes that can be had without swapping: CORTEN_MEMORY (bytes) if set, else what the system says."""
+    """Bytes that can be had without swapping: a `limited` block's, CORTEN_MEMORY (bytes), or what the system says."""
+    limit = _LIMIT.get()
+    if limit is not None:
+        return limit.memory
     asked = os.environ.get("CORTEN_MEMORY", "")
     if asked:
         if not asked.isdigit() or int(asked) == 0:
@@ -44,13 +83,56 @@ def _from_system() -> int | None:
 
 
 def byte_tensor(shape: Sequence[int]) -> np.ndarray:
-    """An int8 tensor to write into: in memory where it fits, else a file that vanishes with its last reader."""
+    """An int8 tensor to write into: in memory where it fits, else in a file."""
     size = prod(shape)
-    if size <= 1 << 24 or size <= ROOM * available():
+    if size <= 1 << 24 or size <= ROOM * available() and _LIMIT.get() is None:
         return np.empty(tuple(shape), np.int8)
-    with tempfile.NamedTemporaryFile(prefix="corten-", suffix=".spins") as file:
-        file.truncate(size)
-        return np.memmap(file.name, np.int8, "r+", shape=tuple(shape))
+    return file_tensor(shape, np.int8)
+
+
+def file_tensor(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
+    """A tensor of zeros in a file that vanishes with its last reader; its place on the disk is taken now.
+
+    Writing to a map on a full disk would kill the process, so a disk too small is an error here and nowhere later.
+    """
+    limit = _LIMIT.get()
+    size = prod(shape) * np.dtype(dtype).itemsize
+    folder = limit.folder if limit is not None else Path(tempfile.gettempdir())
+    with tempfile.NamedTemporaryFile(prefix=".corten-", suffix=".scratch", dir=folder) as file:
+        try:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            else:
+                file.truncate(size)
+        except OSError as problem:
+            raise full_disk(folder, size, "a scratch file", problem) from None
+        return np.memmap(file.name, dtype, "r+", shape=tuple(shape))
+
+
+def is_mapped(array: Any) -> bool:
+    """Whether an array lives in a file."""
+    return isinstance(array, np.memmap) and getattr(array, "_mmap", None) is not None
+
+
+def let_go(array: np.ndarray) -> None:
+    """Give the pages of (a part of) a tensor in a file back to the system; nothing is lost, in memory nothing happens."""
+    if not is_mapped(array) or not array.size or not hasattr(mmap.mmap, "madvise"):
+        return
+    whole: mmap.mmap = array._mmap  # type: ignore[attr-defined]
+    low, high = np.lib.array_utils.byte_bounds(array)
+    base = np.frombuffer(whole, np.uint8).ctypes.data
+    start = (low - base) // mmap.PAGESIZE * mmap.PAGESIZE
+    whole.madvise(mmap.MADV_DONTNEED, start, min(high - base, len(whole)) - start)
+
+
+def parts(array: np.ndarray, planes: int | None = None) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Runs of planes (start, stop, array[start:stop]); those behind the reader are let go of."""
+    each = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
+    step = planes or max(1, PART_BYTES // each)
+    for start in range(0, array.shape[0], step):
+        part = array[start : start + step]
+        yield start, start + part.shape[0], part
+        let_go(part)
 
 
 def refuse_beyond(needed: int, what: str, advice: str) -> None:
@@ -58,6 +140,48 @@ def refuse_beyond(needed: int, what: str, advice: str) -> None:
     room = available()
     if needed > room:
         raise MemoryError(f"{what} needs about {in_words(needed)}, and {in_words(room)} are available: {advice}")
+
+
+def refuse_full_disk(needed: int, folder: Path) -> None:
+    """Refuse before starting what would not fit on the disk."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(
+            f"{folder} has {in_words(free)} free, and up to {in_words(needed)} are needed while it runs: make "
+            "room, or write elsewhere"
+        )
+
+
+def full_disk(folder: Path, needed: int, what: str, problem: OSError) -> OSError:
+    """An error that says which disk is full, and what for."""
+    free = shutil.disk_usage(folder).free if folder.is_dir() else 0
+    reason = problem.strerror or str(problem)
+    return OSError(
+        problem.errno or 0,
+        f"{what} of {in_words(needed)} could not be made in {folder}, where {in_words(free)} are free ({reason}): "
+        "make room, or write elsewhere",
+    )
+
+
+def read_size(size: int | float | str) -> int:
+    """A number of bytes, or text such as "800 MB" or "1.5GB".
+
+    Example:
+        >>> read_size("1.5 GB"), read_size(2**20)
+        (1500000000, 1048576)
+    """
+    units = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+    if isinstance(size, str):
+        found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)b?(?:ytes)?\s*", size.lower())
+        try:
+            number = float(found[1]) * units[found[2]] if found else 0.0
+        except ValueError:
+            number = 0.0
+    else:
+        number = 0.0 if isinstance(size, bool) or not np.isfinite(size) else float(size)
+    if number < 1:
+        raise ValueError(f"memory is {size!r}; give a number of bytes, or text such as '800 MB' or '1.5 GB'")
+    return int(number)
 
 
 def in_words(size: float) -> str:

@@ -14,13 +14,15 @@ from typing import Protocol
 import numpy as np
 
 from corten.engine import kernels
+from corten.engine.arithmetic import LOGIT, PRODUCT
 from corten.engine.layout import Box, Layout
-from corten.engine.memory import byte_tensor
+from corten.engine.memory import byte_tensor, let_go, parts
 from corten.engine.threads import in_order
 
 __all__ = ["FrameLike", "MaskPass", "Model", "SoftSpins", "pack", "unpack"]
 
 EMPTY = np.zeros((0, 0, 0), np.int8)
+FIELD_ENTRIES = 1 << 22  # log-odds are handed out in runs of planes of about this many entries
 
 
 class FrameLike(Protocol):
@@ -41,6 +43,7 @@ class Model:
     link_kind: int
     offsets: np.ndarray
     periodic: tuple[bool, ...]
+    shift: float = 0.0  # added to every log-odds: twice the link's offset
 
 
 @dataclass
@@ -72,6 +75,26 @@ class MaskPass:
         self, frame: FrameLike, soft: SoftSpins | None = None
     ) -> tuple[float, list[np.ndarray]]:
         """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
+        total, contractions, _ = self._likelihood(frame, soft, 0)
+        return total, contractions
+
+    def loss_and_scalars(
+        self, frame: FrameLike, soft: SoftSpins | None = None
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """The loss, its slope in three numbers and the sum of squared terms of it, a 3 x 3 information. One pass.
+
+        The numbers: the strength of a product coupling, the size of B as the logit link sees it, the link's offset.
+        """
+        if self.model.coupling_kind != PRODUCT or self.model.link_kind != LOGIT:
+            raise ValueError("slopes in strength, size and offset are those of a product coupling and the logit link")
+        total, _, sums = self._likelihood(frame, soft, 9)
+        squares = np.zeros((3, 3))
+        squares[np.triu_indices(3)] = sums[3:]
+        return total, sums[:3], squares + np.triu(squares, 1).T
+
+    def _likelihood(
+        self, frame: FrameLike, soft: SoftSpins | None, count: int
+    ) -> tuple[float, list[np.ndarray], np.ndarray]:
         self.passes += 1
         cores = pack(frame.left)
         right = pack(frame.right)
@@ -81,7 +104,8 @@ class MaskPass:
         model, layout = self.model, self.layout
         terms = np.ascontiguousarray(model.terms, np.float64).reshape(-1, 3)
 
-        def one(box: Box) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+        def one(box: Box) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+            moments = np.zeros(count)
             first = np.zeros(cores[0].shape)
             middle = np.zeros(cores[1].shape)
             last = np.zeros(cores[2].shape)
@@ -89,21 +113,26 @@ class MaskPass:
                 self._planes(self._flat, box), self._planes(tau, box) if soft is not None else EMPTY,
                 box.spin_start, box.plane_index, box.plane_level, box.rows, box.row_level,
                 layout.offsets, box.table, layout.reach, layout.periodic_last,
-                *cores, right[1], right[2], *base, model.coupling_kind, terms, model.link_kind, q, first, middle, last,
+                *cores, right[1], right[2], *base, model.coupling_kind, terms, model.link_kind,
+                np.float32(model.shift), q, first, middle, last, moments,
             )  # fmt: skip
-            return loss, first, middle, last
+            return loss, first, middle, last, moments
 
-        total = 0.0
+        total, behind = 0.0, 0
         sums: list[np.ndarray] | None = None
-        for loss, *parts in in_order(one, layout.boxes, self.threads):
+        for box, (loss, *found) in zip(layout.boxes, in_order(one, layout.boxes, self.threads)):
             total += loss
             if sums is None:
-                sums = parts
+                sums = found
             else:
-                for have, part in zip(sums, parts):
+                for have, part in zip(sums, found):
                     have += part
+            if box.start > behind:
+                self._let_go(behind, box.start, tau)
+                behind = box.start
         assert sums is not None
-        return total + self._observed_constant(), unpack(sums, frame)
+        self._let_go(behind, layout.shape[0], tau)
+        return total + self._observed_constant(), unpack(sums[:3], frame), sums[3]
 
     def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
         """eta of every entry as one float32 array, with neighbours read from these spins."""
@@ -113,27 +142,32 @@ class MaskPass:
         return out
 
     def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
-        """eta slab by slab: (start, stop, planes start:stop). One pass."""
+        """eta in runs of planes: (start, stop, planes start:stop). One pass."""
         self.passes += 1
+        planes, rows, n = self.layout.flat_shape
+        slab = self.layout.boxes[0].stop - self.layout.boxes[0].start
+        step = max(1, min(slab, FIELD_ENTRIES // max(1, rows * n)))
+
+        def one(start: int) -> tuple[int, int, np.ndarray]:
+            stop = min(start + step, planes)
+            return start, stop, self.log_odds_between(cores, start, stop)
+
+        yield from in_order(one, range(0, planes, step), self.threads)
+
+    def log_odds_between(self, cores: Sequence[np.ndarray], start: int, stop: int) -> np.ndarray:
+        """eta of planes start:stop, with neighbours read from these spins; no thread but the caller's."""
         packed = pack(tuple(cores))
         model, layout = self.model, self.layout
         terms = np.ascontiguousarray(model.terms, np.float64).reshape(-1, 3)
-        slabs: dict[int, list[Box]] = {}
-        for box in layout.boxes:
-            slabs.setdefault(box.start, []).append(box)
-
-        def one(boxes: list[Box]) -> tuple[int, int, np.ndarray]:
-            start, stop = boxes[0].start, boxes[0].stop
-            out = np.empty((stop - start, *layout.flat_shape[1:]), np.float32)
-            for box in boxes:
-                kernels.field_box(
-                    self._planes(self._flat, box), box.spin_start, box.plane_index, box.plane_level, box.rows,
-                    box.row_level, layout.offsets, box.table, layout.reach, layout.periodic_last,
-                    *packed, model.coupling_kind, terms, model.link_kind, out,
-                )  # fmt: skip
-            return start, stop, out.reshape((stop - start, *layout.shape[1:]))
-
-        yield from in_order(one, list(slabs.values()), self.threads)
+        out = np.empty((stop - start, *layout.flat_shape[1:]), np.float32)
+        for box in layout.between(start, stop):
+            kernels.field_box(
+                self._planes(self._flat, box), box.spin_start, box.plane_index, box.plane_level, box.rows,
+                box.row_level, layout.offsets, box.table, layout.reach, layout.periodic_last,
+                *packed, model.coupling_kind, terms, model.link_kind, np.float32(model.shift), out,
+            )  # fmt: skip
+        self._let_go(max(0, start - layout.radius), stop)
+        return out.reshape((stop - start, *layout.shape[1:]))
 
     def effective_size(self, cores: Sequence[np.ndarray]) -> float:
         """Effective sample size of the weights exp(-eta) on the training entries, slab by slab. One pass."""
@@ -159,6 +193,7 @@ class MaskPass:
         values = byte_tensor(self.spins.shape)
         for start, stop, eta in self.log_odds_slabs(frame.left):
             values[start:stop] = np.rint(127 * np.tanh((eta + shift) * np.float32(0.5))).astype(np.int8)
+            let_go(values[start:stop])
         return SoftSpins(values, pack(frame.left))
 
     def _planes(self, flat: np.ndarray, box: Box) -> np.ndarray:
@@ -167,12 +202,17 @@ class MaskPass:
             return np.asarray(flat[planes[0] : planes[-1] + 1])
         return np.ascontiguousarray(flat[planes])
 
+    def _let_go(self, start: int, stop: int, soft: np.ndarray = EMPTY) -> None:
+        """Pages of spins that lie in a file are given back once they were read."""
+        let_go(self._flat[start:stop])
+        let_go(soft[start:stop])
+
     def _observed_constant(self) -> float:
         """-log q for every training term: constant in the parameter, kept so that the loss is the paper's."""
         if self.train_share == 1.0:
             return 0.0
         if self._constant is None:
-            count = sum(int(np.count_nonzero(np.asarray(plane) == 1)) for plane in self._flat)
+            count = sum(int(np.count_nonzero(np.asarray(part) == 1)) for _, _, part in parts(self._flat))
             self._constant = -count * float(np.log(self.train_share))
         return self._constant
 

@@ -17,6 +17,7 @@ from numba import njit
 
 from corten.engine.kernels import FAST, FOLD, contract_row, evaluate_row, fold_last, left_vector, spread_row
 from corten.engine.layout import flat_shape
+from corten.engine.memory import PART_BYTES, is_mapped, let_go
 from corten.engine.passes import FrameLike, pack, unpack
 from corten.engine.threads import in_order
 
@@ -134,6 +135,9 @@ class ResidualPass:
         self.shape = self.values.shape
         self._flat_shape = flat_shape(self.shape)
         self._mask = self.mask.view(np.int8) if self.mask.dtype == bool else self.mask
+        self._in_file = is_mapped(self.values) or is_mapped(self._mask)
+        if self.sparse is None and self._in_file:
+            self.sparse = False  # lists of entries could be larger than memory
         if self.sparse is None:
             self.sparse = bool(np.count_nonzero(self.mask) < SPARSE * self.mask.size)
         if self.sparse:
@@ -168,17 +172,24 @@ class ResidualPass:
     def _dense_work(
         self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool
     ) -> tuple[Callable, list]:
-        planes = self._flat_shape[0]
+        planes, rows, n = self._flat_shape
         height = -(-planes // SLABS)
         values, mask = self.values.reshape(self._flat_shape), self._mask.reshape(self._flat_shape)
+        # From a file, a part is walked in steps, and pages behind are let go of.
+        step = max(1, PART_BYTES // (4 * rows * n)) if self._in_file else height
 
         def one(start: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
             first, middle, last = (np.zeros(c.shape) for c in cores)
+            loss = 0.0
             stop = min(start + height, planes)
-            loss = residual_box(
-                np.asarray(values[start:stop]), np.asarray(mask[start:stop]), start, subtract,
-                cores[0], cores[1], cores[2], right[1], right[2], first, middle, last,
-            )  # fmt: skip
+            for a in range(start, stop, step):
+                here, seen = values[a : min(a + step, stop)], mask[a : min(a + step, stop)]
+                loss += residual_box(
+                    np.asarray(here), np.asarray(seen), a, subtract,
+                    cores[0], cores[1], cores[2], right[1], right[2], first, middle, last,
+                )  # fmt: skip
+                let_go(here)
+                let_go(seen)
             return loss, first, middle, last
 
         return one, list(range(0, planes, height))
