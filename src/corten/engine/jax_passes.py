@@ -70,7 +70,7 @@ class DeviceMaskPass:
         self._uploaded: tuple[SoftSpins, DeviceSoftSpins] | None = None
         self._constant: float | None = None
         self._tiles: list[Any] | None = None
-        wanted = fused is not False and fits(self.formula, spins.shape)
+        wanted = fused is not False and fits(self.formula, spins.shape) and model.shift == 0.0
         self._can_fuse = wanted and all(has_fused_kernel(p.device) for p in self.parts)
         self._fuse_after = 0 if fused else FUSE_AFTER // max(1, spins.size)
 
@@ -179,6 +179,7 @@ class DeviceMaskPass:
         numbers = {
             "terms": self._terms,
             "share": np.array([self.train_share]),
+            "shift": np.array([self.model.shift]),
             "count": np.array([part.stop - part.start]),
         }
         return vector_of(part, cores, right, base, numbers)

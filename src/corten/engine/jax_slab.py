@@ -141,14 +141,16 @@ def fields(formula: Formula, cores: dict[str, Array], block: dict[str, Array], s
     here = shift.centre(b)
     if not formula.factorises:
         field, slope = pair_sums(formula, terms, shift, b, w)
-        return log_odds(formula, terms, here, field, slope)
+        eta, slope = log_odds(formula, terms, here, field, slope)
+        return eta + cores["shift"][0], slope
     if "seen" not in block:
         field = shift.total(b * w)
     else:
         seen, b0 = block["seen"], block["b0"]
         more = shift.total(b * b0 * (1.0 - seen * seen) * jnp.abs(w))
         field = shift.total(b * seen) - terms[0] * shift.centre(b0) * shift.centre(w) * more
-    return log_odds(formula, terms, here, field, None)
+    eta, slope = log_odds(formula, terms, here, field, None)
+    return eta + cores["shift"][0], slope
 
 
 def gradient(

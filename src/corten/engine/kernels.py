@@ -151,8 +151,8 @@ def pair_sums(ring_b, ring_w, centre, row, offsets, table, reach, kind, terms, c
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def log_odds_row(kind, terms, link, b, field, slope, eta):
-    """eta = 2 sum g W + 2 h(B); slope becomes its derivative in B_i."""
+def log_odds_row(kind, terms, link, shift, b, field, slope, eta):
+    """eta = 2 sum g W + 2 h(B), h's offset in `shift`; slope becomes its derivative in B_i."""
     n = eta.shape[0]
     if kind == 1:
         c = F32(2.0 * terms[0, 0])
@@ -174,6 +174,9 @@ def log_odds_row(kind, terms, link, b, field, slope, eta):
         for j in range(n):
             eta[j] = F32(2.0) * field[j] + F32(2.0) * link_value(link, b[j])
             slope[j] = F32(2.0) * slope[j] + F32(2.0) * link_derivative(link, b[j])
+    if shift != F32(0.0):
+        for j in range(n):
+            eta[j] += shift
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
@@ -274,6 +277,23 @@ def gradient_row(spins, v, slope, sums, c, out):
         out[j] = v[j] * slope[j] + two_c * sign_of(spins[j]) * sums[j]
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def moment_row(v, b, field, moments):
+    """Add V x and V^2 x x' of a row, x = (2 B sum B W, B, 2): how eta moves with strength, size of B and offset."""
+    for j in range(v.shape[0]):
+        g, x0, x1 = np.float64(v[j]), 2.0 * np.float64(b[j]) * np.float64(field[j]), np.float64(b[j])
+        moments[0] += g * x0
+        moments[1] += g * x1
+        moments[2] += g * 2.0
+        g *= g
+        moments[3] += g * x0 * x0
+        moments[4] += g * x0 * x1
+        moments[5] += g * x0 * 2.0
+        moments[6] += g * x1 * x1
+        moments[7] += g * x1 * 2.0
+        moments[8] += g * 4.0
+
+
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def soft_spin(s, tau):
     """The spin a neighbour sees: +1 where in training, its expectation where not, 0 outside the domain."""
@@ -286,7 +306,7 @@ def soft_spin(s, tau):
 def likelihood_box(
     spins, soft, spin_start, plane_index, plane_level, rows, row_level, offsets, table, reach, periodic_last,
     first, middle, last, right_middle, right_last, first0, middle0, last0,
-    kind, terms, link, q, out_first, out_middle, out_last,
+    kind, terms, link, shift, q, out_first, out_middle, out_last, moments,
 ):  # fmt: skip
     """Loss of one box, and its contributions to the three cores' contractions.
 
@@ -295,7 +315,7 @@ def likelihood_box(
     plane_index, rows: where the cores are read (-1: outside).
     Levels: 0 owns its terms, 1 needs V, 2 needs B only. table[o, row] is the neighbour's local row (the last,
     a row of zeros, if there is none). soft: empty, or expected spins in 1/127 for the thinning correction,
-    with the cores (first0, ...) they came from.
+    with the cores (first0, ...) they came from. moments: empty, or nine sums of `moment_row` (product coupling).
     """
     n = spins.shape[2]
     thinned = soft.shape[0] > 0
@@ -392,10 +412,12 @@ def likelihood_box(
                             sums[j] -= coupling * b0[j] * sign_of(code[j]) * more[j]
                 else:
                     pair_sums(ring_b, ring_s, at, row, offsets, table, reach, kind, terms, b, sums, slope)
-                log_odds_row(kind, terms, link, b, sums, slope, eta)
+                log_odds_row(kind, terms, link, shift, b, sums, slope, eta)
                 own = plane_level[at] == 0 and row_level[row] == 0
                 if own:
                     likelihood_row(code, eta, q, v, factors, linear)
+                    if moments.shape[0] > 0:
+                        moment_row(v, b, sums, moments)
                     seen_loss += 1
                     if seen_loss % FOLD == 0:
                         folds += 1
@@ -490,7 +512,7 @@ def weight_sums(spins, eta):
 @njit(cache=True, nogil=True, error_model="numpy")
 def field_box(
     spins, spin_start, plane_index, plane_level, rows, row_level, offsets, table, reach, periodic_last,
-    first, middle, last, kind, terms, link, out,
+    first, middle, last, kind, terms, link, shift, out,
 ):  # fmt: skip
     """Log-odds eta of every entry the box owns, written to out[plane, row, :] (planes counted from the first owned)."""
     n = spins.shape[2]
@@ -534,5 +556,5 @@ def field_box(
                     sum_neighbours(ring_s, at, row, offsets, table, reach, sums)
                 else:
                     pair_sums(ring_b, ring_s, at, row, offsets, table, reach, kind, terms, b, sums, slope)
-                log_odds_row(kind, terms, link, b, sums, slope, out[owned, rows[row]])
+                log_odds_row(kind, terms, link, shift, b, sums, slope, out[owned, rows[row]])
             owned += 1
