@@ -85,7 +85,7 @@ def _from_system() -> int | None:
 def byte_tensor(shape: Sequence[int]) -> np.ndarray:
     """An int8 tensor to write into: in memory where it fits, else in a file."""
     size = prod(shape)
-    if size <= 1 << 24 or size <= ROOM * available() and _LIMIT.get() is None:
+    if size <= 1 << 24 or (_LIMIT.get() is None and size <= ROOM * available()):
         return np.empty(tuple(shape), np.int8)
     return file_tensor(shape, np.int8)
 
@@ -115,7 +115,7 @@ def is_mapped(array: Any) -> bool:
 
 
 def let_go(array: np.ndarray) -> None:
-    """Give the pages of (a part of) a tensor in a file back to the system; nothing is lost, in memory nothing happens."""
+    """Give the pages of (a part of) a tensor in a file back to the system; nothing is lost."""
     if not is_mapped(array) or not array.size or not hasattr(mmap.mmap, "madvise"):
         return
     whole: mmap.mmap = array._mmap  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.engine import Engine, MaskPass, Model, as_engine
-from corten.engine.memory import byte_tensor
+from corten.engine.memory import byte_tensor, let_go, parts
 from corten.lowrank import TensorTrain
 from corten.propensity.coupling import Coupling
 from corten.propensity.link import Link
@@ -123,6 +123,7 @@ def spins_of(mask: np.ndarray, domain: np.ndarray | None = None) -> np.ndarray:
         spins[plane] -= np.int8(1)
         if domain is not None:
             spins[plane][~np.asarray(domain[plane], bool)] = 0
+        let_go(spins[plane])
     return spins
 
 
@@ -134,12 +135,13 @@ def _from_store(stored: Any) -> np.ndarray:
     step = max(1, int(stored.chunks[0]) if stored.chunks else 1)
     for start in range(0, stored.shape[0], step):
         out[start : start + step] = stored[start : start + step]
+        let_go(out[start : start + step])
     return out.view(bool) if stored.dtype == bool else out
 
 
 def _check_codes(spins: np.ndarray) -> None:
-    for plane in spins:
-        low, high = int(np.min(plane)), int(np.max(plane))
+    for _, _, part in parts(spins):
+        low, high = int(np.min(part)), int(np.max(part))
         if low < -1 or high > 1:
             raise ValueError(f"mask holds {low if low < -1 else high}; spins are +1 observed, -1 missing, 0 outside")
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.engine import Engine, Model, as_engine
+from corten.engine.memory import parts
 from corten.lowrank import TensorTrain, Tucker, check_rank, check_tucker_rank
 from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
 from corten.propensity.estimation import STEPS, Estimate, Recipe, estimate, start_of
@@ -21,7 +22,6 @@ from corten.propensity.selection import CRITERIA, Candidate, choose_model, choos
 __all__ = ["BernoulliPropensity", "IsingPropensity", "KnownPropensity", "UniformPropensity"]
 
 STRENGTHS = (1 / 30, 1 / 15, 0.15, 0.3)
-RIDGES = (0.005, 0.02, 0.06)
 FIRST_RANK = 2
 
 
@@ -31,7 +31,7 @@ class IsingPropensity:
 
     coupling: how neighbours pull (`Product(strength)`, a number or "auto"); link: "logit", "probit" or
     "zero"; neighborhood: "adjacent", "adjacent:lat,lon", "cube" or offsets; rank: an integer (every bond), a
-    tuple or "auto"; ridge: a number or "auto"; thinning: read entries hidden for calibration as their
+    tuple or "auto"; ridge: a number, or "auto" for one that grows with the parameters per entry; thinning: read entries hidden for calibration as their
     expected spin; criterion: how "auto" ranks are compared, up to `max_rank`; start: "spectral", "tt-svd" (the
     paper's, of the perturbed mask) or a TensorTrain; step: "barzilai-borwein", "armijo", "conjugate" or "fixed"
     (the paper's); bound: largest |B| allowed; structure: "tensor-train" or "tucker".
@@ -46,7 +46,7 @@ class IsingPropensity:
     link: Link | str = "logit"
     neighborhood: str | Neighborhood | Sequence[Sequence[int]] = "adjacent"
     rank: int | tuple[int, ...] | str = "auto"
-    ridge: float | str = 0.02
+    ridge: float | str = "auto"
     thinning: bool = True
     criterion: str = "held-out"
     start: str | TensorTrain = "spectral"
@@ -113,7 +113,7 @@ class IsingPropensity:
 
 @dataclass
 class _Fitter:
-    """One fit: the choices left open, made in order; ridge and strength by held-out loss, rank by its criterion."""
+    """One fit: the choices left open, made in order; strength by held-out loss, rank by its criterion."""
 
     config: IsingPropensity
     engine: Engine
@@ -123,7 +123,7 @@ class _Fitter:
 
     def run(self) -> tuple[Estimate, Coupling, tuple[Choice, ...], int]:
         coupling = as_coupling(self.config.coupling)
-        recipe = self._recipe(0.02 if isinstance(self.config.ridge, str) else float(self.config.ridge))
+        recipe = self._recipe()
         choices: list[Choice] = []
         spent = 0
         best: Candidate | None = None
@@ -136,21 +136,13 @@ class _Fitter:
                 found, _ = self._search(Product(strength), recipe, "held-out", free.rank)
                 table[f"{strength:.3g}"] = found
                 spent += found.estimate.passes + 1
-            taken, choice = choose_model(table, int(np.count_nonzero(self.spins == 1)), "coupling strength")
+            taken, choice = choose_model(table, self._training(), "coupling strength")
             choices.append(choice)
             named: dict[str, Coupling] = dict(zip(table, (Zero(), *map(Product, STRENGTHS))))
             coupling = named[taken]
             if taken == "0" and self.config.criterion == "held-out":
                 best = free
                 self._record_rank(choices, best, tried, "held-out")
-        if isinstance(self.config.ridge, str):
-            ridges = {f"{r:g}": self._search(coupling, self._recipe(r), "held-out") for r in RIDGES}
-            spent += sum(c.estimate.passes + 1 for _, tried_ in ridges.values() for c in tried_)
-            taken, choice = choose_model(
-                {k: v[0] for k, v in ridges.items()}, int(np.count_nonzero(self.spins == 1)), "ridge"
-            )
-            choices.append(choice)
-            recipe = self._recipe(float(taken))
         rank = self.config.rank
         if isinstance(rank, str):
             if best is None:
@@ -162,6 +154,9 @@ class _Fitter:
         start, start_passes = self._start(rank, recipe)
         fit = estimate(passes, start, recipe, start_passes)
         return fit, coupling, (*choices, *fit.choices), spent + fit.passes
+
+    def _training(self) -> int:
+        return sum(int(np.count_nonzero(part == 1)) for _, _, part in parts(self.spins))
 
     def _record_rank(
         self, choices: list[Choice], best: Candidate, tried: list[Candidate], criterion: str
@@ -194,10 +189,10 @@ class _Fitter:
             code.kind, code.terms, as_link(self.config.link).kind, self.around.offsets, self.around.periodic
         )
 
-    def _recipe(self, ridge: float) -> Recipe:
+    def _recipe(self) -> Recipe:
         c = self.config
         return Recipe(
-            ridge=ridge, thinning=c.thinning, bound=c.bound, step=c.step, structure=c.structure, seed=c.seed
+            ridge=c.ridge, thinning=c.thinning, bound=c.bound, step=c.step, structure=c.structure, seed=c.seed
         )
 
     def _start(self, rank: int | tuple[int, ...], recipe: Recipe) -> tuple[TensorTrain | Tucker, int]:
@@ -227,7 +222,7 @@ class BernoulliPropensity:
 
     rank: int | tuple[int, ...] | str = "auto"
     link: Link | str = "logit"
-    ridge: float | str = 0.02
+    ridge: float | str = "auto"
     criterion: str = "held-out"
     structure: str = "tensor-train"
     max_rank: int = 15
@@ -273,9 +268,10 @@ class UniformPropensity:
         engine: Any = "auto",
     ) -> FittedPropensity:
         """The overall share of observed entries, the same log-odds everywhere."""
-        mask = np.asarray(training_mask, bool)
-        inside = mask.size if domain is None else int(np.count_nonzero(domain))
-        share = float(np.clip(np.count_nonzero(mask) / (train_share * max(inside, 1)), 1e-6, 1 - 1e-6))
+        mask = spins_of(training_mask, domain)
+        counts = [(np.count_nonzero(part > 0), np.count_nonzero(part)) for _, _, part in parts(mask)]
+        seen, inside = np.sum(counts, axis=0)
+        share = float(np.clip(seen / (train_share * max(inside, 1)), 1e-6, 1 - 1e-6))
         level = float(np.log(share / (1 - share)))
         cores = [np.ones((1, d, 1)) for d in mask.shape]
         cores[0] = cores[0] * level

@@ -1,8 +1,8 @@
-"""Which rank, which coupling strength, which ridge: chosen from the training mask alone, on the record.
+"""Which rank, which coupling strength: chosen from the training mask alone, on the record.
 
 Ranks are compared by P-AIC, P-BIC (eqs. P-AIC-criterion, P-BIC-criterion, with the unpenalised loss) or by
 the loss of held-out cells: random cells whose terms leave the likelihood while their spins stay as
-neighbours. Strengths and ridges are compared by held-out loss among those whose weights keep an effective
+neighbours. Strengths are compared by held-out loss among those whose weights keep an effective
 size that can bear an interval; likelihood alone prefers couplings whose weights are useless.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.engine import Engine, Model
-from corten.engine.memory import byte_tensor
+from corten.engine.memory import byte_tensor, parts
 from corten.lowrank import TensorTrain, Tucker, feasible_rank, feasible_tucker_rank
 from corten.propensity.estimation import Estimate, Recipe, effective_training_size, estimate, start_of
 
@@ -43,16 +43,16 @@ def held_out(spins: np.ndarray, seed: int, share: float = HELD_SHARE) -> np.ndar
     """Spins with a random share of cells held out (coded +-2)."""
     rng = np.random.default_rng([seed, 77])
     out = byte_tensor(spins.shape)
-    for here, plane in zip(out, spins):
-        here[...] = np.where(rng.random(plane.shape) < share, 2 * plane, plane)
+    for (_, _, here), (_, _, part) in zip(parts(out), parts(spins)):
+        here[...] = np.where(rng.random(part.shape) < share, 2 * part, part)
     return out
 
 
 def swapped(spins: np.ndarray) -> np.ndarray:
     """Held-out cells in the likelihood, all others out of it."""
     out = byte_tensor(spins.shape)
-    for here, plane in zip(out, spins):
-        here[...] = np.where(np.abs(plane) == 2, np.sign(plane), 2 * plane)
+    for (_, _, here), (_, _, part) in zip(parts(out), parts(spins)):
+        here[...] = np.where(np.abs(part) == 2, np.sign(part), 2 * part)
     return out
 
 
