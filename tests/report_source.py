@@ -55,8 +55,11 @@ class Audited:
     """What an audit gives, groups and all."""
 
     def table(self):
-        rows = [(level, "all", level - 0.004) for level in (0.5, 0.8, 0.9, 0.95)] + [(0.9, "depth", 0.2)]
-        return [{"level": a, "by": by, "coverage": c, "standard_error": 0.01} for a, by, c in rows]
+        rows = [(level, "all", level - 0.004) for level in (0.5, 0.8, 0.9, 0.95)]
+        deep = [(level, f"{far} to {2 * far}", level - far / 100) for level in (0.5, 0.9) for far in (1, 2, 4)]
+        return [{"level": a, "by": by, "coverage": c, "standard_error": 0.01} for a, by, c in rows] + [
+            {"level": a, "by": "depth", "group": g, "coverage": c, "standard_error": 0.02} for a, g, c in deep
+        ]
 
     def verdict(self):
         return "At 90% it is fine.\nLimits: " + EVIL

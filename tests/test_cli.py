@@ -209,3 +209,14 @@ def test_the_program_runs_as_a_program():
     done = subprocess.run([sys.executable, "-m", "corten.cli", "complete", "absent.nc", "--output", "o.nc"],
                           capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "absent.nc" in done.stderr
+
+
+def test_audit_writes_its_table_and_a_page_with_the_command(simulated, tmp_path):
+    table, page = tmp_path / "audit.csv", tmp_path / "audit.html"
+    arguments = ["audit", simulated, "--variable", "values", "--rounds", 2, *QUICK, "--table", table, "--report", page]
+    answer = json.loads(run(*arguments, "--json").stdout)
+    assert [row["level"] for row in answer["levels"]] == [0.5, 0.8, 0.9, 0.95] and "Limits" in answer["verdict"]
+    text = page.read_text()
+    assert "corten audit" in text and "The audit hid observed entries again" in text
+    assert "by" in table.read_text().splitlines()[0]
+    assert "audit.csv" in refused(*arguments)

@@ -101,6 +101,8 @@ def test_words_say_what_is_infinite_and_what_was_audited(tmp_path):
     content = embedded(path)
     assert [row["level"] for row in content["evidence"]["audit"]] == [0.5, 0.8, 0.9, 0.95]
     assert content["notices"][-1]["kind"] == "good"
+    deep = content["evidence"]["audit_by_depth"]
+    assert [row["group"] for row in deep] == ["1 to 2", "2 to 4", "4 to 8"] and {row["level"] for row in deep} == {0.9}
     bad = SimpleNamespace(table=lambda: [{"level": 0.9, "coverage": 0.7, "standard_error": 0.01}])
     assert page_content(made(), bad)["notices"][-1]["kind"] == "warn"
     assert page_content(made())["notices"][-1]["text"].startswith("No audit")
@@ -254,6 +256,24 @@ def luminance(colour):
 def contrast(one, other):
     a, b = sorted((luminance(one), luminance(other)))
     return (b + 0.05) / (a + 0.05)
+
+
+def test_an_audit_shows_coverage_by_level_and_by_depth(visit):
+    page = visit(made(), audit=Audited())
+    titles = page.locator("#trust h3").all_inner_texts()
+    assert titles[:2] == ["Does it cover?", "Does it cover deep inside gaps?"]
+    card = page.locator("#trust figure").nth(1)
+    assert card.locator("svg").count() == 1 and "4 to 8" in card.inner_text()
+
+
+def test_the_command_is_shown_where_there_was_one(browser, tmp_path):
+    for number, command in enumerate(("", "corten complete 'a b.nc' --report r.html " + EVIL)):
+        page = browser.new_page()
+        page.goto(write_report(made(), tmp_path / f"{number}.html", command=command).as_uri())
+        until(page, "document.documentElement.dataset.ready")
+        assert page.locator("#command-part").is_visible() == bool(command)
+        assert page.locator("#command").text_content() == command
+        page.close()
 
 
 def test_a_script_in_a_name_stays_text(visit):

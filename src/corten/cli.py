@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -29,6 +30,7 @@ class _Group(TyperGroup):
     """Commands whose errors are one clear line and exit code 2; `--debug`, anywhere, shows where they arose."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.obj = shlex.join(["corten", *args])  # reports show it; see `terminal.typed`
         return super().parse_args(ctx, sorted(args, key=lambda one: one != "--debug"))
 
     def invoke(self, ctx: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from corten.commands import complete as options
-from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers
+from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers, typed
 
 __all__ = ["audit"]
 
@@ -22,6 +22,9 @@ def audit(
     ] = 1,
     levels: Annotated[str, typer.Option(help="Coverages to audit.")] = "0.5,0.8,0.9,0.95",
     table: Annotated[Path | None, typer.Option(help="Write the whole table (every group) to this .csv file.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page with these intervals and this evidence, for any browser.")
+    ] = None,
     overwrite: Overwrite = False,
     seed: Seed = 0,
     completion: options.Completion = "auto",
@@ -29,11 +32,15 @@ def audit(
     calibration: options.Calibration = "auto",
     score: options.Score = "absolute",
     weights: options.Weights = "exact",
+    transform: options.Transform = None,
+    climatology: options.Climatology = None,
+    bounds: options.Bounds = None,
     engine: options.Engine = "auto",
     periodic: options.Periodic = None,
     unit_axis: options.UnitAxis = None,
     axes: options.Axes = None,
     where: options.Where = None,
+    quality: options.Quality = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -44,20 +51,27 @@ def audit(
     Example: [bold]corten audit data.nc --variable tec --rounds 20[/bold]
     """
     terminal = Terminal(quiet, json)
+    from corten.io.files import refuse_taken
+
     wanted = [float(one) for one in numbers(levels, "levels")]
-    if table is not None and table.exists() and not overwrite:
-        raise ValueError(f"{table} exists: give another name, or --overwrite")
+    for target in (table, report):
+        if target is not None:
+            refuse_taken(target, overwrite)
     from corten.completer import ConformalCompleter
 
     completer = ConformalCompleter(
         completion=completion, propensity=propensity, calibration=calibration, score=score, weights=weights,
-        seed=seed, engine=int(engine) if engine.isdigit() else engine,
+        transform=transform, climatology=climatology, bounds=options.bounds_of(bounds), seed=seed,
+        engine=int(engine) if engine.isdigit() else engine,
     )  # fmt: skip
     from corten import io
 
     kinds: dict[Any, str] = dict.fromkeys(unit_axis or [], "unit")
     names = None if axes is None else [name.strip() for name in axes.split(",")]
-    loaded = io.read(file, variable, domain=where, axes=names, axis_kinds=kinds)
+    flags, accept = options.quality_of(quality)
+    loaded = io.read(
+        file, variable, domain=where, quality=flags, accept=accept, axes=names, axis_kinds=kinds
+    )
     with terminal.progress() as move:
         fitted = completer.fit(
             loaded.data, where=loaded.where, periodic=periodic or [], axis_kinds=kinds, progress=move
@@ -67,5 +81,10 @@ def audit(
     if table is not None:
         found.table().to_csv(table, index=False)
         terminal.say(f"wrote {table}")
+    if report is not None:
+        from corten.report.page import write_report
+
+        nearest = min(wanted, key=lambda level: abs(level - 0.9))
+        terminal.say(f"wrote {write_report(fitted.intervals(nearest), report, overwrite, found, typed())}")
     every = found.table("all").to_dict("records")
     terminal.answer({"file": str(file), "rounds": len(found.samples), "levels": every, "verdict": found.verdict()})

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers
+from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers, typed
 
 __all__ = ["complete"]
 
@@ -117,12 +117,12 @@ def complete(
 
     completer = ConformalCompleter(
         completion=completion, propensity=propensity, calibration=calibration, score=score, weights=weights,
-        transform=transform, climatology=climatology, bounds=_bounds(bounds), seed=seed,
+        transform=transform, climatology=climatology, bounds=bounds_of(bounds), seed=seed,
         engine=int(engine) if engine.isdigit() else engine,
     )  # fmt: skip
     from corten import io
 
-    flags, accept = _quality(quality)
+    flags, accept = quality_of(quality)
     kinds: dict[Any, str] = dict.fromkeys(unit_axis or [], "unit")
     loaded = io.read(
         file, variable, domain=where, quality=flags, accept=accept,
@@ -139,7 +139,9 @@ def complete(
     results = fitted.intervals(levels)
     written = [write_levels(output, results, overwrite=overwrite, table=loaded.table)]
     if report is not None:
-        written.append(results[0].report(report, overwrite=overwrite))
+        from corten.report.page import write_report
+
+        written.append(write_report(results[0], report, overwrite, command=typed()))
     if save is not None:
         written.append(fitted.save(save, overwrite=overwrite))
     summary = results[0].summary()
@@ -185,7 +187,7 @@ def _refuse_targets(output: Path, others: list[Path | None], overwrite: bool) ->
         raise ValueError("--output, --report and --save name the same file: give each its own")
 
 
-def _bounds(bounds: str | None) -> tuple[float | None, float | None] | None:
+def bounds_of(bounds: str | None) -> tuple[float | None, float | None] | None:
     """`0,`, `0,100` or `,100` as a pair; an end left out is open."""
     if bounds is None:
         return None
@@ -197,7 +199,7 @@ def _bounds(bounds: str | None) -> tuple[float | None, float | None] | None:
     return low, high
 
 
-def _quality(quality: str | None) -> tuple[str | None, list[Any] | None]:
+def quality_of(quality: str | None) -> tuple[str | None, list[Any] | None]:
     """`FLAG=0,1` as the variable and the flags that count."""
     if quality is None:
         return None, None

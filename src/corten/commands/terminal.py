@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import click
 import typer
 
-__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers"]
+__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "typed"]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
@@ -72,6 +73,12 @@ class Terminal:
                     bars.update(tasks[stage], total=1.0, completed=min(share, 1.0))
 
             yield move
+
+
+def typed() -> str:
+    """The command that is running, as it was typed; empty outside a command."""
+    context = click.get_current_context(silent=True)
+    return str(context.find_root().obj or "") if context is not None else ""
 
 
 def numbers(text: str, name: str) -> list[float]:

@@ -26,7 +26,9 @@ MAPS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividi
 """Colour maps that the colour-blind read too, and how much of each is used: the end of magma is black."""
 
 
-def page_content(result: Intervals, audit: Any = None, most_cells: int = MOST_CELLS) -> dict[str, Any]:
+def page_content(
+    result: Intervals, audit: Any = None, most_cells: int = MOST_CELLS, command: str = ""
+) -> dict[str, Any]:
     """Everything the page shows, ready for JSON."""
     summary = Summary.of(result)
     observed = result.observed
@@ -47,6 +49,7 @@ def page_content(result: Intervals, audit: Any = None, most_cells: int = MOST_CE
         "maps": {use: _colours(*pick) for use, pick in MAPS.items()},
         "evidence": {
             "audit": checked,
+            "audit_by_depth": evidence.audit_rows(audit, "depth", result.coverage),
             "verdict": str(audit.verdict()).splitlines() if hasattr(audit, "verdict") else [],
             "propensity": evidence.widths_by_propensity(result),
             "depth": evidence.widths_by_depth(result),
@@ -62,6 +65,7 @@ def page_content(result: Intervals, audit: Any = None, most_cells: int = MOST_CE
         "numbers": summary.rows(),
         "settings": [[key.replace("_", " "), value] for key, value in _settings(result).items()],
         "reproduce": _reproduce(result),
+        "command": command,
     }
 
 

@@ -134,17 +134,17 @@ def loss_history(result: Intervals) -> np.ndarray:
     return history[np.isfinite(history)]
 
 
-def audit_rows(audit: Any) -> list[Row]:
-    """Level, coverage and standard error of all entries from an audit's table: mappings, objects or a frame.
+def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[Row]:
+    """Group, level, coverage and standard error from an audit's table: mappings, objects or a frame.
 
-    Rows of groups (one depth, one slice) are left out.
+    by: which rows: those of all entries, or of groups such as "depth". level: only those of the level next to it.
 
     Example:
         >>> class Once:
         ...     def table(self):
         ...         return [{"level": 0.9, "coverage": 0.91, "standard_error": 0.01}]
         >>> audit_rows(Once())
-        [{'level': 0.9, 'coverage': 0.91, 'standard_error': 0.01}]
+        [{'group': '', 'level': 0.9, 'coverage': 0.91, 'standard_error': 0.01}]
     """
     if audit is None:
         return []
@@ -154,14 +154,18 @@ def audit_rows(audit: Any) -> list[Row]:
     rows = []
     for row in table:
         one: Any = row if hasattr(row, "get") else vars(row)
-        if one.get("by", "all") != "all":
+        if one.get("by", "all") != by:
             continue
         error = float(one.get("standard_error") or 0.0)
         rows.append(
             {
+                "group": str(one.get("group") or ""),
                 "level": float(one["level"]),
                 "coverage": float(one["coverage"]),
                 "standard_error": error if np.isfinite(error) else 0.0,
             }
         )
+    if level is not None and rows:
+        nearest = min((row["level"] for row in rows), key=lambda one: abs(one - level))
+        rows = [row for row in rows if row["level"] == nearest]
     return sorted(rows, key=lambda row: row["level"])

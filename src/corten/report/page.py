@@ -23,7 +23,9 @@ __all__ = ["render", "write_report"]
 SCRIPTS = ("data.js", "chart.js", "panels.js", "explorer.js", "evidence.js", "page.js")
 
 
-def write_report(result: Intervals, path: str | os.PathLike[str], overwrite: bool = False, audit: Any = None) -> Path:
+def write_report(
+    result: Intervals, path: str | os.PathLike[str], overwrite: bool = False, audit: Any = None, command: str = ""
+) -> Path:
     """Write the page of a result: whole or not at all; an existing file is refused unless `overwrite`.
 
     Args:
@@ -31,13 +33,14 @@ def write_report(result: Intervals, path: str | os.PathLike[str], overwrite: boo
         path: where to; `.html` by custom.
         overwrite: whether an existing file may be replaced.
         audit: what `fitted.audit()` gave, for the coverage curve.
+        command: the shell command that made the result, to be shown beside the Python call.
 
     Example:
         >>> write_report(result, "report.html")              # doctest: +SKIP
     """
     target = Path(path)
     refuse_taken(target, overwrite)
-    page = render(page_content(result, audit))
+    page = render(page_content(result, audit, command=command))
     with whole_file(target, overwrite) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
     return target

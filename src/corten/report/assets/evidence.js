@@ -45,6 +45,27 @@ function auditCard(host, rows, verdict) {
   figure.append(numbersOf(["asked", "found", "standard error"], rows.map((r) => [r.level, r.coverage, r.standard_error])));
 }
 
+// Coverage found in groups, one place per row; the dashed line is what was asked for.
+function groupCard(host, title, words, across, rows) {
+  if (rows.length < 2) return;
+  const figure = card(title, words);
+  host.append(figure);
+  const asked = rows[0].level, ends = rows.flatMap((r) => [r.coverage - 2 * r.standard_error, r.coverage]);
+  const low = Math.max(0, Math.min(asked, ...ends) - 0.03);
+  addChart(figure, {
+    label: `${title}: coverage found by the audit in ${rows.length} groups; ${asked} was asked for.`, height: 190,
+    x: { title: across, domain: [-0.5, rows.length - 0.5], ticks: rows.map((r, k) => [k, r.group]) },
+    y: { title: "coverage found", domain: [low, 1.005] },
+    layers: [
+      { kind: "line", class: "quiet", points: [[-0.5, asked], [rows.length - 0.5, asked]] },
+      { kind: "errors", points: rows.map((r, k) => [k, Math.max(low, r.coverage - 2 * r.standard_error), Math.min(1, r.coverage + 2 * r.standard_error)]) },
+      { kind: "dots", class: "main", radius: 4.5, points: rows.map((r, k) => [k, r.coverage]) },
+    ],
+    hover: rows.map((r, k) => ({ x: k, text: `${across} ${r.group}\nasked ${show(r.level)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}` })),
+  });
+  figure.append(numbersOf([across, "found", "standard error"], rows.map((r) => [r.group, r.coverage, r.standard_error])));
+}
+
 // Widths by something, one place per row, with the share of infinite intervals in a strip below.
 function widthCard(host, title, words, across, rows) {
   if (!rows.length) return;
@@ -158,6 +179,7 @@ function evidence() {
   const given = content.evidence;
   const trust = find("trust"), fit = find("fit");
   auditCard(trust, given.audit, given.verdict);
+  groupCard(trust, "Does it cover deep inside gaps?", "The audit's hidden entries by their distance to the nearest entry left: the dashed line is what was asked for, bars are two standard errors.", "distance in cells", given.audit_by_depth);
   levelCard(trust, given.coverage);
   weightCard(trust, given.weights);
   widthCard(trust, "Width against the chance to be observed", "Entries that were unlikely to be observed resemble few of the entries seen, so less is known about them.", "chance to be observed", given.propensity);

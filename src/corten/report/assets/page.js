@@ -8,6 +8,8 @@ function words() {
   find("notices").replaceChildren(...content.notices.map((one) => make("li", { class: ["warn", "info", "good"].includes(one.kind) ? one.kind : "info", text: one.text })));
   find("footnote").textContent = content.footnote;
   find("reproduce").textContent = content.reproduce;
+  find("command").textContent = content.command;
+  find("command-part").hidden = !content.command;
   const pairs = (rows) => rows.map(([key, value]) => make("tr", {}, make("td", { text: key }), make("td", { text: value === null ? "none" : typeof value === "object" ? JSON.stringify(value) : String(value) })));
   find("settings").replaceChildren(...pairs(content.settings));
   find("numbers").replaceChildren(...pairs(content.numbers));
