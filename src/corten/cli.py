@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -19,6 +18,7 @@ from corten.commands.info import info
 from corten.commands.simulate import simulate
 from corten.commands.study import app as study
 from corten.commands.study_fields import tec
+from corten.commands.terminal import remember
 
 __all__ = ["app", "main"]
 
@@ -30,7 +30,7 @@ class _Group(TyperGroup):
     """Commands whose errors are one clear line and exit code 2; `--debug`, anywhere, shows where they arose."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.obj = shlex.join(["corten", *args])  # reports show it; see `terminal.typed`
+        remember(args)
         return super().parse_args(ctx, sorted(args, key=lambda one: one != "--debug"))
 
     def invoke(self, ctx: Any) -> Any:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import click
 import typer
 
-__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "typed"]
+__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "remember", "typed"]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same bits.")]
+
+_command: ContextVar[str] = ContextVar("command", default="")
 
 STAGES = {
     "completion": "filling the gaps",
@@ -77,8 +80,12 @@ class Terminal:
 
 def typed() -> str:
     """The command that is running, as it was typed; empty outside a command."""
-    context = click.get_current_context(silent=True)
-    return str(context.find_root().obj or "") if context is not None else ""
+    return _command.get()
+
+
+def remember(arguments: Sequence[str]) -> None:
+    """Keep the command that begins to run, for `typed`."""
+    _command.set(shlex.join(["corten", *arguments]))
 
 
 def numbers(text: str, name: str) -> list[float]:
