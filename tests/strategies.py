@@ -9,12 +9,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 SHARES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99)
 DTYPES = ("f8", "f4", "f2", ">f8", ">f4", ">f2")
 INTEGERS = ("?", "i1", "u1", "i2", ">i4", "i8", "u8", ">u2")
 LAYOUTS = ("C", "F", "strided", "reversed", "broadcastable view", "read-only")
+
+
+
+def costly(times: int) -> settings:
+    """For a property whose cases take so many times as long as others: as many times fewer of them."""
+    return settings(max_examples=max(2, settings.default.max_examples // times))
+
 
 seeds = st.integers(0, 2**32 - 1)
 levels = st.sampled_from([0.01, 0.1, 0.5, 0.8, 0.9, 0.95, 0.99, 0.999])
