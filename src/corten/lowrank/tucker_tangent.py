@@ -178,11 +178,13 @@ class TuckerTangent:
         rank = self.frame.rank
         wide = np.zeros([2 * r for r in rank])
         wide[tuple(slice(r) for r in rank)] = core
-        for k, rows in enumerate(self.frame.rows):
+        factors = []
+        for k, (rows, u, w) in enumerate(zip(self.frame.rows, self.frame.factors, self.deltas)):
             block = tuple(slice(r, None) if j == k else slice(r) for j, r in enumerate(rank))
-            wide[block] = scale * np.moveaxis(rows, 0, k)
-        factors = tuple(np.hstack([u, w]) for u, w in zip(self.frame.factors, self.deltas))
-        return Tucker(wide, factors)
+            size = float(np.linalg.norm(w))  # goes into the core: beside rows of norm one a small core would be lost
+            wide[block] = scale * size * np.moveaxis(rows, 0, k)
+            factors.append(np.hstack([u, w / (size or 1.0)]))
+        return Tucker(wide, tuple(factors))
 
     def _same_frame(self, other: TuckerTangent) -> None:
         if self.frame is not other.frame:

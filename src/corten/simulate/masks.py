@@ -81,7 +81,7 @@ def ising_mask(
     """
     _check_share(missing)
     field = _smooth(shape, size, seed)
-    parameter = contrast * (field - np.quantile(field, missing)) / field.std()
+    parameter = contrast * (field - np.quantile(field, missing)) / (field.std() or 1.0)
     return ising(parameter, Product(strength), seed=seed)
 
 
