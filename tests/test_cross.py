@@ -10,6 +10,7 @@ from corten import metrics, simulate
 from corten.conformal import Calibrated, ExactIsingWeights, OddsWeights, UnitScale
 from corten.conformal.folds import MergedSplits, SplitList
 from corten.observed import ObservedTensor
+from corten.region_groups import lists_of
 
 TUCKER = corten.TuckerCompletion(rank=3)
 
@@ -32,7 +33,7 @@ def random_splits(rng, shape, count, exact, score="absolute"):
             else OddsWeights(logs)
         )
         estimate = rng.normal(scale=0.3, size=shape)
-        splits.append(SplitList(Calibrated(score, scores, entries, weights), scores, estimate, UnitScale()))
+        splits.append(SplitList(Calibrated(score, scores, entries, weights), estimate, UnitScale()))
     return splits, np.flatnonzero(~observed)
 
 
@@ -151,8 +152,6 @@ def test_a_merged_fit_behaves_like_any_other(tmp_path):
     assert "merged" in str(result.summary())
     assert fitted.weights.report().calibration_entries == fitted.entries.size
     assert fitted.intervals(0.9, odds_error=1.2).width_array.mean() >= result.width_array.mean()
-    with pytest.raises(ValueError, match="one list of calibration scores"):
-        fitted.intervals(0.9, groups="axis_0")
     audit = fitted.audit(rounds=2, levels=(0.9,), reference=corten.BernoulliPropensity(rank=2))
     assert audit.coverage(0.9) > 0.7
     signed = corten.ConformalCompleter(
@@ -169,3 +168,145 @@ def test_wrong_numbers_are_refused():
             corten.RepeatedSplits(splits=wrong)
     with pytest.raises(ValueError, match="too few"):
         corten.CrossConformal(folds=5).plan(ObservedTensor.of([[1.0, 2.0], [3.0, float("nan")]]), 0)
+
+
+def test_a_setting_chosen_in_one_split_is_never_used_in_another():
+    """Values that are hidden in a split change nothing of what it learned: its estimate, transform and odds."""
+    rng = np.random.default_rng(5)
+    signal = 0.5 * rng.normal(size=(12, 1, 1)) + 0.5 * rng.normal(size=(1, 11, 10))
+    truth = np.exp(signal + 0.1 * rng.normal(size=(12, 11, 10)))
+    x = np.where(rng.random(truth.shape) < 0.6, truth, np.nan)
+    completer = corten.ConformalCompleter(
+        "tucker", corten.BernoulliPropensity(), corten.CrossConformal(3), transform="box-cox"
+    )
+    before = completer.fit(x)
+    for number, one in enumerate(before.rounds):
+        moved = np.where(one.hidden, 3.0 * x, x)
+        after = completer.fit(moved)
+        old, new = before.calibrated.splits[number], after.calibrated.splits[number]
+        np.testing.assert_array_equal(new.estimate, old.estimate)
+        assert new.change == old.change
+        every = np.arange(x.size)
+        np.testing.assert_array_equal(
+            new.calibrated.weights.log_weight(every), old.calibrated.weights.log_weight(every)
+        )
+        pairs = zip(before.calibrated.splits, after.calibrated.splits, strict=True)
+        moved = [not np.array_equal(one.estimate, two.estimate) for one, two in pairs]
+        assert sum(moved) == 2 and not moved[number], "the others trained on them"
+
+
+def skewed(seed, shape=(24, 12, 12)):
+    """A field of positive values whose days differ, with a third of it missing."""
+    rng = np.random.default_rng(seed)
+    usual = 0.4 * rng.normal(size=(1, *shape[1:]))
+    truth = np.exp(usual + 0.3 * rng.normal(size=(shape[0], 1, 1)) + 0.3 * rng.normal(size=shape))
+    return truth, np.where(rng.random(shape) < 0.65, truth, np.nan)
+
+
+def flat(x):
+    """A completion that knows the mean only: errors are the field's own."""
+    return np.full(x.shape, np.nanmean(x))
+
+
+@pytest.mark.parametrize("transform, climatology", [("log", None), (None, "axis_0"), ("box-cox", None)])
+def test_merged_splits_cover_through_a_transform(transform, climatology):
+    shares = []
+    for seed in range(5):
+        truth, x = skewed(seed)
+        fitted = corten.ConformalCompleter(
+            completion=flat, propensity="uniform", calibration=corten.CrossConformal(4), transform=transform,
+            climatology=climatology, seed=seed,
+        ).fit(x)  # fmt: skip
+        result = fitted.intervals(0.9)
+        shares.append(metrics.coverage(truth, result))
+        assert (result.lower_array <= result.estimate_array).all()
+        if transform:
+            assert (result.lower_array > 0).all()
+    assert abs(np.mean(shares) - 0.9) < 0.02
+
+
+def test_a_change_of_variable_of_one_split_is_that_splits_own():
+    """One split thrice, through a log: the ends are those of the plain split, mapped back."""
+    _, x = skewed(1)
+    plain = corten.ConformalCompleter(
+        completion=flat, propensity="uniform", calibration="random", transform="log"
+    ).fit(x)
+    (single,) = lists_of(plain)
+    merged = MergedSplits([single, single, single])
+    lower, upper = plain.bounds(0.9)
+    where = plain.missing_entries
+    low, high = merged.intervals(where, 0.0, 1.0, 0.9)
+    np.testing.assert_allclose(low[0], lower.reshape(-1)[where], rtol=1e-7)
+    np.testing.assert_allclose(high[0], upper.reshape(-1)[where], rtol=1e-7)
+    low, high = merged.intervals(where, 0.0, 1.0, 0.99999)
+    assert (low == 0).all() and np.isinf(high).all(), "too much asked: the whole range"
+
+
+@pytest.fixture(scope="module")
+def merged_fits():
+    """Five data sets, each with a hard part, fitted by folds."""
+    fits = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        truth = np.repeat([0.3, 2.0], 4)[:, None, None] * rng.normal(size=(8, 24, 24))
+        x = np.where(rng.random(truth.shape) < 0.5, truth, np.nan)
+        completer = corten.ConformalCompleter(
+            completion=np.zeros_like, propensity="uniform", calibration=corten.CrossConformal(4), seed=seed
+        )
+        fits.append((truth, completer.fit(x)))
+    return fits
+
+
+def test_merged_splits_cover_each_group(merged_fits):
+    groups = [metrics.coverage_by_slice(t, f.intervals(0.9, groups="axis_0"), 0) for t, f in merged_fits]
+    shares = np.array([[one.coverage for one in found] for found in groups]).mean(axis=0)
+    plain = np.array([
+        [one.coverage for one in metrics.coverage_by_slice(t, f.intervals(0.9), 0)] for t, f in merged_fits
+    ]).mean(axis=0)  # fmt: skip
+    assert plain[4:].max() < 0.87 and np.abs(shares - 0.9).max() < 0.05 and abs(shares.mean() - 0.9) < 0.02
+
+
+def test_merged_quantiles_and_draws_follow_one_law(merged_fits):
+    for level in (0.1, 0.5, 0.8):
+        below = [np.mean((t <= f.intervals(0.9).quantile(level))[f.observed.missing]) for t, f in merged_fits]
+        assert np.mean(below) == pytest.approx(level, abs=0.02)
+    truth, fitted = merged_fits[0]
+    result = fitted.intervals(0.8)
+    drawn = result.draws(60, seed=1)
+    missing = fitted.observed.missing
+    assert (drawn[:, ~missing] == truth[~missing]).all()
+    for level in (0.2, 0.8):
+        assert np.mean((drawn <= result.quantile(level))[:, missing]) == pytest.approx(level, abs=0.01)
+
+
+def test_merged_splits_hold_slices_and_means(merged_fits):
+    held, covered = [], []
+    for truth, fitted in merged_fits:
+        joint = fitted.intervals(0.9, joint="axis_1")
+        inside = (joint.lower_array <= truth) & (truth <= joint.upper_array)
+        held.append(inside.all(axis=(0, 2)).mean())
+        mean = fitted.intervals(0.8).mean("axis_1", "axis_2")
+        true = truth.mean(axis=(1, 2))
+        covered.append(np.mean((mean.lower <= true) & (true <= mean.upper)))
+    assert np.mean(held) > 0.85 and np.mean(covered) > 0.75
+
+
+def test_merged_claims_hold_the_false_discovery_rate():
+    """Through a log as well: the threshold is asked in the data's own units."""
+    for transform in (None, "log"):
+        false, power = [], []
+        for seed in range(12):
+            rng = np.random.default_rng(seed)
+            signal = 1.5 * np.sign(np.linspace(-1, 1, 12))[:, None, None] * np.ones((12, 14, 14))
+            truth = signal + rng.normal(scale=0.7, size=signal.shape)
+            mask = rng.random(truth.shape) < 0.5
+            own = truth if transform is None else np.exp(truth)
+            fitted = corten.ConformalCompleter(
+                completion=lambda x, signal=signal: signal, propensity="uniform",
+                calibration=corten.CrossConformal(4), transform=transform, seed=seed,
+            ).fit(np.where(mask, own, np.nan))  # fmt: skip
+            limit = 0.0 if transform is None else 1.0
+            claims = fitted.intervals(0.9).exceedance(limit, fdr=0.1)
+            false.append(np.sum(claims & (own <= limit)) / max(claims.sum(), 1))
+            power.append(np.sum(claims & (own > limit)) / np.sum(~mask & (own > limit)))
+        assert np.mean(false) <= 0.1 and np.mean(power) > 0.8

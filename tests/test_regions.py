@@ -12,7 +12,8 @@ import corten
 from corten import metrics
 from corten.conformal.selection import select
 from corten.conformal.shaped import enough_weight
-from corten.regions import group_numbers, joint_budget
+from corten.region_groups import group_numbers
+from corten.region_joint import joint_budget
 
 
 def nothing(x):
@@ -264,3 +265,60 @@ def test_claims_of_exceedance_are_mostly_true():
         power.append(np.sum(claims & (truth > 0)) / np.sum(~mask & (truth > 0)))
     assert np.mean(false) <= 0.1 + 0.02
     assert np.mean(power) > 0.5
+
+
+def lognormal(seed, shape=(40, 12, 12)):
+    """Positive values whose logarithm has a part common to each day, and half of them missing."""
+    rng = np.random.default_rng(seed)
+    truth = np.exp(1.0 + 0.2 * rng.normal(size=(shape[0], 1, 1)) + 0.7 * rng.normal(size=shape))
+    return truth, np.where(rng.random(shape) < 0.5, truth, np.nan)
+
+
+@pytest.mark.parametrize("transform, climatology", [("log", None), ("box-cox", None), (None, "axis_0")])
+def test_means_are_covered_through_a_transform_and_not_biased(transform, climatology):
+    """Mapped back, the centre of a log-normal entry is its median, a fifth below its mean: the mean knows."""
+    covered, bias, naive = [], [], []
+    for seed in range(12):
+        truth, x = lognormal(seed)
+        fitted = corten.ConformalCompleter(
+            completion=lambda x: np.full(x.shape, np.nanmean(x)), propensity="uniform", calibration="random",
+            transform=transform, climatology=climatology, seed=seed,
+        ).fit(x)  # fmt: skip
+        result = fitted.intervals(0.8)
+        mean, true = result.mean("axis_1", "axis_2"), truth.mean(axis=(1, 2))
+        covered.append(np.mean((mean.lower <= true) & (true <= mean.upper)))
+        bias.append(np.mean(mean.estimate - true))
+        naive.append(np.mean(result.estimate_array.mean(axis=(1, 2)) - true))
+    assert 0.76 < np.mean(covered) < 0.97
+    assert abs(np.mean(bias)) < 0.06
+    assert transform is None or np.mean(naive) < -0.25, "the mean of what was mapped back is too low"
+
+
+def test_a_threshold_is_asked_in_the_datas_own_units():
+    """A log in between changes no claim: the threshold is mapped as the values are."""
+    rng = np.random.default_rng(3)
+    signal = 1.5 * np.sign(np.linspace(-1, 1, 12))[:, None, None] * np.ones((12, 14, 14))
+    truth = signal + rng.normal(scale=0.7, size=signal.shape)
+    x = np.where(rng.random(truth.shape) < 0.5, truth, np.nan)
+    options = {"completion": lambda x: signal, "propensity": "uniform", "calibration": "random"}
+    plain = corten.ConformalCompleter(**options).fit(x).intervals(0.9)
+    through = corten.ConformalCompleter(transform="log", **options).fit(np.exp(x)).intervals(0.9)
+    limit = rng.normal(size=truth.shape)
+    for above in (True, False):
+        claims = through.exceedance(np.exp(limit), above=above)
+        np.testing.assert_array_equal(claims, plain.exceedance(limit, above=above))
+        assert claims.any()
+    missing = through.observed.missing
+    assert (through.exceedance(-1.0) == missing).all(), "every value of a log-modelled field lies above -1"
+    assert not through.exceedance(-1.0, above=False).any()
+    assert not through.exceedance(np.where(limit < 9, np.nan, 1.0)).any(), "nothing is asked at NaN"
+
+
+def test_other_promises_refuse_what_they_do_not_define():
+    _, x, parameter = drawn(5)
+    fitted = fit(x, parameter)
+    for promise in ({"groups": "axis_0"}, {"joint": "axis_0"}, {"odds_error": 1.5}):
+        result = fitted.intervals(0.9, **promise)
+        for ask in (lambda r: r.quantile(0.3), lambda r: r.draws(1), lambda r: r.exceedance(0.0)):
+            with pytest.raises(ValueError, match="another promise"):
+                ask(result)

@@ -89,6 +89,16 @@ def test_pooled_rounds_come_back(tmp_path):
     assert round_trip(fitted, tmp_path).completer is None
 
 
+@pytest.mark.parametrize("calibration", [corten.CrossConformal(3), corten.RepeatedSplits(2)])
+def test_merged_splits_come_back(tmp_path, calibration):
+    fitted = fit(np.exp(gappy()), calibration=calibration, score="normalized", transform="box-cox", bounds=(0, None))
+    loaded = round_trip(fitted, tmp_path)
+    assert loaded.completer == fitted.completer
+    assert np.array_equal(loaded.intervals(0.9).draws(2), fitted.intervals(0.9).draws(2))
+    one, two = (each.intervals(0.8, groups="axis_0") for each in (fitted, loaded))
+    assert np.array_equal(one.upper_array, two.upper_array)
+
+
 def test_transforms_and_bounds_come_back(tmp_path):
     fitted = fit(np.exp(gappy()), transform="box-cox", climatology=None, bounds=(0, None))
     assert (round_trip(fitted, tmp_path).intervals(0.99).lower >= 0).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -107,11 +108,12 @@ class ConformalCompleter:
             "complete a part of the tensor, give float32 values, or ask for calibration='random'",
         )
         completion = as_completion(self.completion, gaps=plan.refit)
-        changed, undo = self._change(observed, observed.mask if plan.refit else plan.rounds[0].train)
         if plan.merge:
-            trace = Trace(self._settings(), (*choices, *plan.choices), began, self, undo, check_bounds(self.bounds))
+            trace = Trace(self._settings(), (*choices, *plan.choices), began, self, None, check_bounds(self.bounds))
             model, score = as_propensity(self.propensity), as_score(self.score)
-            return fit_merged(observed, changed, plan, completion, model, score, self.weights, trace, self.engine, tell)
+            change = partial(self._change, observed)
+            return fit_merged(observed, change, plan, completion, model, score, self.weights, trace, self.engine, tell)
+        changed, undo = self._change(observed, observed.mask if plan.refit else plan.rounds[0].train)
         run = run_rounds(plan, completion, changed, self.seed, tell)
         tell("missingness", 0.0)
         law = as_propensity(self.propensity, gaps=plan.refit).fit(

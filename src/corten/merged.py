@@ -1,8 +1,8 @@
-"""The flow for several splits that are merged: each is the paper's split of its own, settings are chosen once."""
+"""The flow for several splits that are merged: each is the paper's split of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,25 +10,27 @@ import numpy as np
 
 from corten.calibration.rounds import Plan
 from corten.choices import Choice
-from corten.completion.protocol import Fill
+from corten.completion.protocol import Fill, Prepared
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.folds import MergedSplits, SplitList
 from corten.conformal.scale import LeverageScale, UnitScale
 from corten.conformal.scores import Score
 from corten.fitted import Fitted, Trace, weights_of
-from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
-from corten.propensity import BernoulliPropensity, FittedPropensity, IsingPropensity
+from corten.propensity import FittedPropensity
+from corten.transform import FittedTransform
 
 if TYPE_CHECKING:
     from corten.completion.protocol import Completion
 
 __all__ = ["fit_merged"]
 
+Change = Callable[[np.ndarray], tuple[ObservedTensor, FittedTransform | None]]
+
 
 def fit_merged(
     observed: ObservedTensor,
-    changed: ObservedTensor,
+    change: Change,
     plan: Plan,
     completion: Completion,
     model: Any,
@@ -40,54 +42,58 @@ def fit_merged(
 ) -> Fitted:
     """Complete, model the missingness and calibrate in every split, then merge.
 
-    Ranks and the like are chosen in the first split, from its training entries, and kept. Fills start cold: one
-    that starts from a fill which saw the entries now hidden would know them. The estimate is the mean of the
-    splits'.
+    Everything that is chosen or learned (ranks, transforms, the law of the missingness) comes from the split's own
+    training entries, and every fill starts cold: what another split learned was learned from entries hidden here,
+    and would favour them over the missing ones. `change` learns the variable to model from training entries. The
+    estimate is the mean of the splits', in the data's own variable, as are the residuals.
     """
-    values, seed = changed.values, int(trace.settings["seed"])
-    prepared = completion.prepare(values, plan.rounds[0].train, observed.axes, seed)
-    law: FittedPropensity | None = None
-    first: FittedPropensity | None = None
+    seed = int(trace.settings["seed"])
     splits: list[SplitList] = []
     residuals: list[np.ndarray] = []
+    prepared: list[Prepared] = []
+    laws: list[FittedPropensity] = []
     for number, one in enumerate(plan.rounds):
         tell("completion", number / len(plan.rounds))
-        fill = prepared.fill(values, one.train)
-        settled = model if law is None else _settled(model, law)
-        law = settled.fit(
+        changed, undo = change(one.train)
+        prepared.append(completion.prepare(changed.values, one.train, observed.axes, seed))
+        fill = prepared[-1].fill(changed.values, one.train)
+        law = model.fit(
             one.train, one.train_share or 1.0, domain=observed.domain,
             axis_names=[axis.name for axis in observed.axes],
             periodic=[axis.periodic for axis in observed.axes], engine=engine,
         )  # fmt: skip
-        assert law is not None
-        first = law if first is None else first
+        laws.append(law)
         entries = np.flatnonzero(one.hidden)
-        truth = values.reshape(-1)[entries].astype(np.float64)
+        truth = changed.values.reshape(-1)[entries].astype(np.float64)
         middle = fill.estimate.reshape(-1)[entries].astype(np.float64)
         scale = _scale(score, fill)
         scores = np.asarray(score.score(truth, middle, scale.at(entries)))
         calibrated = Calibrated(score, scores, entries, weights_of(law, observed, entries, weights))
-        splits.append(SplitList(calibrated, scores, fill.estimate, scale))
-        residuals.append(truth - middle)
+        splits.append(SplitList(calibrated, fill.estimate, scale, undo, law))
+        own = splits[-1].own(entries, middle)
+        residuals.append(observed.values.reshape(-1)[entries].astype(np.float64) - own)
     tell("completion", 1.0)
-    assert first is not None
-    estimate = np.mean([one.estimate for one in splits], axis=0)
+    estimate = np.mean([one.estimate if one.change is None else one.change.backward(one.estimate) for one in splits], 0)
     choice = Choice("calibration", f"{len(splits)} splits merged", "asked for: the mean of their p-values decides")
-    trace = replace(trace, choices=(*trace.choices, choice, *prepared.choices, *first.choices))
+    chosen = _agreed([(*one.choices, *law.choices) for one, law in zip(prepared, laws)])
+    trace = replace(trace, choices=(*trace.choices, choice, *chosen))
     scores = np.concatenate([one.scores for one in splits])
     return Fitted.settled(
-        observed, estimate, first, prepared, plan.rounds, MergedSplits(splits), scores, UnitScale(),
+        observed, estimate, laws[0], prepared[0], plan.rounds, MergedSplits(splits), scores, UnitScale(),
         np.concatenate(residuals), trace,
     )  # fmt: skip
 
 
-def _settled(model: Any, law: FittedPropensity) -> Any:
-    """The same model with what the first split chose, starting from its answer."""
-    if isinstance(model, IsingPropensity) and isinstance(law.parameter, TensorTrain) and law.rank is not None:
-        return replace(model, coupling=law.coupling, rank=law.rank, start=law.parameter)
-    if isinstance(model, BernoulliPropensity) and law.rank is not None:
-        return replace(model, rank=law.rank)
-    return model
+def _agreed(chosen: Sequence[Sequence[Choice]]) -> list[Choice]:
+    """The first split's choices; where others took something else, all that was taken, in the order of the splits."""
+    agreed = []
+    for one in chosen[0]:
+        taken = [other.taken for choices in chosen for other in choices if other.what == one.what]
+        if len(set(map(str, taken))) > 1:
+            because = f"in the first split: {one.because}; each split chose from its own training entries"
+            one = replace(one, taken=", ".join(map(str, taken)), because=because)
+        agreed.append(one)
+    return agreed
 
 
 def _scale(score: Score, fill: Fill) -> LeverageScale | UnitScale:

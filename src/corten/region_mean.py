@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from corten.conformal.folds import SplitList
 from corten.fitted import Fitted
-from corten.regions import DRAWS, _like_missing, axes_of, group_numbers
+from corten.region_groups import DRAWS, axes_of, group_numbers, hidden_groups, like_missing, lists_of, round_numbers
 from corten.result import check_coverage
 
 __all__ = ["RegionMean", "region_mean"]
 
 PARTS = 2.0
 """A single group is cut into this many times the 1/(1 - c) parts that a quantile of level c needs."""
+ERRORS = 32
+"""Errors, evenly spread over their law, that stand for all of them where a value is expected through a transform."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +48,13 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     Guarantee: on average over slices whose errors are alike, for the fitted odds. With fewer slices than 1/(1 -
     coverage) each slice's entries are cut into random parts instead: that holds what the parts have in common, and
     is wide.
+
+    Under a transform the mean of entries mapped back is not the mean (of a log-normal entry it is the median), so the
+    estimate is the mean of each entry's value over the law of the errors (Duan's smearing), and so are those of the
+    hidden entries whose mean errors give the half-width.
     """
     level = check_coverage(coverage)
     observed = fitted.observed
-    if fitted.undo is not None:
-        raise ValueError("mean needs a fit without transform: errors do not average in a changed variable")
     places = axes_of(observed, over)
     left = [k for k in range(len(observed.shape)) if k not in places]
     shape = tuple(observed.shape[k] for k in left)
@@ -58,11 +63,12 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     count = int(np.prod(shape)) if left else 1
     inside = np.bincount(slices, observed.inside.ravel(), minlength=count)
     missing = np.bincount(slices, observed.missing.ravel(), minlength=count).astype(np.intp)
-    filled = np.where(observed.mask, observed.values, fitted.estimate).astype(np.float64).ravel()
+    expected, errors = _expected(fitted)
+    filled = np.where(observed.mask, observed.values, expected).astype(np.float64).ravel()
     total = np.bincount(slices, np.where(observed.inside.ravel(), filled, 0.0), minlength=count)
     half = np.zeros(count)
     if fitted.calibrated is not None:
-        half = _half_widths(fitted, slices, missing, level, seed)
+        half = _half_widths(fitted, errors, slices, missing, level, seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         middle, half = total / inside, half * missing / inside
     half[missing == 0] = 0.0
@@ -71,16 +77,72 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     return RegionMean(ends[0], ends[1], ends[2], level, names)
 
 
+def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The expected value of every missing entry, as a full array, and the errors of such expectations at the
+    calibration entries; both in the data's own variable.
+    """
+    errors = np.asarray(fitted.residuals, np.float64)
+    full = np.array(fitted.estimate, np.float64)
+    if fitted.calibrated is None:
+        return full, errors
+    lists, rounds, where = lists_of(fitted), round_numbers(fitted), fitted.missing_entries
+    if all(one.change is None for one in lists):
+        return full, errors
+    logs, truth = fitted.log_weights.astype(np.float64), fitted.observed.values.reshape(-1).astype(np.float64)
+    of_list, moved = np.zeros(rounds.size, np.intp), errors  # errors in the variable that was modelled
+    if len(lists) > 1:
+        of_list = rounds
+        pairs = ((one, one.calibrated.entries) for one in lists)
+        moved = np.concatenate([one.modelled(at, truth[at]) - one.estimate.reshape(-1)[at] for one, at in pairs])
+    typical = [_typical(moved[of_list == k], logs[of_list == k]) for k in range(len(lists))]
+    errors = np.empty(moved.size)
+    for number in np.unique(rounds):
+        here = np.flatnonzero(rounds == number)
+        at, k = fitted.entries[here], int(of_list[here[0]])
+        middle = lists[k].modelled(at, truth[at]) - moved[here]
+        errors[here] = truth[at] - _smeared(lists[k], at, middle, typical[k], fitted.limits)
+    middles = [one.estimate.reshape(-1)[where].astype(np.float64) for one in lists]
+    parts = [_smeared(one, where, m, t, fitted.limits) for one, m, t in zip(lists, middles, typical)]
+    full.reshape(-1)[where] = np.mean(parts, axis=0)
+    return full, errors
+
+
+def _typical(errors: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Evenly spread errors that stand for the weighted law of all, about their mean: a plain shift is none of
+    theirs.
+    """
+    order = np.argsort(errors)
+    sums = np.cumsum(np.exp(logs[order] - logs.max()))
+    places = np.searchsorted(sums, (np.arange(ERRORS) + 0.5) / ERRORS * sums[-1])
+    taken = errors[order[np.minimum(places, order.size - 1)]]
+    return np.asarray(taken - taken.mean())
+
+
+def _smeared(
+    one: SplitList,
+    entries: NDArray[np.intp],
+    middle: NDArray[np.float64],
+    typical: NDArray[np.float64],
+    limits: tuple[float, float] | None,
+) -> NDArray[np.float64]:
+    """The mean of some entries' own values over the law of the errors about `middle`."""
+    values = [one.own(entries, middle + error) for error in typical]
+    return np.mean(values if limits is None else np.clip(values, *limits), axis=0)
+
+
 def _half_widths(
-    fitted: Fitted, slices: NDArray[np.intp], missing: NDArray[np.intp], level: float, seed: int
+    fitted: Fitted,
+    residuals: NDArray[np.float64],
+    slices: NDArray[np.intp],
+    missing: NDArray[np.intp],
+    level: float,
+    seed: int,
 ) -> NDArray[np.float64]:
     """A quantile of the mean error of hidden groups for every slice; slices with like numbers of missing
     entries share one.
     """
-    entries, residuals = fitted.entries, np.asarray(fitted.residuals, np.float64)
-    logs = fitted.log_weights.astype(np.float64)
-    rounds = np.cumsum(np.diff(entries, prepend=entries[:1]) < 0)
-    _, place = np.unique(slices[entries] + rounds * (int(slices.max()) + 1), return_inverse=True)
+    entries, logs = fitted.entries, fitted.log_weights.astype(np.float64)
+    place = hidden_groups(fitted, slices)
     enough = int(place.max(initial=0)) + 1 >= 1.0 / (1.0 - level)
     sizes = 2 ** np.floor(np.log2(np.maximum(missing, 1))).astype(np.intp)
     half = np.zeros(missing.size)
@@ -111,7 +173,7 @@ def _quantile(
     found: list[NDArray[np.float64]] = []
     for number in range(DRAWS):
         rng = np.random.default_rng([seed, size, number])
-        taken = rng.permutation(np.flatnonzero(_like_missing(logs, rng)))
+        taken = rng.permutation(np.flatnonzero(like_missing(logs, rng)))
         order = np.argsort(place[taken], kind="stable")
         group = place[taken][order]
         first = np.searchsorted(group, group)

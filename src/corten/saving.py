@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from corten.archive import read_archive, write_archive
+from corten.calibration.cross import CrossConformal, RepeatedSplits
 from corten.calibration.gap_shaped import GapShaped
 from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Round
@@ -18,6 +19,7 @@ from corten.completer import ConformalCompleter
 from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
 from corten.conformal.calibrated import Calibrated
+from corten.conformal.folds import MergedSplits, SplitList
 from corten.conformal.scale import TableScale, UnitScale
 from corten.conformal.scores import Absolute, Normalized, Signed
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, PooledWeights, Weights
@@ -58,7 +60,8 @@ class SavedCompletion:
 _KNOWN: tuple[type, ...] = (
     Axis, Choice, Round, ObservedTensor, SavedCompletion, FittedPropensity, TensorTrain, Neighborhood,
     Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Normalized, Signed,
-    ConformalCompleter, RandomSplit, GapShaped, IsingPropensity, BernoulliPropensity, UniformPropensity,
+    ConformalCompleter, RandomSplit, GapShaped, CrossConformal, RepeatedSplits,
+    IsingPropensity, BernoulliPropensity, UniformPropensity,
     KnownPropensity, TuckerCompletion, TensorTrainCompletion, SmoothCompletion, Affine, Power, FittedChain,
 )  # fmt: skip
 
@@ -93,11 +96,11 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         for array in (parts["observed"].values, parts["observed"].mask, parts["observed"].domain):
             if array is not None:
                 array.setflags(write=False)
-        parts["scale"] = UnitScale() if parts["scale"] is None else TableScale(parts["scale"])
+        parts["scale"] = _scale(parts["scale"])
         if parts["calibrated"] is not None:
             parts["calibrated"] = _calibrated(parts)
         return Fitted(**parts)
-    except (KeyError, TypeError, AttributeError, IndexError) as problem:
+    except Exception as problem:  # whatever hostile content makes the parts' own constructors say
         raise ValueError(
             f"{path} does not hold what a fit needs ({problem!r}): was it written by another corten?"
         ) from None
@@ -114,41 +117,70 @@ def _plain(name: str, value: Any, fitted: Fitted) -> Any:
         return _asked_for(value)
     if name == "propensity" and value is not None and not isinstance(value.engine, str | int):
         return replace(value, engine="auto")
-    if name == "calibrated" and value is not None and not isinstance(value, Calibrated):
-        raise ValueError("merged splits and other promises cannot be saved; save intervals instead (result.to_netcdf)")
+    if name == "calibrated" and isinstance(value, MergedSplits):
+        return {"splits": [_split(one, fitted) for one in value.splits]}
     if name == "calibrated" and value is not None:
-        score = value.score
-        if type(score) not in (Absolute, Normalized, Signed):
-            raise ValueError(
-                f"score is an object of your own ({type(score).__name__}): it is code, which is never saved; save "
-                "intervals instead (result.to_netcdf), or use score='absolute', 'signed' or 'normalized'"
-            )
-        return {"score": score, "entries": value.entries} | _weights(value.weights, every, fitted)
+        if not isinstance(value, Calibrated):
+            raise ValueError("this fit was given another promise: save it without, or save result.to_netcdf(path)")
+        return _list(value, fitted)
     return value
 
 
-def _weights(weights: Weights, every: np.ndarray, fitted: Fitted) -> dict[str, Any]:
+def _split(one: SplitList, fitted: Fitted) -> dict[str, Any]:
+    kept = {name: _plain(name, value, fitted) for name, value in (("scale", one.scale), ("propensity", one.law))}
+    return _list(one.calibrated, fitted) | kept | {"estimate": one.estimate, "change": one.change}
+
+
+def _list(calibrated: Calibrated, fitted: Fitted) -> dict[str, Any]:
+    """One list of scores as data, without the scores, which the fit holds."""
+    score, weights, every = calibrated.score, calibrated.weights, np.arange(fitted.observed.values.size)
+    if type(score) not in (Absolute, Normalized, Signed):
+        raise ValueError(
+            f"score is an object of your own ({type(score).__name__}): it is code, which is never saved; save "
+            "intervals instead (result.to_netcdf), or use score='absolute', 'signed' or 'normalized'"
+        )
     exact = isinstance(weights, ExactIsingWeights)
     if not exact and weights.neighbour_factor(fitted.missing_entries[:1]) is not None:
         raise ValueError(
             f"weights of the kind {type(weights).__name__} cannot be saved: neighbours change them in a way of "
             "their own"
         )
-    at_calibration = np.asarray(weights.log_weight(fitted.entries))
-    return {"exact": exact, "log_weights": np.asarray(weights.log_weight(every)), "at_calibration": at_calibration}
+    return {
+        "score": score,
+        "entries": calibrated.entries,
+        "exact": exact,
+        "log_weights": np.asarray(weights.log_weight(every)),
+        "at_calibration": np.asarray(weights.log_weight(calibrated.entries)),
+    }
 
 
-def _calibrated(parts: dict[str, Any]) -> Calibrated:
-    kept, law = parts["calibrated"], parts["propensity"]
+def _calibrated(parts: dict[str, Any]) -> Calibrated | MergedSplits:
+    kept, shape = parts["calibrated"], parts["observed"].shape
+    if "splits" not in kept:
+        return _list_of(kept, parts["scores"], parts["propensity"], shape)
+    found, start = [], 0
+    for one in kept["splits"]:
+        stop = start + len(one["entries"])
+        calibrated = _list_of(one, parts["scores"][start:stop], one["propensity"], shape)
+        found.append(SplitList(calibrated, one["estimate"], _scale(one["scale"]), one["change"], one["propensity"]))
+        start = stop
+    return MergedSplits(found)
+
+
+def _list_of(kept: dict[str, Any], scores: np.ndarray, law: Any, shape: tuple[int, ...]) -> Calibrated:
     table, entries, at_calibration = kept["log_weights"], kept["entries"], kept["at_calibration"]
     weights: Weights = OddsWeights(table)
     if kept["exact"]:
         weights = ExactIsingWeights(
-            table, shape=parts["observed"].shape, calibration=entries, neighbours=law.neighbours, pair=law.pair
+            table, shape=shape, calibration=entries, neighbours=law.neighbours, pair=law.pair
         )
     elif not np.array_equal(table[entries], at_calibration):
         weights = PooledWeights(entries, at_calibration, table)
-    return Calibrated(kept["score"], parts["scores"], entries, weights)
+    return Calibrated(kept["score"], scores, entries, weights)
+
+
+def _scale(kept: np.ndarray | None) -> UnitScale | TableScale:
+    return UnitScale() if kept is None else TableScale(kept)
 
 
 def _asked_for(completer: Any) -> Any:

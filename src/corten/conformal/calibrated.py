@@ -55,6 +55,7 @@ class Calibrated:
         self.score = as_score(score)
         self.weights = weights
         self.entries = np.asarray(entries)
+        self.scores = np.asarray(scores)
         logs = weights.log_weight(self.entries)
         tails = self.score.tails(0.5)
         self._lists: dict[Tail, WeightedScores] = {}
@@ -63,6 +64,10 @@ class Calibrated:
         if tails.upper is not None:
             self._lists["upper"] = WeightedScores(scores, logs, "upper")
         self._log_weights = np.asarray(logs, dtype=np.float64)
+
+    def with_scores(self, score: str | Score, scores: ArrayLike) -> Calibrated:
+        """The same entries and weights with another score: `scores` belong to `entries`."""
+        return Calibrated(score, scores, self.entries, self.weights)
 
     def cutoffs(
         self, entries: Entries, coverage: float | Sequence[float], dtype: DTypeLike = np.float64

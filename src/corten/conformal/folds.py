@@ -1,17 +1,19 @@
 """Several calibrated splits behind one answer: the mean of their p-values decides.
 
 For the upper end and test entry t, split k has p_k(x) = (weight of its scores >= d_k(x) + w_t) / (all its weight +
-w_t), with d_k(x) = (x - m_k) / u_k its own estimate and scale; for a symmetric score d is not let below 0, which
-only adds values. Every p_k falls with x, so their mean does, and the end is the largest x where the mean exceeds 1
-- c (half of it per side for a two-sided score). It lies between the smallest and the largest of the splits' own
-ends, and is searched there by bisection, rounded outwards.
+w_t), with d_k(x) = (T_k(x) - m_k) / u_k its own change of variable, estimate and scale; for a symmetric score d is
+not let below 0, which only adds values. Every p_k falls with x, so their mean does, and the end is the largest x
+where the mean exceeds 1 - c (half of it per side for a two-sided score). It lies between the smallest and the
+largest of the splits' own ends, and is searched there by bisection, rounded outwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -21,6 +23,7 @@ from corten.conformal.calibrated import Calibrated
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.quantile import as_levels, available_cores
 from corten.conformal.scale import Scale
+from corten.conformal.scores import Score
 from corten.conformal.weights import PooledWeights
 
 __all__ = ["MergedSplits", "SplitList"]
@@ -29,22 +32,51 @@ Entries = NDArray[np.intp]
 Floats = NDArray[np.float64]
 CHUNK = 1 << 16
 STEPS = 18
+STEPS_OF_CHANGED = 30
+"""A change of variable may stretch the bracket, so more halvings are needed to cut it as finely."""
 
 
 @dataclass(frozen=True, eq=False)
 class SplitList:
-    """One split: its calibrated scores, its own estimate of every entry, and its scale."""
+    """One split: its calibrated scores, its own estimate of every entry and its scale, in the variable it modelled.
+
+    change: the map to that variable, with `forward` and `backward` over full arrays (None: the data's own); law:
+    the fitted law of the missingness behind the weights, for whoever saves them.
+    """
 
     calibrated: Calibrated
-    scores: NDArray[np.floating]
     estimate: NDArray[np.floating]
     scale: Scale
+    change: Any = None
+    law: Any = None
+
+    @property
+    def scores(self) -> NDArray[np.floating]:
+        return self.calibrated.scores
+
+    def modelled(self, entries: Entries, values: Floats) -> Floats:
+        """Values of some entries in the variable that was modelled; what lies below its range is -inf there."""
+        if self.change is None:
+            return values
+        found = self._mapped(self.change.forward, entries, values)
+        return np.where(np.isnan(found), -np.inf, found)
+
+    def own(self, entries: Entries, values: Floats) -> Floats:
+        """The data's own values of some entries, from the variable that was modelled."""
+        return values if self.change is None else self._mapped(self.change.backward, entries, values)
+
+    def _mapped(self, change: Callable[[np.ndarray], np.ndarray], entries: Entries, values: Floats) -> Floats:
+        full = np.full(self.estimate.shape, np.nan)
+        full.reshape(-1)[entries] = values
+        with np.errstate(all="ignore"):
+            return np.asarray(change(full), np.float64).reshape(-1)[entries]
 
 
 class MergedSplits:
     """K calibrated splits that answer intervals together; stands where a `Calibrated` stands.
 
-    `estimate` and `scale` given to `intervals` are not read: every split has its own.
+    `estimate` and `scale` given to `intervals` are not read: every split has its own. Ends are in the data's own
+    variable.
     """
 
     def __init__(self, splits: Sequence[SplitList]) -> None:
@@ -53,11 +85,24 @@ class MergedSplits:
         self.score = first.score
         self.two_sided = first.score.tails(0.5).lower is not None
         self.entries = np.concatenate([one.calibrated.entries for one in self.splits])
-        logs = [one.calibrated.weights.log_weight(one.calibrated.entries) for one in self.splits]
+
+    def with_scores(self, score: Score, scores: ArrayLike) -> MergedSplits:
+        """The same splits with another score: `scores` belong to `entries`."""
+        parts = np.split(np.asarray(scores), np.cumsum([one.scores.size for one in self.splits])[:-1])
+        made = (one.calibrated.with_scores(score, part) for one, part in zip(self.splits, parts))
+        return MergedSplits([replace(one, calibrated=new) for one, new in zip(self.splits, made)])
+
+    @cached_property
+    def weights(self) -> PooledWeights:
+        """Each entry's weight in its own split; of a missing entry the mean of the logarithms."""
         every = np.arange(self.splits[0].estimate.size)
         table = np.mean([one.calibrated.weights.log_weight(every) for one in self.splits], axis=0)
-        self.weights = PooledWeights(self.entries, np.concatenate(logs), table)
-        self._logs = np.concatenate(logs).astype(np.float64)
+        return PooledWeights(self.entries, self._logs, table)
+
+    @cached_property
+    def _logs(self) -> Floats:
+        logs = [one.calibrated.weights.log_weight(one.calibrated.entries) for one in self.splits]
+        return np.concatenate(logs).astype(np.float64)
 
     def effective_sample_size(self) -> float:
         """How many equally weighted different entries stand behind the ends."""
@@ -82,79 +127,101 @@ class MergedSplits:
         return lower, upper
 
     def _chunk(self, flat: Entries, levels: Floats) -> tuple[Floats, Floats]:
-        middles = [one.estimate.reshape(-1)[flat].astype(np.float64) for one in self.splits]
-        units = [np.asarray(one.scale.at(flat), np.float64) for one in self.splits]
-        own = [
-            one.calibrated.intervals(flat, middle, unit, levels.tolist())
-            for one, middle, unit in zip(self.splits, middles, units)
-        ]
-        tests = [np.asarray(one.calibrated.weights.log_weight(flat), np.float64) for one in self.splits]
-        factors = [one.calibrated.weights.neighbour_factor(flat) for one in self.splits]
+        asked = [_Asked.of(one, flat) for one in self.splits]
+        own = [one.ends(levels) for one in asked]
         ends = []
         for sign, side in ((-1.0, 0), (1.0, 1)):
             total = np.zeros((levels.size, flat.size))
             bracket = np.stack([sign * pair[side] for pair in own])
-            # the mean of p-values at any x is needed many times: each split answers it from its own sorted list
-            lists = []
-            for one, test, factor in zip(self.splits, tests, factors):
-                scores = np.asarray(one.scores, np.float64) * (sign if self.two_sided else 1.0)
-                logs = np.asarray(one.calibrated.weights.log_weight(one.calibrated.entries), np.float64)
-                shift = logs.max()
-                order = np.argsort(scores, kind="stable")
-                weight = np.exp(logs - shift)
-                tail = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
-                if factor is None:
-                    near = np.full((flat.size, 0), -1, np.int64)
-                    change = np.zeros((flat.size, 0))
-                else:
-                    near = np.asarray(factor.neighbours, np.int64)
-                    change = np.where(near >= 0, weight[np.maximum(near, 0)] * np.expm1(factor.log_factor), 0.0)
-                with np.errstate(over="ignore"):
-                    lists.append((scores[order], tail, np.exp(test - shift), scores, near, change))
+            lists = [one.sorted(sign, self.two_sided) for one in asked]
             for row, level in enumerate(levels):
                 alpha = (1.0 - level) / (2.0 if self.two_sided else 1.0)
-                total[row] = _ends(lists, middles, units, sign, bracket[:, row], alpha, not self.two_sided)
+                total[row] = _ends(asked, lists, sign, bracket[:, row], alpha, not self.two_sided)
             ends.append(sign * total)
         return ends[0], ends[1]
 
 
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    """One split and the test entries asked for: estimates, units, weights and what observing each would change."""
+
+    split: SplitList
+    flat: Entries
+    middle: Floats
+    unit: Floats
+    test: Floats
+    factor: Any
+
+    @classmethod
+    def of(cls, split: SplitList, flat: Entries) -> _Asked:
+        weights = split.calibrated.weights
+        middle = split.estimate.reshape(-1)[flat].astype(np.float64)
+        unit, test = np.asarray(split.scale.at(flat), np.float64), np.asarray(weights.log_weight(flat), np.float64)
+        return cls(split, flat, middle, unit, test, weights.neighbour_factor(flat))
+
+    def ends(self, levels: Floats) -> tuple[Floats, Floats]:
+        """The split's own ends in the data's own variable, (levels, entries)."""
+        pair = self.split.calibrated.intervals(self.flat, self.middle, self.unit, levels.tolist())
+        lower, upper = (np.stack([self.split.own(self.flat, np.asarray(row)) for row in side]) for side in pair)
+        return lower, upper
+
+    def sorted(self, sign: float, two_sided: bool) -> tuple[Any, ...]:
+        """The split's list as `_p_values` reads it: the mean of p-values is asked at many values."""
+        calibrated = self.split.calibrated
+        scores = np.asarray(calibrated.scores, np.float64) * (sign if two_sided else 1.0)
+        logs = np.asarray(calibrated.weights.log_weight(calibrated.entries), np.float64)
+        shift = logs.max()
+        order = np.argsort(scores, kind="stable")
+        weight = np.exp(logs - shift)
+        tail = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
+        near, change = np.full((self.flat.size, 0), -1, np.int64), np.zeros((self.flat.size, 0))
+        if self.factor is not None:
+            near = np.asarray(self.factor.neighbours, np.int64)
+            change = np.where(near >= 0, weight[np.maximum(near, 0)] * np.expm1(self.factor.log_factor), 0.0)
+        with np.errstate(over="ignore"):
+            return scores[order], tail, np.exp(self.test - shift), scores, near, change
+
+    def furthest(self, sign: float, list_: tuple[Any, ...]) -> Floats:
+        """Beyond this value (after the sign) no score of the split lies."""
+        end = self.middle + sign * self.unit * max(float(list_[0][-1]), 0.0)
+        return sign * self.split.own(self.flat, end)
+
+    def p_values(self, sign: float, list_: tuple[Any, ...], x: Floats, folded: bool) -> Floats:
+        """p_k of the values sign * x."""
+        z = self.split.modelled(self.flat, sign * x)
+        return np.asarray(_p_values(*list_, sign * self.middle, self.unit, sign * z, folded))
+
+
 def _ends(
-    lists: Sequence[tuple[Floats, Floats, Floats, Floats, NDArray[np.int64], Floats]],
-    middles: Sequence[Floats],
-    units: Sequence[Floats],
-    sign: float,
-    bracket: Floats,
-    alpha: float,
-    folded: bool,
+    asked: Sequence[_Asked], lists: Sequence[tuple[Any, ...]], sign: float, bracket: Floats, alpha: float, folded: bool
 ) -> Floats:
-    """The upper ends (after a sign) by bisection between the splits' own ends; infinite where the mean never
-    falls to alpha.
+    """The upper ends (after a sign) by bisection between the splits' own ends; at the edge of the range, infinite
+    without a change of variable, where the mean never falls to alpha.
     """
-    count = len(lists)
+    count, flat = len(lists), asked[0].flat
+    changed = any(one.split.change is not None for one in asked)
     low, high = bracket.min(axis=0), bracket.max(axis=0)
-    furthest = np.max(
-        [sign * m + u * max(part[0][-1], 0.0) for part, m, u in zip(lists, middles, units)], axis=0
-    )
+    furthest = np.max([one.furthest(sign, part) for one, part in zip(asked, lists)], axis=0)
     high = np.where(np.isfinite(high), high, np.nextafter(furthest * (1 + 1e-12 * np.sign(furthest)), np.inf))
-    low = np.where(np.isfinite(low), low, np.min([sign * m for m in middles], axis=0))
+    nearest = np.min([sign * one.split.own(flat, one.middle) for one in asked], axis=0)
+    low = np.where(np.isfinite(low), low, nearest)
     high = np.maximum(high, low)
+    edge = np.max([sign * one.split.own(flat, np.full(flat.size, sign * np.inf)) for one in asked], axis=0)
 
     def mean_p(x: Floats) -> Floats:
-        def one(number: int) -> Floats:
-            return _p_values(*lists[number], sign * middles[number], units[number], x, folded)
-
-        return np.asarray(sum(pool.map(one, range(count))) / count)
+        found = pool.map(lambda k: asked[k].p_values(sign, lists[k], x, folded), range(count))
+        return np.asarray(sum(found) / count)
 
     limit = alpha * (1.0 + 1e-9)
     with ThreadPoolExecutor(min(count, available_cores())) as pool:
-        never = mean_p(np.full(low.size, np.inf)) > limit
+        never = (mean_p(np.full(low.size, np.inf) if not changed else edge) > limit) | ~np.isfinite(high)
         inside = mean_p(np.nextafter(high, np.inf)) > limit  # rounding of the bracket itself
         high = np.where(inside & ~never, furthest + 1e-9 * (np.abs(furthest) + 1.0), high)
-        for _ in range(STEPS):
+        for _ in range(STEPS_OF_CHANGED if changed else STEPS):
             middle = 0.5 * (low + high)
             kept = mean_p(middle) > limit
             low, high = np.where(kept, middle, low), np.where(kept, high, middle)
-    return np.where(never, np.inf, high)
+    return np.where(never, edge, high)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

@@ -3,7 +3,7 @@
 Benjamini and Hochberg's procedure on weighted conformal p-values does not hold the rate in general, as the
 p-values depend on each other through the weights. Weighted conformalized selection (Jin and Candes 2023) does, for
 independent entries with true odds: for each candidate j it runs the procedure on p-values that j cannot influence,
-and prunes.
+and prunes. Written with e-values, as here, several splits are merged by taking the mean of their evidence.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["select"]
+__all__ = ["claimed", "evidence", "select"]
 
 Floats = NDArray[np.float64]
 
@@ -24,10 +24,8 @@ def select(
     on average.
 
     scores, log_weights: the calibration entries'; thresholds: the score each test entry would have exactly at the
-    limit; log_test_weights: theirs. With p_j the weighted share of scores below threshold j and R_j the size of
-    the Benjamini-Hochberg selection after j's own p-value is set to 0 and j takes the place of the test entry in
-    all others, j is a candidate if p_j <= fdr R_j / m; of the candidates the largest set with R_j at most its own
-    size is kept (deterministic pruning, valid without any randomness).
+    limit; log_test_weights: theirs. The evidence for each (`evidence`) is weighed against how many are claimed
+    (`claimed`): deterministic pruning, valid without any randomness.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -35,13 +33,31 @@ def select(
         >>> int(claims[:20].sum()), int(claims[20:].sum())
         (20, 0)
     """
+    return claimed(evidence(scores, log_weights, thresholds, log_test_weights, fdr), fdr)
+
+
+def evidence(
+    scores: ArrayLike, log_weights: ArrayLike, thresholds: ArrayLike, log_test_weights: ArrayLike, fdr: float
+) -> Floats:
+    """How strongly the data speak for each test entry lying above its threshold: an e-value.
+
+    With p_j the weighted share of scores below threshold j and R_j the size of the Benjamini-Hochberg selection
+    after j's own p-value is set to 0 and j takes the place of the test entry in all others, e_j = m / (fdr R_j) if
+    p_j <= fdr R_j / m and 0 otherwise. Summed over the m entries, of those that do not exceed their threshold, its
+    mean is at most m; so is that of the mean over several splits, whatever their dependence.
+
+    Example:
+        >>> evidence(np.arange(99.0), np.zeros(99), [-1.0, 200.0], np.zeros(2), 0.1)
+        array([20.,  0.])
+    """
     values = np.asarray(scores, np.float64).ravel()
     limits, logs = np.asarray(thresholds, np.float64).ravel(), np.asarray(log_weights, np.float64).ravel()
     tests = np.asarray(log_test_weights, np.float64).ravel()
     if not 0 < fdr < 1:
         raise ValueError(f"fdr is {fdr!r}: give a share strictly between 0 and 1, such as 0.1")
+    found = np.zeros(limits.size)
     if not values.size or not limits.size:
-        return np.zeros(limits.size, bool)
+        return found
     top = max(float(logs.max()), float(tests.max()))
     order = np.argsort(values, kind="stable")
     sums = np.concatenate([[0.0], np.cumsum(np.exp(logs[order] - top))])
@@ -49,18 +65,16 @@ def select(
     below = sums[np.searchsorted(values[order], limits[rank], side="left")]
     weight = np.exp(tests[rank] - top)
     sizes, p = _sizes(below, limits[rank], weight, float(sums[-1]), float(fdr))
-    candidate = p <= fdr * sizes / limits.size
-    chosen = np.zeros(limits.size, bool)
-    chosen[rank] = candidate & (sizes <= _keep(np.sort(sizes[candidate])))
-    return chosen
+    found[rank] = np.where(p <= fdr * sizes / limits.size, limits.size / (fdr * sizes), 0.0)
+    return found
 
 
-def _keep(sizes: NDArray[np.int64]) -> int:
-    """The largest r for which at least r candidates have a size of at most r."""
-    place = np.arange(1, sizes.size + 1)
-    # with the k smallest sizes kept, r = k works if the k-th is at most k
-    able = np.flatnonzero(sizes <= place)
-    return int(place[able[-1]]) if able.size else 0
+def claimed(evidence: Floats, fdr: float) -> NDArray[np.bool_]:
+    """The largest set in which everybody's evidence is at least m / (fdr times its size) (Wang and Ramdas 2022)."""
+    largest = np.sort(evidence)[::-1]
+    enough = largest * fdr * np.arange(1, largest.size + 1) >= largest.size * (1.0 - 1e-12)
+    able = np.flatnonzero(enough)
+    return evidence >= largest[able[-1]] if able.size else np.zeros(evidence.size, bool)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")

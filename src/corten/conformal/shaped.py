@@ -7,12 +7,14 @@ Each stands where a `Calibrated` stands and answers `intervals` like it; nothing
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from corten.conformal.calibrated import Calibrated
+from corten.conformal.folds import MergedSplits
 from corten.conformal.quantile import NeighbourFactor, as_levels
 from corten.conformal.robust import robust_level
 from corten.conformal.weights import Weights
@@ -76,17 +78,15 @@ class Grouped(_Shaped):
     A test entry is compared with the calibration entries of its own group, so given the true weights coverage
     holds group by group. A group whose own entries are worth fewer than `enough` borrows: entries of other groups
     join with weights times the smallest factor that makes up the number. For those groups coverage holds on
-    average with the others, not each by itself. `group` numbers the group of every entry.
+    average with the others, not each by itself. `group` numbers the group of every entry. Of merged splits each is
+    grouped by itself, and their p-values merged as ever.
     """
 
-    def __init__(self, inner: Calibrated, scores: ArrayLike, group: NDArray[np.intp], enough: float = ENOUGH) -> None:
+    def __init__(self, inner: Calibrated | MergedSplits, group: NDArray[np.intp], enough: float = ENOUGH) -> None:
         super().__init__(inner)
         self.group = np.ravel(group)
-        self._scores = np.asarray(scores)
-        self._logs = np.asarray(inner.weights.log_weight(inner.entries), np.float64)
-        self._mine = self.group[inner.entries]
         self.enough = enough
-        self._lists: dict[int, Calibrated] = {}
+        self._lists: dict[int, Calibrated | MergedSplits] = {}
         self.borrowed: dict[int, float] = {}
 
     def intervals(
@@ -100,16 +100,25 @@ class Grouped(_Shaped):
             lower[:, here], upper[:, here] = ends
         return lower, upper
 
-    def _list(self, number: int) -> Calibrated:
+    def _list(self, number: int) -> Calibrated | MergedSplits:
         if number not in self._lists:
-            own = self._mine == number
-            share = enough_weight(self._logs, own, self.enough)
-            self.borrowed[number] = share
-            with np.errstate(divide="ignore"):
-                tilt = np.where(self.group == number, 0.0, np.log(share))
-            tilted = TiltedWeights(self.inner.weights, tilt)
-            self._lists[number] = Calibrated(self.inner.score, self._scores, self.inner.entries, tilted)
+            inner = self.inner
+            self.borrowed[number] = 0.0
+            if isinstance(inner, MergedSplits):
+                splits = [replace(one, calibrated=self._tilted(one.calibrated, number)) for one in inner.splits]
+                self._lists[number] = MergedSplits(splits)
+            else:
+                self._lists[number] = self._tilted(inner, number)
         return self._lists[number]
+
+    def _tilted(self, one: Calibrated, number: int) -> Calibrated:
+        """One list of scores for one group; of merged splits the largest share borrowed is kept."""
+        logs = np.asarray(one.weights.log_weight(one.entries), np.float64)
+        share = enough_weight(logs, self.group[one.entries] == number, self.enough)
+        self.borrowed[number] = max(self.borrowed[number], share)
+        with np.errstate(divide="ignore"):
+            tilt = np.where(self.group == number, 0.0, np.log(share))
+        return Calibrated(one.score, one.scores, one.entries, TiltedWeights(one.weights, tilt))
 
 
 class Joint(_Shaped):
