@@ -11,6 +11,7 @@ Steps, each measured to earn its passes:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -38,9 +39,19 @@ from corten.lowrank import (
 from corten.lowrank.line_search import StepRule
 from corten.lowrank.power import spectral_start
 
-__all__ = ["Estimate", "Recipe", "effective_training_size", "estimate", "start_of"]
+__all__ = [
+    "Estimate",
+    "Recipe",
+    "descend_in",
+    "effective_training_size",
+    "estimate",
+    "start_of",
+    "train_frame",
+]
 
 NOISE = 1e-7  # relative rounding error of the float32 loss: smaller decreases are not trusted
+RIDGE_PER_PARAMETER = 7.0  # measured: what minimises the error of B grows with the parameters an entry has to bear
+RIDGE_RANGE = (0.01, 0.15)  # below, fits take more passes; above, B is flattened more than a scalar can mend
 FIRST_STEP = 4.0  # the log-likelihood of a Bernoulli trial curves by at most a quarter
 STEPS: dict[str, StepRule] = {
     "barzilai-borwein": BarzilaiBorwein(first_step=FIRST_STEP, noise=NOISE),
@@ -52,28 +63,42 @@ STEPS: dict[str, StepRule] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an estimate is made: everything but the data, the rank and the model."""
+    """How an estimate is made: everything but the data, the rank and the model.
 
-    ridge: float = 0.02
-    rescale: bool = True
+    ridge: a number, or "auto": 7 times the parameters per entry, within 0.01 and 0.15; max_passes: of a descent, None
+    for 200, or 2000 with a fixed step.
+    """
+
+    ridge: float | str = "auto"
     thinning: bool = True
     bound: float | None = None
     step: str = "barzilai-borwein"
     structure: str = "tensor-train"
     tolerance: float = 1e-6
-    max_passes: int = 200
+    max_passes: int | None = None
     seed: int = 0
 
     @staticmethod
     def paper() -> Recipe:
         """Algorithm 2 as printed: fixed step 0.1, no ridge, stopped at a relative change of 1e-3."""
-        return Recipe(ridge=0.0, rescale=False, thinning=False, step="fixed", max_passes=2000)
+        return Recipe(ridge=0.0, thinning=False, step="fixed")
+
+    def ridge_of(self, point: TensorTrain | Tucker) -> float:
+        """The ridge of a fit with as many parameters and entries as the point has.
+
+        Example:
+            >>> Recipe().ridge_of(TensorTrain.random((40, 40, 40), (3, 3), 0)), Recipe(ridge=0.5).ridge_of(None)
+            (0.06365625, 0.5)
+        """
+        if not isinstance(self.ridge, str):
+            return self.ridge
+        return float(np.clip(RIDGE_PER_PARAMETER * point.dimension / prod(point.shape), *RIDGE_RANGE))
 
     def stopping(self) -> StoppingRule:
         """When a descent of this recipe ends."""
         if self.step == "fixed":
-            return RelativeChange(1e-3) | MaxEvaluations(self.max_passes)
-        return ValueChange(self.tolerance, 2) | MaxEvaluations(self.max_passes)
+            return RelativeChange(1e-3) | MaxEvaluations(self.max_passes or 2000)
+        return ValueChange(self.tolerance, 2) | MaxEvaluations(self.max_passes or 200)
 
 
 @dataclass(frozen=True)
@@ -126,19 +151,23 @@ def estimate(
     before = mask_pass.passes
     soft: SoftSpins | None = None
     choices: list[Choice] = []
+    ridge = recipe.ridge_of(start)
+    if isinstance(recipe.ridge, str):
+        each = f"{RIDGE_PER_PARAMETER:g} times the parameters per entry, within {RIDGE_RANGE[0]} and {RIDGE_RANGE[1]}"
+        choices.append(Choice("ridge", f"{ridge:.3g}", each))
     with one_library_thread:
-        found = _descend(mask_pass, start, recipe, None)
+        found = descend_in(mask_pass, start, recipe, ridge, None)
         point, scale, loss = found.point, 1.0, found.value
-        if recipe.ridge > 0 and recipe.rescale:
-            point, scale, loss = _rescale(mask_pass, found, recipe.ridge, None)
+        if ridge > 0:
+            point, scale, loss = _rescale(mask_pass, found, ridge, None)
         history, stopped = found.history, found.stopped_because
         thins = recipe.thinning and mask_pass.train_share < 1 and mask_pass.model.coupling_kind == 1
         if thins:
-            soft = mask_pass.soft_spins(_train_frame(point))
-            again = _descend(mask_pass, found.point, recipe, soft)
+            soft = mask_pass.soft_spins(train_frame(point))
+            again = descend_in(mask_pass, found.point, recipe, ridge, soft)
             refreshed, new_scale = again.point, 1.0
-            if recipe.ridge > 0 and recipe.rescale:
-                refreshed, new_scale, _ = _rescale(mask_pass, again, recipe.ridge, soft)
+            if ridge > 0:
+                refreshed, new_scale, _ = _rescale(mask_pass, again, ridge, soft)
             had, has = (
                 effective_training_size(mask_pass, point),
                 effective_training_size(mask_pass, refreshed),
@@ -155,36 +184,37 @@ def estimate(
             if kept:
                 point, scale = refreshed, new_scale
                 history, stopped = history + again.history, again.stopped_because
-                loss = mask_pass.loss_and_contractions(_train_frame(point))[0]
+                loss = mask_pass.loss_and_contractions(train_frame(point))[0]
         if recipe.bound is not None:
             point, shrunk = _bounded(point, recipe.bound)
             if shrunk < 1.0:
                 scale *= shrunk
-                loss = mask_pass.loss_and_contractions(_train_frame(point))[0]
+                loss = mask_pass.loss_and_contractions(train_frame(point))[0]
     passes = mask_pass.passes - before + start_passes
     return Estimate(point, loss, passes, stopped, history, scale, tuple(choices), soft if keep_soft else None)
 
 
 def effective_training_size(mask_pass: MaskPass, point: TensorTrain | Tucker) -> float:
     """Effective sample size of the weights exp(-eta) on the training entries: what is left of them after weighting."""
-    return float(mask_pass.effective_size(_train_frame(point).left))
+    return float(mask_pass.effective_size(train_frame(point).left))
 
 
-def _train_frame(point: TensorTrain | Tucker) -> Any:
+def train_frame(point: TensorTrain | Tucker) -> Any:
+    """The point as passes want it: a tensor train in both gauges."""
     frame: Any = point.frame()
     return getattr(frame, "tt", frame)
 
 
-def _descend(
-    mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, soft: SoftSpins | None
+def descend_in(
+    mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, ridge: float, soft: SoftSpins | None
 ) -> Descent:
     def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
         frame: Any = point.frame()
         loss, contractions = mask_pass.loss_and_contractions(getattr(frame, "tt", frame), soft)
         gradient = frame.project(contractions)
-        if recipe.ridge > 0:
-            loss += 0.5 * recipe.ridge * point.norm() ** 2
-            gradient = gradient + frame.radial() * recipe.ridge
+        if ridge > 0:
+            loss += 0.5 * ridge * point.norm() ** 2
+            gradient = gradient + frame.radial() * ridge
         return loss, gradient
 
     return descend(objective, start, step=STEPS[recipe.step], stop=recipe.stopping())
