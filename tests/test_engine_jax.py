@@ -80,7 +80,7 @@ def test_no_overflow_at_huge_log_odds(q):
 
 
 def test_slabs_that_do_not_divide_the_planes_change_nothing(monkeypatch):
-    monkeypatch.setitem(jax_parts.SLAB_CELLS, "cpu", 3 * 5 * 4)
+    monkeypatch.setattr(jax_parts, "SLAB_CELLS", dict.fromkeys(("cpu", "gpu"), 3 * 5 * 4))
     tt, spins, _, threads = build((10, 5, 4), Product(0.2), periodic=(0,))
     device = Accelerator().mask_pass(spins, threads.model, 0.7)
     assert (device.cut.slabs, device.cut.height) == (4, 3)

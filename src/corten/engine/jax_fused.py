@@ -50,11 +50,11 @@ def fused_pass(
     grid = down, tiling.tall, across, LANES
 
     def tiles(middle: Array, last: Array) -> Array:
-        whole = jnp.einsum("arb,bn->arn", taken(middle[:rank], rows, 1), taken(last, columns, 1), precision=EXACT)
+        whole = jnp.einsum("arb,bn->arn", taken(middle, rows, 1), taken(last, columns, 1), precision=EXACT)
         return whole.reshape(rank, *grid).transpose(1, 3, 0, 2, 4).reshape(down * across, rank, tiling.tall, LANES)
 
     right = tiles(cores["right_middle"], cores["right_last"])
-    first = jnp.pad(cores["first"][: tiling.planes + 4, :rank], ((0, tiling.steps - tiling.planes - 4), (0, 0)))
+    first = jnp.pad(cores["first"][: tiling.planes + 4], ((0, tiling.steps - tiling.planes - 4), (0, 0)))
     numbers = jnp.stack([2.0 * cores["terms"][0], cores["share"][0]])
     count = cores["count"].astype(jnp.int32)
     sums, firsts, losses = _launch(
@@ -66,13 +66,10 @@ def fused_pass(
         .reshape(rank, down * tiling.tall, -1)
     )
     middle = jnp.einsum("arn,bn->arb", whole, taken(cores["right_last"], columns, 1), precision=EXACT)
-    last = jnp.einsum("arb,arn->bn", taken(cores["middle"][:rank], rows, 1), whole, precision=EXACT)
+    last = jnp.einsum("arb,arn->bn", taken(cores["middle"], rows, 1), whole, precision=EXACT)
     middle = jnp.einsum("arb,rs->asb", middle, _one_hot(rows, tiling.rows), precision=EXACT)
     last = jnp.einsum("bn,nm->bm", last, _one_hot(columns, tiling.columns), precision=EXACT)
-    spare = cores["middle"].shape[0] - rank
-    middle = jnp.pad(middle, ((0, spare), (0, 0), (0, 0)))
-    ends = jnp.pad(jnp.sum(firsts[:, : tiling.planes], (0, 3)), ((0, 0), (0, spare)))
-    parts = (jnp.sum(losses, (1, 2)), ends, middle, jnp.zeros_like(middle), last, jnp.zeros_like(last))
+    parts = (jnp.sum(losses, (1, 2)), jnp.sum(firsts[:, : tiling.planes], (0, 3)), middle, last)
     return jnp.concatenate([x.reshape(-1) for x in parts])
 
 

@@ -62,10 +62,12 @@ def parts_of(shape: tuple[int, ...], devices: tuple[Any, ...], halo: int, period
     return cut, parts
 
 
-def places(part: Part, cores: Sequence[np.ndarray]) -> tuple[tuple[int, ...], ...]:
+def places(part: Part, cores: Sequence[np.ndarray], padded: bool = True) -> tuple[tuple[int, ...], ...]:
     """Shapes of (first, middle, last) on a device: all planes held, both bonds padded to a bucket."""
     _, middle, last = cores
-    a, b = (bucket(bond, middle.shape[1], last.shape[1]) for bond in (middle.shape[0], middle.shape[2]))
+    a, b = middle.shape[0], middle.shape[2]
+    if padded:
+        a, b = (bucket(bond, middle.shape[1], last.shape[1]) for bond in (a, b))
     return (len(part.index), a), (a, middle.shape[1], b), (b, last.shape[1])
 
 
@@ -75,6 +77,7 @@ def vector_of(
     right: Sequence[np.ndarray] | None = None,
     base: Sequence[np.ndarray] | None = None,
     numbers: dict[str, np.ndarray] | None = None,
+    padded: bool = True,
 ) -> tuple[np.ndarray, Packing]:
     """Cores (left gauge, right gauge, those of soft spins) and numbers as one vector, and where in it they stand."""
     arrays, shapes = dict(numbers or {}), {name: array.shape for name, array in (numbers or {}).items()}
@@ -82,22 +85,23 @@ def vector_of(
         if given is not None:
             names = [name + suffix for name in ("first", "middle", "last")]
             arrays |= dict(zip(names, (part.rows_of(given[0]), *given[1:])))
-            shapes |= dict(zip(names, places(part, given)))
+            shapes |= dict(zip(names, places(part, given, padded)))
     if right is not None:
         arrays |= {"right_middle": right[1], "right_last": right[2]}
-        shapes |= dict(zip(("right_middle", "right_last"), places(part, right)[1:]))
+        shapes |= dict(zip(("right_middle", "right_last"), places(part, right, padded)[1:]))
     packing = Packing(tuple(shapes), tuple(shapes.values()))
     return packing.pack(arrays), packing
 
 
 def gathered(
-    vectors: list[Any], losses: Sequence[int], planes: Sequence[int], parts: list[Part], cores: Sequence[np.ndarray]
-) -> tuple[float, list[np.ndarray]]:
+    vectors: list[Any], losses: Sequence[int], planes: Sequence[int], parts: list[Part], cores: Sequence[np.ndarray],
+    padded: bool = True,
+) -> tuple[float, list[np.ndarray]]:  # fmt: skip
     """Add up what devices found, in float64, bonds cut back to what `pack` gave."""
     a, _, b = cores[1].shape
     total, sums = 0.0, [np.zeros(c.shape) for c in cores]
     for part, vector, count, height in zip(parts, vectors, losses, planes):
-        _, wide, tall = places(part, cores)
+        _, wide, tall = places(part, cores, padded)
         shapes = (height, wide[0]), wide, tall
         loss, (firsts, middles, lasts) = found(np.asarray(vector), count, shapes)
         total += loss

@@ -168,12 +168,13 @@ class DeviceMaskPass:
             self._tiles = [tiled(x, tiling) for x, tiling in zip(self._spins, tilings)]
         found = []
         for part, tiling, tiles in zip(self.parts, tilings, self._tiles):
-            vector, packing = self._vector(part, cores, right)
+            vector, packing = self._vector(part, cores, right, padded=False)
             found.append(fused_pass(*tiles, vector, self.formula, tiling, packing, cores[1].shape[0]))
-        return gathered(found, [t.count for t in tilings], [t.planes for t in tilings], self.parts, cores)
+        counts, planes = [t.count for t in tilings], [t.planes for t in tilings]
+        return gathered(found, counts, planes, self.parts, cores, padded=False)
 
     def _vector(
-        self, part: Part, cores: Sequence[np.ndarray], right: Any = None, base: Any = None
+        self, part: Part, cores: Sequence[np.ndarray], right: Any = None, base: Any = None, padded: bool = True
     ) -> tuple[np.ndarray, Packing]:
         """Everything small a program reads, as one vector, and where in it things stand."""
         numbers = {
@@ -182,7 +183,7 @@ class DeviceMaskPass:
             "shift": np.array([self.model.shift]),
             "count": np.array([part.stop - part.start]),
         }
-        return vector_of(part, cores, right, base, numbers)
+        return vector_of(part, cores, right, base, numbers, padded)
 
     def _static(self, packing: Any) -> dict[str, Any]:
         return {"formula": self.formula, "cut": self.cut, "packing": packing}
