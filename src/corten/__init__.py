@@ -40,6 +40,7 @@ _HOME = {
     "Zero": "corten.propensity",
     "complete": "corten.completer",
     "complete_table": "corten.completer",
+    "complete_to_zarr": "corten.large.flow",
     "load": "corten.saving",
 }
 _ROOMS = ("conformal", "io", "lowrank", "metrics", "propensity", "simulate")
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from corten.completion.smooth import SmoothCompletion
     from corten.completion.stack import StackedCompletion
     from corten.fitted import Fitted
+    from corten.large.flow import complete_to_zarr
     from corten.observed import ObservedTensor
     from corten.propensity import (
         BernoulliPropensity,

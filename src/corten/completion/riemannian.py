@@ -27,7 +27,7 @@ from corten.lowrank import (
 )
 from corten.lowrank.power import spectral_start
 
-__all__ = ["TensorTrainCompletion", "TuckerCompletion"]
+__all__ = ["PreparedLowRank", "TensorTrainCompletion", "TuckerCompletion", "descend_on"]
 
 CRITERIA = ("held-out", "aic", "bic")
 HELD_SHARE = 0.1
@@ -124,16 +124,26 @@ def _fit(
     scale = float(found.std()) or 1.0
     scaled = np.zeros(values.shape, np.float32)
     scaled[mask] = (found - centre) / scale
-    share = found.size / values.size
+    point, error = descend_on(prepared, scaled, mask, found.size, warm)
+    return point, centre, scale, error
+
+
+def descend_on(
+    prepared: PreparedLowRank, scaled: np.ndarray, mask: np.ndarray, count: int, warm: object | None = None
+) -> tuple[TensorTrain | Tucker, float]:
+    """The point that fits `count` centred and scaled values where `mask` is set, and half the squared error left.
+
+    Both arrays may live in files: they are only walked through.
+    """
     with one_library_thread:
         passes = prepared.engine.residual_pass(scaled, mask)
         start: TensorTrain | Tucker
         if isinstance(warm, TensorTrain | Tucker) and warm.rank == prepared.rank:
             start = warm
         else:
-            guess = _random(prepared.structure, values.shape, prepared.rank, prepared.seed)
+            guess = _random(prepared.structure, scaled.shape, prepared.rank, prepared.seed)
             start = spectral_start(lambda f: passes.contractions_of_data(f)[1], guess, iterations=6)
-            start = start * (1.0 / share)
+            start = start * (scaled.size / count)
 
         def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
             frame: Any = point.frame()
@@ -144,7 +154,7 @@ def _fit(
         step = BarzilaiBorwein(first_step=1.0, noise=1e-7)
         done = descend(objective, start, step=step, stop=ValueChange(1e-5, 3) | MaxEvaluations(300))
     error = done.value - 0.5 * prepared.ridge * done.point.norm() ** 2
-    return done.point, centre, scale, max(error, 1e-12 * found.size)
+    return done.point, max(error, 1e-12 * count)
 
 
 def _prepare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
 from threading import Lock
 from typing import Any, TypeVar
@@ -51,8 +51,8 @@ def in_order(
         while waiting:
             yield waiting.pop(0).result()
     finally:
-        for future in waiting:
-            future.cancel()
+        # After an error nobody works on: what is running ends before the caller cleans up.
+        wait([future for future in waiting if not future.cancel()])
 
 
 class _OneThread:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.io.files import whole_file
-from corten.summary import FOOTNOTE, plain
+from corten.summary import FOOTNOTE, Summary, plain
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from corten.result import Intervals
 
-__all__ = ["prepare_for_file", "to_dataset", "write_netcdf", "write_zarr"]
+__all__ = ["own_attrs", "prepare_for_file", "store_attrs", "to_dataset", "write_netcdf", "write_zarr"]
 
 CONVENTIONS = "CF-1.11"
 VARIABLES = ("estimate", "lower", "upper", "flag", "propensity")
@@ -57,7 +57,7 @@ def to_dataset(result: Intervals) -> xr.Dataset:
             if axis.coordinates is not None
         }
     quantity = str(observed.attrs.get("long_name") or observed.name or "value")
-    own = {key: value for key, value in observed.attrs.items() if key not in _OF_THE_INPUT}
+    own = own_attrs(observed.attrs)
     arrays = {"estimate": result.estimate_array, "lower": result.lower_array, "upper": result.upper_array}
     attrs: dict[str, dict[str, Any]] = {
         "estimate": own | {"long_name": f"{quantity}, gaps filled"},
@@ -79,26 +79,37 @@ def to_dataset(result: Intervals) -> xr.Dataset:
     return xr.Dataset(variables, coords=coords, attrs=_global_attrs(result, quantity))
 
 
+def own_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Attributes of the input that are true of its filled version too."""
+    return {key: value for key, value in attrs.items() if key not in _OF_THE_INPUT}
+
+
 def _global_attrs(result: Intervals, quantity: str) -> dict[str, Any]:
+    before = result.observed.attrs.get("history")
+    return store_attrs(quantity, before, result.summary(), result.source.warnings(), result.source.settings())
+
+
+def store_attrs(
+    quantity: str, before: Any, summary: Summary, warnings: Sequence[str], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a file of results says of itself: conventions, history, choices, summary, warnings, settings."""
     from corten import __version__
 
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    done = f"{now} corten {__version__}: gaps filled, {result.coverage:.4g} intervals"
-    before = result.observed.attrs.get("history")
+    done = f"{now} corten {__version__}: gaps filled, {summary.coverage:.4g} intervals"
     attrs: dict[str, Any] = {
         "Conventions": CONVENTIONS,
         "title": f"{quantity}: gaps filled, with intervals",
         "source": f"corten {__version__}, conformal Riemannian tensor completion",
         "history": f"{done}\n{before}" if before else done,
         "comment": FOOTNOTE,
-        "coverage": result.coverage,
-        "corten_choices": json.dumps(plain([vars(choice) for choice in result.choices])),
-        "corten_summary": json.dumps(result.summary().to_dict()),
+        "coverage": summary.coverage,
+        "corten_choices": json.dumps(plain([vars(choice) for choice in summary.choices])),
+        "corten_summary": json.dumps(summary.to_dict()),
     }
-    warnings = result.source.warnings()
     if warnings:
         attrs["corten_warnings"] = "\n".join(warnings)
-    return attrs | {f"corten_{key}": value for key, value in _file_attrs(result.source.settings()).items()}
+    return attrs | {f"corten_{key}": value for key, value in _file_attrs(settings).items()}
 
 
 def _file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:

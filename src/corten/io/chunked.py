@@ -1,0 +1,105 @@
+"""A Zarr store written run by run, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.engine.memory import full_disk
+from corten.io.dataset import prepare_for_file
+from corten.io.files import whole_file
+
+__all__ = ["ChunkedStore", "chunk_shape", "write_in_chunks"]
+
+CHUNK_ENTRIES = 1 << 21
+
+
+def chunk_shape(shape: Sequence[int], planes: int) -> tuple[int, ...]:
+    """Chunks of `planes` planes, their rows cut so that a chunk holds about two million entries.
+
+    Example:
+        >>> chunk_shape((2000, 1000, 1000), 2), chunk_shape((500, 4000, 4000), 2)
+        ((2, 1000, 1000), (2, 262, 4000))
+    """
+    room, cut = max(1, CHUNK_ENTRIES // planes), []
+    for length in reversed(shape[1:]):
+        cut.append(min(int(length), max(1, room)))
+        room //= cut[-1]
+    return (planes, *reversed(cut))
+
+
+@dataclass(frozen=True)
+class ChunkedStore:
+    """Arrays of one shape in an unfinished store; runs of planes may be put in any order and by several threads."""
+
+    arrays: Mapping[str, Any]
+    group: Any
+    folder: Path
+
+    def put(self, name: str, start: int, planes: np.ndarray) -> None:
+        """Write planes; chunks must not be shared between calls that run at once."""
+        try:
+            self.arrays[name][start : start + len(planes)] = planes
+        except OSError as problem:
+            if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise full_disk(self.folder, planes.nbytes, f"a chunk of {name!r}", problem) from None
+
+    def describe(self, name: str, attrs: Mapping[str, Any]) -> None:
+        self.arrays[name].attrs.update(_plain(attrs))
+
+
+@contextmanager
+def write_in_chunks(
+    path: str | os.PathLike[str],
+    dims: Sequence[str],
+    coords: Any,
+    shape: Sequence[int],
+    chunks: Sequence[int],
+    dtypes: Mapping[str, np.dtype],
+    *,
+    overwrite: bool = False,
+) -> Iterator[ChunkedStore]:
+    """A store to fill, under a temporary name; it takes its own name when the block ends well and vanishes when not."""
+    zarr = _zarr()
+    import xarray as xr
+    from numcodecs import Blosc
+
+    target = Path(path)
+    try:
+        with whole_file(target, overwrite) as temporary:
+            prepare_for_file(xr.Dataset(coords=coords)).to_zarr(temporary, mode="w-", zarr_format=2, consolidated=False)
+            group = zarr.open_group(temporary, mode="r+", zarr_format=2)
+            arrays = {
+                name: group.create_array(
+                    name, shape=tuple(shape), chunks=tuple(chunks), dtype=dtype,
+                    compressors=Blosc("zstd", 1, Blosc.SHUFFLE), fill_value=np.nan if dtype.kind == "f" else None,
+                    attributes={"_ARRAY_DIMENSIONS": list(dims)},
+                )
+                for name, dtype in dtypes.items()
+            }  # fmt: skip
+            yield ChunkedStore(arrays, group, target.parent)
+            zarr.consolidate_metadata(temporary, zarr_format=2)
+    except PermissionError as problem:
+        raise PermissionError(
+            f"{target} cannot be written, {target.parent} does not allow it ({problem.strerror}): write elsewhere"
+        ) from None
+
+
+def _zarr() -> Any:
+    try:
+        import zarr
+    except ImportError:
+        raise ImportError("writing Zarr needs the package zarr: pip install 'corten[files]'") from None
+    return zarr
+
+
+def _plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v.tolist() if isinstance(v, np.ndarray | np.generic) else v for k, v in attrs.items()}

@@ -1,0 +1,226 @@
+"""A tensor that is read in runs of planes of its first axis: what `ObservedTensor` is, for data larger than memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten import labels as _labels
+from corten.io.files import existing, plain_error, suffix_of
+from corten.io.stores import of_dataset
+from corten.labels import Axis
+
+__all__ = ["OPENABLE", "LazyTensor", "open_lazily"]
+
+OPENABLE = (".zarr", ".nc", ".nc4", ".cdf", ".npy")
+
+
+@dataclass(frozen=True, eq=False)
+class LazyTensor:
+    """Values and domain of a tensor, run of planes by run of planes; nothing of it is kept.
+
+    chunk: planes that the store reads at once; dtype: what values are answered in.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    axes: tuple[Axis, ...]
+    chunk: int
+    source: str
+    _read: Callable[[int, int], np.ndarray] = field(repr=False)
+    _inside: Callable[[int, int], np.ndarray] | None = field(default=None, repr=False)
+    name: str | None = None
+    attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    coords: Any = field(default=None, repr=False)
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+    @property
+    def plane(self) -> int:
+        """Entries of one plane."""
+        return prod(self.shape[1:])
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Values of planes start:stop (NaN where not observed) and where they lie in the domain (None: everywhere)."""
+        raw = np.ma.filled(np.ma.asarray(self._read(start, stop), self.dtype), np.nan)
+        values = np.array(raw, self.dtype, order="C", copy=None)
+        infinite = np.isinf(values)
+        if infinite.any():
+            first = tuple(int(i) for i in np.argwhere(infinite)[0] + [start] + [0] * (values.ndim - 1))
+            raise ValueError(
+                f"{self.source} has an infinite value at {first}: only finite numbers and NaN are allowed; "
+                "set them to NaN if they stand for missing"
+            )
+        if self._inside is None:
+            return values, None
+        inside = np.broadcast_to(self._inside(start, stop), values.shape)
+        if not inside.all():
+            values = np.where(inside, values, np.nan)
+        return values, inside
+
+    @classmethod
+    def of(
+        cls,
+        x: Any,
+        where: Any = None,
+        *,
+        periodic: Sequence[str | int] = (),
+        axis_kinds: Mapping[str | int, str] | None = None,
+        source: str = "x",
+    ) -> LazyTensor:
+        """From a lazily loaded DataArray, a Zarr or HDF5 array, a memory map, or anything sliced like them.
+
+        Example:
+            >>> lazy = LazyTensor.of(np.ones((4, 5, 6)))
+            >>> lazy.read(1, 3)[0].shape
+            (2, 5, 6)
+        """
+        labelled = _labels.is_dataarray(x)
+        if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")):
+            raise TypeError(
+                f"x is a {type(x).__name__}: give the path of a file ({', '.join(OPENABLE)}), a DataArray, or an array"
+            )
+        shape, dtype = tuple(int(n) for n in x.shape), np.dtype(x.dtype)
+        if dtype.kind not in "biuf":
+            raise TypeError(f"{source} has dtype {dtype}: real numbers (float, integer, bool) are allowed")
+        if len(shape) < 2 or 0 in shape:
+            raise ValueError(f"{source} has shape {shape}: a tensor needs two or more modes, none of length 0")
+        axes = _labels.axes_of_dataarray(x) if labelled else _labels.axes_of_names(None, shape)
+        axes = _labels.refine(axes, periodic, axis_kinds or {})
+        single = dtype.kind == "f" and dtype.itemsize <= 4
+
+        def read(start: int, stop: int) -> np.ndarray:
+            part = x[start:stop]
+            return np.asarray(part.values) if labelled else part
+
+        return cls(
+            shape, np.dtype(np.float32 if single else np.float64), axes, _chunk_of(x), source, read,
+            None if where is None else _domain(where, x, shape, labelled),
+            None if not labelled or x.name is None else str(x.name),
+            dict(x.attrs) if labelled else {}, x.coords if labelled else None,
+        )  # fmt: skip
+
+
+@contextmanager
+def open_lazily(
+    x: Any,
+    where: Any = None,
+    *,
+    variable: str | None = None,
+    periodic: Sequence[str | int] = (),
+    axis_kinds: Mapping[str | int, str] | None = None,
+) -> Iterator[LazyTensor]:
+    """A `LazyTensor` of a path or of an array; a file stays open as long as the block runs.
+
+    where: the domain, an array or, for a path, also the name of a variable of the same file.
+    """
+    options: dict[str, Any] = {"periodic": periodic, "axis_kinds": axis_kinds}
+    if not isinstance(x, str | os.PathLike):
+        if variable is not None:
+            raise ValueError(f"variable is {variable!r}, but x is an array already: give the file's path, or x[name]")
+        yield LazyTensor.of(x, where, **options)
+        return
+    path, suffix = existing(x), suffix_of(x)
+    if suffix not in OPENABLE:
+        raise ValueError(
+            f"{path} does not fit in memory, and only {', '.join(OPENABLE)} can be read part by part: convert it, or "
+            "give more memory"
+        )
+    if suffix == ".npy":
+        try:
+            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
+        except Exception as problem:
+            raise plain_error(path, "a NumPy array", problem) from None
+        if isinstance(where, str):
+            raise ValueError(f"where is {where!r}, but {path} holds one array without names: give the array")
+        yield LazyTensor.of(mapped, where, source=str(path), **options)
+        return
+    with _dataset(path, suffix) as dataset:
+        stored = of_dataset(dataset)
+        name = _choose(path, stored, variable, where if isinstance(where, str) else None)
+        inside = dataset[where] if isinstance(where, str) else where
+        yield LazyTensor.of(dataset[name], inside, source=f"{path}, {name!r}", **options)
+
+
+def _dataset(path: Path, suffix: str) -> Any:
+    import xarray as xr
+
+    try:
+        if suffix != ".zarr":
+            return xr.open_dataset(path, decode_timedelta=False)
+        known = any((path / name).exists() for name in (".zmetadata", "zarr.json"))
+        return xr.open_zarr(path, consolidated=None if known else False, decode_timedelta=False, chunks=None)
+    except Exception as problem:
+        raise plain_error(path, "Zarr" if suffix == ".zarr" else "NetCDF", problem) from None
+
+
+def _choose(path: Path, stored: Mapping[str, Any], variable: str | None, where: str | None) -> str:
+    listed = ", ".join(one.describe(key) for key, one in stored.items()) or "nothing"
+    for name in (variable, where):
+        if name is not None and name not in stored:
+            raise ValueError(f"{path} has no variable {name!r}; it has {listed}")
+    if variable is not None:
+        return variable
+    fitting = [name for name, one in stored.items() if one.is_tensor and name != where]
+    if len(fitting) != 1:
+        raise ValueError(f"{path} holds {listed}: say which variable to fill (variable=, --variable)")
+    return fitting[0]
+
+
+def _chunk_of(x: Any) -> int:
+    """Planes of the first axis that the store reads at once."""
+    if _labels.is_dataarray(x):
+        if x.chunks is not None:
+            return int(max(x.chunks[0]))
+        wanted = x.encoding.get("preferred_chunks", {}).get(x.dims[0])
+        if wanted is None:
+            wanted = (x.encoding.get("chunks") or x.encoding.get("chunksizes") or (1,))[0]
+        return int(wanted)
+    chunks = getattr(x, "chunks", None)
+    return int(np.max(chunks[0])) if chunks else 1
+
+
+def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> Callable[[int, int], np.ndarray]:
+    if _labels.is_dataarray(where):
+        if not labelled:
+            raise TypeError("where is a DataArray but x is not: give where as an array, or x as a DataArray")
+        _labels.broadcast_by_name(where.isel({dim: slice(0, 1) for dim in where.dims}), _corner(x, where))
+        first = x.dims[0]
+
+        def named(start: int, stop: int) -> np.ndarray:
+            run = slice(start, stop)
+            part = where.isel({first: run}) if first in where.dims else where
+            return _flags(_labels.broadcast_by_name(part, x.isel({first: run})))
+
+        return named
+    sizes = tuple(int(n) for n in np.shape(where))
+    if len(sizes) != len(shape) or any(m not in (1, n) for m, n in zip(sizes, shape)):
+        raise ValueError(
+            f"where has shape {sizes}, x has {shape}: give one flag per cell, or length 1 along the modes it does not "
+            "depend on"
+        )
+    return lambda start, stop: _flags(np.asarray(where[start:stop] if sizes[0] > 1 else where[:]))
+
+
+def _corner(x: Any, where: Any) -> Any:
+    """One cell of x along the axes of where, after their lengths were compared."""
+    for dim in where.dims:
+        if dim in x.dims and where.sizes[dim] != x.sizes[dim]:
+            raise ValueError(
+                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must cover the same "
+                "cells"
+            )
+    return x.isel({dim: slice(0, 1) for dim in where.dims if dim in x.dims})
+
+
+def _flags(flags: np.ndarray) -> np.ndarray:
+    return flags if flags.dtype == bool else np.nan_to_num(flags.astype(np.float32)) != 0

@@ -1,0 +1,87 @@
+"""What completing from disk will take, said before it starts: planes at a time, memory, disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from corten.engine.layout import SLAB_PLANES
+from corten.engine.memory import in_words, refuse_full_disk
+from corten.io.lazy import LazyTensor
+
+__all__ = ["Needs"]
+
+BASE = 330_000_000  # interpreter, libraries and compiled kernels, measured
+PIECE_ENTRIES = 1 << 21  # beyond this a run gains nothing
+PER_ENTRY, PER_HALO_ENTRY = 85, 25  # bytes of a run of planes while its intervals are made, measured
+PASS_BYTES = 40_000_000  # buffers of a pass, per thread
+SCRATCH = 7  # bytes an entry on disk during the fit: value, mask, training mask, expected spins
+KEPT = 6  # of these, while intervals are written
+PART_ENTRY, PART_ENTRIES = 90, 20_000_000  # the part that settings are chosen from
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Planes worked on (`planes`) and read (`block`) at a time, and the most memory and disk it will take."""
+
+    planes: int
+    block: int
+    memory: int
+    disk: int
+    part: int
+
+    @staticmethod
+    def of(lazy: LazyTensor, memory: int, arrays: int, threads: int, radius: int = 1) -> Needs:
+        """The largest runs of planes that keep within `memory` bytes; refuses what cannot be done in them."""
+        item = lazy.dtype.itemsize
+        most = max(1, PIECE_ENTRIES // lazy.plane)
+        for planes in range(min(most, lazy.shape[0]), 0, -1):
+            planes, block = _aligned(planes, lazy)
+            needed = _peak(lazy, planes, block, threads, radius)
+            if needed <= memory:
+                out = lazy.size * (arrays * item + 1)
+                disk = max(SCRATCH * lazy.size, KEPT * lazy.size + out)
+                part = int(min(PART_ENTRIES, max(0, memory - BASE) / PART_ENTRY)) // lazy.plane
+                return Needs(planes, block, needed, disk, min(lazy.shape[0], max(2, part)))
+        least = _peak(lazy, 1, 1, threads, radius)
+        if lazy.chunk > 1 and least <= memory:
+            raise MemoryError(
+                f"the chunks of {lazy.source} hold {lazy.chunk} planes of the first axis, {lazy.axes[0].name!r}, and "
+                f"{lazy.chunk} planes are {in_words(lazy.chunk * lazy.plane * item)}: reading plane by plane would "
+                f"read everything each time. Rechunk it with few planes a chunk, put the axis with the shortest chunks "
+                f"first, or allow {in_words(_peak(lazy, *_aligned(1, lazy), threads, radius))} of memory"
+            )
+        raise MemoryError(
+            f"one plane of {lazy.source} holds {lazy.plane:,} entries and takes about {in_words(least)}; the limit is "
+            f"{in_words(memory)}: allow more memory, use fewer threads, or put the longest axis first"
+        )
+
+    def refuse_small_disk(self, folder: Path) -> None:
+        refuse_full_disk(self.disk, folder)
+
+    def in_words(self) -> str:
+        return (
+            f"{self.planes} plane(s) at a time: about {in_words(self.memory)} of memory, and up to "
+            f"{in_words(self.disk)} of disk while it runs"
+        )
+
+
+def _aligned(planes: int, lazy: LazyTensor) -> tuple[int, int]:
+    """Planes to work on and to read at a time, so that every chunk of the store is read once."""
+    chunk = min(lazy.chunk, lazy.shape[0])
+    if planes >= chunk:
+        return planes // chunk * chunk, planes // chunk * chunk
+    return max(d for d in range(1, planes + 1) if chunk % d == 0), chunk
+
+
+def _peak(lazy: LazyTensor, planes: int, block: int, threads: int, radius: int) -> int:
+    """Bytes of the heavier of two steps: a pass over the mask, and the making of intervals."""
+    item, plane = lazy.dtype.itemsize, lazy.plane
+    halo = (planes + 2 * radius) / planes if planes < lazy.shape[0] else 1.0
+    ahead = -(-(2 * threads + 1) * planes // block) + 1  # blocks that threads still read while others are fetched
+    work = threads * planes * plane * (PER_ENTRY + PER_HALO_ENTRY * halo) + (ahead + 1) * block * plane * item
+    mapped = 3 * min(2 * SLAB_PLANES, lazy.shape[0]) * plane * 2
+    passes = mapped + threads * PASS_BYTES
+    cores = 64 * 20**2 * sum(lazy.shape[1:-1]) if prod(lazy.shape[1:-1]) > 1 else 0
+    return int(BASE + max(work, passes) + cores)

@@ -1,0 +1,122 @@
+"""Settings left on "auto", chosen from a part of the tensor that fits in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from corten.calibration.auto import ENOUGH, share_deeper
+from corten.calibration.random_split import RandomSplit
+from corten.choices import Choice
+from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
+from corten.io.lazy import LazyTensor
+from corten.large.stages import Scratch
+from corten.lowrank import feasible_rank, feasible_tucker_rank
+
+__all__ = ["Part", "check_calibration", "check_completion", "prepared", "settled", "warn_of_depth"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Planes of the tensor taken together, with the names of `ObservedTensor`: enough to choose settings on."""
+
+    mask: np.ndarray
+    missing: np.ndarray
+    axes: tuple[Any, ...]
+
+
+def check_calibration(calibration: Any) -> RandomSplit:
+    """The split, or a refusal of what needs the whole tensor at once."""
+    if isinstance(calibration, RandomSplit):
+        return calibration
+    if isinstance(calibration, str) and calibration in ("auto", "random"):
+        return RandomSplit()
+    raise ValueError(
+        f"calibration is {calibration!r}; from disk only 'random' can be had: complete parts that fit in memory, or "
+        "give more memory"
+    )
+
+
+def check_completion(completion: Any) -> TuckerCompletion | TensorTrainCompletion:
+    """The completion, or a refusal of what needs the whole tensor at once."""
+    named = {"auto": TuckerCompletion, "tucker": TuckerCompletion, "tensor-train": TensorTrainCompletion}
+    if isinstance(completion, str) and completion in named:
+        return named[completion]()  # type: ignore[return-value]
+    if isinstance(completion, TuckerCompletion | TensorTrainCompletion):
+        return completion
+    raise ValueError(
+        f"completion is {completion!r}; from disk 'tucker' and 'tensor-train' can be had: complete parts that fit in "
+        "memory, or give more memory"
+    )
+
+
+def prepared(
+    completion: TuckerCompletion | TensorTrainCompletion, lazy: LazyTensor, scratch: Scratch, planes: int, seed: int
+) -> PreparedLowRank:
+    """The completion with its rank chosen: on planes spread over the tensor where it was left open."""
+    if not isinstance(completion.rank, str):
+        stand_in = np.broadcast_to(np.float32(0), lazy.shape)
+        return completion.prepare(stand_in, stand_in, lazy.axes, seed)
+    which = np.unique(np.linspace(0, lazy.shape[0] - 1, planes).astype(int)).tolist()
+    values = np.concatenate([lazy.read(i, i + 1)[0] for i in which])
+    train = np.concatenate([scratch.train[i : i + 1] == 1 for i in which])
+    chosen = completion.prepare(values, train, lazy.axes, seed)
+    feasible = feasible_tucker_rank if isinstance(completion, TuckerCompletion) else feasible_rank
+    return replace(chosen, rank=feasible(lazy.shape, chosen.rank), choices=_on_part(chosen.choices, len(which), lazy))
+
+
+def settled(model: Any, lazy: LazyTensor, scratch: Scratch, planes: int, train_share: float) -> tuple[Any, tuple]:
+    """The missingness model with coupling, link and rank chosen on a run of planes, and the choices made."""
+    if not _open(model):
+        return model, ()
+    run = _run(lazy, planes)
+    law = model.fit(
+        np.array(scratch.train[run]), train_share, axis_names=[axis.name for axis in lazy.axes],
+        periodic=_periods(lazy, run),
+    )  # fmt: skip
+    names = {f.name for f in fields(model)}
+    found = {"rank": law.rank, "coupling": law.coupling, "link": law.link}
+    kept = {name: value for name, value in found.items() if name in names}
+    return replace(model, **kept), _on_part(law.choices, run.stop - run.start, lazy)
+
+
+def warn_of_depth(lazy: LazyTensor, scratch: Scratch, planes: int, train_share: float, seed: int) -> tuple[str, ...]:
+    """A warning where pseudo-gaps would have been taken in memory: much lies deeper than a random split can tell."""
+    run = _run(lazy, planes)
+    spins = np.array(scratch.observed[run])
+    shares = share_deeper(Part(spins == 1, spins == -1, lazy.axes), RandomSplit(train_share), seed)
+    where, share = max(shares.items(), key=lambda item: item[1], default=("anywhere", 0.0))
+    if share <= ENOUGH:
+        return ()
+    return (
+        f"{share:.0%} of the missing entries lie further from training entries ({where}) than 99% of those a random "
+        "split hides: errors deep inside gaps may be larger than the intervals say. Complete parts that fit in memory "
+        "with calibration='gaps' and compare.",
+    )
+
+
+def _open(model: Any) -> bool:
+    """Whether anything is left to choose."""
+    parts = [getattr(model, name, None) for name in ("coupling", "link")]
+    waiting = [getattr(part, word, False) for part in parts for word in ("is_auto", "is_learned")]
+    return isinstance(getattr(model, "rank", None), str) or any(waiting)
+
+
+def _run(lazy: LazyTensor, planes: int) -> slice:
+    start = (lazy.shape[0] - planes) // 2
+    return slice(start, start + planes)
+
+
+def _periods(lazy: LazyTensor, run: slice) -> list[bool]:
+    periods = [axis.periodic for axis in lazy.axes]
+    periods[0] = periods[0] and run.stop - run.start == lazy.shape[0]
+    return periods
+
+
+def _on_part(choices: tuple[Choice, ...], planes: int, lazy: LazyTensor) -> tuple[Choice, ...]:
+    if planes == lazy.shape[0]:
+        return choices
+    where = f" (on {planes} of {lazy.shape[0]} planes)"
+    return tuple(replace(one, because=one.because + where) for one in choices)
