@@ -1,0 +1,193 @@
+"""Properties of the whole flow: `complete`, `complete_table`, `ConformalCompleter`, saved fits, whatever the tensor."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import corten
+from strategies import DTYPES, LAYOUTS, Gappy, costly, gappy, laid_out, levels
+
+SCALES = (1e-30, 1e-20, 1e-5, 1.0, 1e5, 1e20, 1e30)
+COMPLETIONS = {
+    "tucker": corten.TuckerCompletion(rank=1),
+    "train": corten.TensorTrainCompletion(rank=1),
+    "smooth": "smooth",
+    "process": "gaussian-process",
+    "stack": "stack",
+}
+PROPENSITIES = {
+    "ising": corten.IsingPropensity(0.1, rank=1),
+    "bernoulli": corten.BernoulliPropensity(rank=1),
+    "uniform": "uniform",
+}
+CALIBRATIONS = {
+    "random": "random",
+    "gaps": corten.GapShaped(rounds=2),
+    "cross": corten.CrossConformal(folds=2),
+    "splits": corten.RepeatedSplits(splits=2),
+}
+
+
+@st.composite
+def completers(draw: Any, completions: Any = tuple(COMPLETIONS), calibrations: Any = tuple(CALIBRATIONS)) -> Any:
+    completion = draw(st.sampled_from(completions))
+    calibration = draw(st.sampled_from(calibrations))
+    scores = ["absolute", "signed"]
+    if completion in ("tucker", "train") and calibration != "gaps":
+        scores.append("normalized")
+    return corten.ConformalCompleter(
+        completion=COMPLETIONS[completion],
+        propensity=PROPENSITIES[draw(st.sampled_from(sorted(PROPENSITIES)))],
+        calibration=CALIBRATIONS[calibration],
+        score=draw(st.sampled_from(scores)),
+        weights=draw(st.sampled_from(["exact", "approximate"])),
+        seed=draw(st.integers(0, 3)),
+    )
+
+
+def fit(completer: Any, x: np.ndarray, case: Gappy, **options: Any) -> corten.Fitted:
+    return completer.fit(x, periodic=case.periodic, axis_kinds=case.kinds, **options)
+
+
+def ends(result: corten.Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return np.asarray(result.estimate), np.asarray(result.lower), np.asarray(result.upper)
+
+
+@costly(2)
+@given(gappy(), completers(), st.sampled_from(SCALES), st.sampled_from(DTYPES), st.lists(levels, min_size=2, max_size=3))
+def test_any_tensor_is_filled_with_nested_intervals(case, completer, scale, dtype, asked):
+    scale = scale if "2" not in dtype else 1.0
+    x = (np.clip(case.x, -1e3, 1e3) * scale).astype(dtype)
+    fitted = fit(completer, x, case)
+    before = None
+    for result in fitted.intervals(sorted(asked)):
+        estimate, lower, upper = ends(result)
+        assert estimate.shape == lower.shape == upper.shape == case.shape
+        assert estimate.dtype == lower.dtype == (np.float64 if "8" in dtype else np.float32)
+        assert np.isfinite(estimate).all() and not np.isnan(lower).any() and not np.isnan(upper).any()
+        for array in (estimate, lower, upper):
+            np.testing.assert_array_equal(array[case.mask], x[case.mask])
+        assert (lower <= upper).all()
+        if before is not None:
+            assert (lower <= before[0]).all() and (upper >= before[1]).all()
+        before = lower, upper
+        text = str(result.summary())
+        assert "nan" not in text.lower()
+
+
+@costly(2)
+@given(gappy(), completers(), st.integers(-100, 100), levels)
+def test_scaled_data_have_scaled_intervals(case, completer, power, level):
+    """By a power of two, which no rounding disturbs: not a bit changes."""
+    unit = 2.0**power
+    plain = ends(fit(completer, case.x, case).intervals(level))
+    scaled = ends(fit(completer, case.x * unit, case).intervals(level))
+    for one, other in zip(plain, scaled):
+        np.testing.assert_allclose(other / unit, one, rtol=1e-9, atol=1e-9 * spread(case))
+
+
+@costly(2)
+@given(gappy(), completers(), st.sampled_from([-7.0, 0.125, 3.0, 100.0]), levels)
+def test_shifted_data_have_shifted_intervals(case, completer, shift, level):
+    plain = ends(fit(completer, case.x, case).intervals(level))
+    moved = ends(fit(completer, case.x + shift, case).intervals(level))
+    for one, other in zip(plain, moved):
+        np.testing.assert_allclose(other - shift, one, atol=1e-3 * spread(case))
+
+
+def spread(case: Gappy) -> float:
+    known = case.x[case.mask]
+    return float(known.max() - known.min()) or 1.0
+
+
+@costly(2)
+@given(gappy(), completers(), levels)
+def test_threads_and_a_saved_file_change_no_bit(case, completer, level):
+    from dataclasses import replace
+
+    fitted = fit(completer, case.x, case)
+    result = ends(fitted.intervals(level))
+    other = ends(fit(replace(completer, engine=3), case.x, case).intervals(level))
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = corten.load(fitted.save(Path(folder, "fit.corten")))
+    again = ends(loaded.intervals(level))
+    for one, two, three in zip(result, other, again):
+        np.testing.assert_array_equal(one, two)
+        np.testing.assert_array_equal(one, three)
+
+
+@costly(3)
+@given(gappy(), completers(), st.sampled_from(LAYOUTS), st.booleans())
+def test_memory_layout_and_byte_order_change_no_bit(case, completer, layout, swapped):
+    plain = fit(completer, case.x, case).intervals(0.8)
+    given_array = laid_out(case.x.astype(">f8") if swapped else case.x, layout)
+    for one, two in zip(ends(plain), ends(fit(completer, given_array, case).intervals(0.8))):
+        np.testing.assert_array_equal(one, two)
+
+
+@costly(3)
+@given(gappy(), completers(calibrations=("random", "gaps", "cross")), st.sampled_from([0.6, 0.8]), st.floats(0.05, 0.95))
+def test_other_promises_of_a_fit_hang_together(case, completer, level, share):
+    fitted = fit(completer, case.x, case)
+    result = fitted.intervals(level)
+    missing = result.observed.missing
+    _, lower, upper = ends(result)
+    wider = ends(fitted.intervals(level, odds_error=1.5))
+    assert (wider[1] <= lower).all() and (wider[2] >= upper).all()
+    low, high = np.asarray(result.quantile(share / 2)), np.asarray(result.quantile(1 - share / 2))
+    assert (low[missing] <= high[missing]).all()
+    drawn = result.draws(2, seed=1)
+    assert drawn.shape == (2, *case.shape) and np.isfinite(drawn).all()
+    np.testing.assert_array_equal(drawn[:, case.mask], np.broadcast_to(case.x[case.mask], (2, case.mask.sum())))
+    everything, nothing = result.exceedance(-1e9), result.exceedance(1e9)
+    assert not np.asarray(nothing).any() and not np.asarray(everything)[case.mask].any()
+    table = result.to_dataframe()
+    assert len(table) == case.x.size and set(table["flag"]) <= {0, 1, 2, 3}
+
+
+@costly(3)
+@given(gappy(orders=(2, 4), most=60), completers(completions=("smooth", "tucker")), st.integers(0, 2**16))
+def test_a_table_is_completed_as_its_tensor(case, completer, seed):
+    import pandas as pd
+
+    names = [f"c{k}" for k in range(case.x.ndim)]
+    frame = pd.DataFrame(np.argwhere(np.ones(case.shape, bool)), columns=names)
+    frame["value"] = case.x.reshape(-1)
+    turn = np.random.default_rng(seed).permutation(len(frame))
+    filled = corten.complete_table(frame.iloc[turn], 0.8, completer=completer)
+    estimate, lower, upper = ends(completer.fit(case.x).intervals(0.8))
+    back = filled.iloc[np.argsort(turn)]
+    for name, array in (("estimate", estimate), ("lower", lower), ("upper", upper)):
+        np.testing.assert_array_equal(back[name].to_numpy(), array.reshape(-1))
+
+
+@costly(3)
+@given(gappy(), st.integers(0, 5), levels)
+def test_own_functions_and_known_odds_serve_too(case, seed, level):
+    rng = np.random.default_rng(seed)
+    known = corten.KnownPropensity(rng.normal(size=case.shape) * 100, coupling=corten.Sigmoid())
+    result = corten.complete(
+        case.x, level, completion=lambda x: np.nan_to_num(x, nan=float(np.nanmean(x))), propensity=known,
+        calibration="random", seed=seed, periodic=case.periodic, axis_kinds=case.kinds,
+    )  # fmt: skip
+    estimate, lower, upper = ends(result)
+    assert (lower <= estimate).all() and (estimate <= upper).all()
+    assert len(np.unique(estimate[~case.mask])) == 1
+
+
+@given(st.integers(2, 5), st.integers(1, 4), st.sampled_from(["random", "gaps", "cross"]))
+def test_too_little_to_learn_from_is_said(order, length, calibration):
+    x = np.full((length,) * order, np.nan)
+    x.reshape(-1)[0] = 1.0
+    if x.size == 1:
+        assert corten.complete(x).observed.complete
+        return
+    with pytest.raises(ValueError, match="observed entries"):
+        corten.complete(x, calibration=calibration)
