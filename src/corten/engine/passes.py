@@ -13,9 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
-from corten.engine import kernels
 from corten.engine.arithmetic import LOGIT, PRODUCT
 from corten.engine.layout import Box, Layout
+from corten.engine.likelihood import likelihood_box
+from corten.engine.log_odds import field_box, weight_sums
 from corten.engine.memory import byte_tensor, let_go, parts
 from corten.engine.threads import in_order
 
@@ -71,16 +72,12 @@ class MaskPass:
         self._flat = self.spins.reshape(self.layout.flat_shape)
         self._constant: float | None = None
 
-    def loss_and_contractions(
-        self, frame: FrameLike, soft: SoftSpins | None = None
-    ) -> tuple[float, list[np.ndarray]]:
+    def loss_and_contractions(self, frame: FrameLike, soft: SoftSpins | None = None) -> tuple[float, list[np.ndarray]]:
         """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
         total, contractions, _ = self._likelihood(frame, soft, 0)
         return total, contractions
 
-    def loss_and_scalars(
-        self, frame: FrameLike, soft: SoftSpins | None = None
-    ) -> tuple[float, np.ndarray, np.ndarray]:
+    def loss_and_scalars(self, frame: FrameLike, soft: SoftSpins | None = None) -> tuple[float, np.ndarray, np.ndarray]:
         """The loss, its slope in three numbers and the sum of squared terms of it, a 3 x 3 information. One pass.
 
         The numbers: the strength of a product coupling, the size of B as the logit link sees it, the link's offset.
@@ -109,7 +106,7 @@ class MaskPass:
             first = np.zeros(cores[0].shape)
             middle = np.zeros(cores[1].shape)
             last = np.zeros(cores[2].shape)
-            loss = kernels.likelihood_box(
+            loss = likelihood_box(
                 self._planes(self._flat, box), self._planes(tau, box) if soft is not None else EMPTY,
                 box.spin_start, box.plane_index, box.plane_level, box.rows, box.row_level,
                 layout.offsets, box.table, layout.reach, layout.periodic_last,
@@ -161,7 +158,7 @@ class MaskPass:
         terms = np.ascontiguousarray(model.terms, np.float64).reshape(-1, 3)
         out = np.empty((stop - start, *layout.flat_shape[1:]), np.float32)
         for box in layout.between(start, stop):
-            kernels.field_box(
+            field_box(
                 self._planes(self._flat, box), box.spin_start, box.plane_index, box.plane_level, box.rows,
                 box.row_level, layout.offsets, box.table, layout.reach, layout.periodic_last,
                 *packed, model.coupling_kind, terms, model.link_kind, np.float32(model.shift), out,
@@ -175,7 +172,7 @@ class MaskPass:
         for start, stop, eta in self.log_odds_slabs(cores):
             n = self.spins.shape[-1]
             spins = np.asarray(self.spins[start:stop]).reshape(-1, n)
-            here, one, two = kernels.weight_sums(spins, eta.reshape(-1, n))
+            here, one, two = weight_sums(spins, eta.reshape(-1, n))
             if one > 0:
                 new_top = max(top, float(here))
                 old, new = float(np.exp(top - new_top)), float(np.exp(float(here) - new_top))

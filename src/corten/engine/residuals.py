@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from corten.engine.kernels import FAST, FOLD, contract_row, evaluate_row, fold_last, left_vector, spread_row
 from corten.engine.layout import flat_shape
 from corten.engine.memory import PART_BYTES, is_mapped, let_go
 from corten.engine.passes import FrameLike, pack, unpack
 from corten.engine.threads import in_order
+from corten.engine.train_rows import FAST, FOLD, contract_row, evaluate_row, fold_last, left_vector, spread_row
 
 __all__ = ["ResidualPass"]
 
@@ -158,9 +158,7 @@ class ResidualPass:
         self.passes += 1
         cores, right = pack(frame.left), pack(frame.right)
         work, parts = (
-            self._sparse_work(cores, right, subtract)
-            if self.sparse
-            else self._dense_work(cores, right, subtract)
+            self._sparse_work(cores, right, subtract) if self.sparse else self._dense_work(cores, right, subtract)
         )
         total, sums = 0.0, [np.zeros(c.shape) for c in cores]
         for loss, *found in in_order(work, parts, self.threads):
