@@ -61,7 +61,9 @@ def ends(result: corten.Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @costly(2)
-@given(gappy(), completers(), st.sampled_from(SCALES), st.sampled_from(DTYPES), st.lists(levels, min_size=2, max_size=3))
+@given(
+    gappy(), completers(), st.sampled_from(SCALES), st.sampled_from(DTYPES), st.lists(levels, min_size=2, max_size=3)
+)
 def test_any_tensor_is_filled_with_nested_intervals(case, completer, scale, dtype, asked):
     scale = scale if "2" not in dtype else 1.0
     x = (np.clip(case.x, -1e3, 1e3) * scale).astype(dtype)
@@ -133,7 +135,7 @@ def test_memory_layout_and_byte_order_change_no_bit(case, completer, layout, swa
 
 
 @costly(3)
-@given(gappy(), completers(calibrations=("random", "gaps", "cross")), st.sampled_from([0.6, 0.8]), st.floats(0.05, 0.95))
+@given(gappy(), completers(), st.sampled_from([0.6, 0.8]), st.floats(0.05, 0.95))
 def test_other_promises_of_a_fit_hang_together(case, completer, level, share):
     fitted = fit(completer, case.x, case)
     result = fitted.intervals(level)
