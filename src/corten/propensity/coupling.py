@@ -54,26 +54,34 @@ class Coupling(Protocol):
 
 @dataclass(frozen=True)
 class Product:
-    """The paper's coupling g(x, y) = strength * x * y; "auto" leaves the strength to the fit.
+    """The paper's coupling g(x, y) = strength * x * y.
+
+    "auto" chooses the strength among a few, zero too, by held-out loss and what the weights are worth; "learned"
+    estimates it together with B.
 
     Example:
         >>> float(Product(0.5).value(2.0, 3.0))
         3.0
     """
 
-    strength: float | Literal["auto"] = "auto"
+    strength: float | Literal["auto", "learned"] = "auto"
 
     def __post_init__(self) -> None:
         if isinstance(self.strength, str):
-            if self.strength != "auto":
-                raise ValueError(f'strength is {self.strength!r}; give a finite number or "auto".')
+            if self.strength not in ("auto", "learned"):
+                raise ValueError(f'strength is {self.strength!r}; give a finite number, "auto" or "learned".')
         else:
             object.__setattr__(self, "strength", _finite("strength", self.strength))
 
     @property
     def is_auto(self) -> bool:
         """Whether the strength is still to be chosen."""
-        return isinstance(self.strength, str)
+        return self.strength == "auto"
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether the strength is still to be estimated."""
+        return self.strength == "learned"
 
     def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
         x, y = _floating(x), _floating(y)
@@ -87,12 +95,12 @@ class Product:
         return KernelCoupling(PRODUCT, np.array([[self._number(), 1.0, 1.0]]))
 
     def label(self) -> str:
-        return "auto*xy" if isinstance(self.strength, str) else f"{self.strength:.4g}*xy"
+        return f"{self.strength}*xy" if isinstance(self.strength, str) else f"{self.strength:.4g}*xy"
 
     def _number(self) -> float:
         if isinstance(self.strength, str):
             raise ValueError(
-                'The strength of Product("auto") is not chosen yet; give a number, such as Product(1/15).'
+                f'The strength of Product("{self.strength}") is not chosen yet; give a number, such as Product(1/15).'
             )
         return self.strength
 
@@ -242,6 +250,7 @@ def as_coupling(coupling: object) -> Coupling:
         named: dict[str, Coupling] = {
             "auto": Product("auto"),
             "product": Product("auto"),
+            "learned": Product("learned"),
             "sigmoid": Sigmoid(),
             "zero": Zero(),
         }
@@ -253,7 +262,7 @@ def as_coupling(coupling: object) -> Coupling:
         return coupling
     raise ValueError(
         f"coupling is {coupling!r}; give Product, Linear, Polynomial, Sigmoid or Zero, a number (the "
-        'strength of a product), or one of "auto", "product", "sigmoid", "zero".'
+        'strength of a product), or one of "auto", "product", "learned", "sigmoid", "zero".'
     )
 
 

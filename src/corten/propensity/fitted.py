@@ -10,6 +10,7 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.engine import Engine, MaskPass, Model, as_engine
+from corten.engine.lazy import behind, is_lazy, lazy_spins, takes_lazy
 from corten.engine.memory import byte_tensor, let_go, parts
 from corten.lowrank import TensorTrain
 from corten.propensity.coupling import Coupling
@@ -59,17 +60,16 @@ class FittedPropensity:
     def model(self) -> Model:
         """The model as passes see it."""
         code = self.coupling.code()
-        return Model(
-            code.kind, code.terms, self.link.kind, self.neighborhood.offsets, self.neighborhood.periodic
-        )
+        around = self.neighborhood
+        return Model(code.kind, code.terms, self.link.kind, around.offsets, around.periodic, self.link.shift())
 
     def log_odds(self, mask: np.ndarray) -> np.ndarray:
         """eta of every entry given the other entries of `mask` (True = observed), float32."""
-        spins = spins_of(mask, self.domain)
+        engine: Engine = as_engine(self.engine)
+        spins = spins_of(mask, self.domain, isinstance(self.parameter, TensorTrain) and takes_lazy(engine))
         if spins.shape != self.shape:
             raise ValueError(f"mask has shape {spins.shape}; the model was fitted to {self.shape}")
         if isinstance(self.parameter, TensorTrain):
-            engine: Engine = as_engine(self.engine)
             passes: MaskPass = engine.mask_pass(spins, self.model, 1.0)
             return passes.log_odds(self.parameter.cores)
         return _dense_log_odds(self.parameter, spins, self.neighborhood, self.coupling, self.link)
@@ -98,12 +98,16 @@ class FittedPropensity:
         return self.parameter.reshape(-1)[flat]
 
 
-def spins_of(mask: np.ndarray, domain: np.ndarray | None = None) -> np.ndarray:
+def spins_of(mask: np.ndarray, domain: np.ndarray | None = None, lazy: bool = False) -> np.ndarray:
     """A boolean mask (True = observed) as int8 spins: +1, -1, and 0 outside the domain.
 
     Spins themselves (int8, possibly a memory map) pass through uncopied where there is no domain to apply. A Zarr or
-    HDF5 array is read plane by plane, in memory where it fits and else to a file.
+    HDF5 array is read plane by plane, in memory where it fits and else to a file; so is a Dask array, unless `lazy`
+    leaves it to those who hold its parts.
     """
+    mask = behind(mask)
+    if lazy and is_lazy(mask):
+        return lazy_spins(mask, domain)  # type: ignore[no-any-return]
     if not isinstance(mask, np.ndarray):
         mask = _from_store(mask) if hasattr(mask, "chunks") and hasattr(mask, "dtype") else np.asarray(mask)
     if mask.dtype == np.int8 and mask.ndim > 1:
@@ -132,7 +136,7 @@ def _from_store(stored: Any) -> np.ndarray:
     if stored.dtype not in (np.dtype(bool), np.dtype(np.int8)):
         raise TypeError(f"mask must be boolean (True = observed) or int8 spins, got dtype {stored.dtype}")
     out = byte_tensor(stored.shape)
-    step = max(1, int(stored.chunks[0]) if stored.chunks else 1)
+    step = max(1, int(np.max(stored.chunks[0])) if stored.chunks else 1)
     for start in range(0, stored.shape[0], step):
         out[start : start + step] = stored[start : start + step]
         let_go(out[start : start + step])

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from corten.choices import Choice
-from corten.engine import Engine, Model, as_engine
+from corten.engine import Engine, MaskPass, Model, Threads, as_engine
+from corten.engine.lazy import is_lazy, takes_lazy
 from corten.engine.memory import parts
 from corten.lowrank import TensorTrain, Tucker, check_rank, check_tucker_rank
 from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
 from corten.propensity.estimation import STEPS, Estimate, Recipe, estimate, start_of
 from corten.propensity.fitted import FittedPropensity, spins_of
-from corten.propensity.link import Link, as_link
+from corten.propensity.learning import Learned, learn
+from corten.propensity.link import Link, Logit, as_link
 from corten.propensity.neighborhood import Neighborhood, resolve
 from corten.propensity.selection import CRITERIA, Candidate, choose_model, choose_rank
 
@@ -29,11 +31,13 @@ FIRST_RANK = 2
 class IsingPropensity:
     """Locally dependent missingness: an Ising model with a parameter of low rank, fitted by pseudo-likelihood.
 
-    coupling: how neighbours pull (`Product(strength)`, a number or "auto"); link: "logit", "probit" or
-    "zero"; neighborhood: "adjacent", "adjacent:lat,lon", "cube" or offsets; rank: an integer (every bond), a
-    tuple or "auto"; ridge: a number, or "auto" for one that grows with the parameters per entry; thinning: read entries hidden for calibration as their
-    expected spin; criterion: how "auto" ranks are compared, up to `max_rank`; start: "spectral", "tt-svd" (the
-    paper's, of the perturbed mask) or a TensorTrain; step: "barzilai-borwein", "armijo", "conjugate" or "fixed"
+    coupling: how neighbours pull: `Product(strength)`, a number, "auto" (chosen among a few by what the weights are
+    worth) or "learned" (estimated together with B); link: "logit", "probit", "zero" or `Logit("learned")`, whose
+    offset is estimated too; neighborhood: "adjacent", "adjacent:lat,lon", "cube" or offsets; rank: an integer (every
+    bond), a tuple or "auto"; ridge: a number, or "auto" for one that grows with the parameters per entry; thinning:
+    read entries hidden for calibration as their expected spin; criterion: how "auto" ranks are compared, up to
+    `max_rank`; start: "spectral", "tt-svd" (the paper's, of the perturbed mask) or a TensorTrain; step:
+    "barzilai-borwein", "armijo", "conjugate" or "fixed"
     (the paper's); bound: largest |B| allowed; structure: "tensor-train" or "tucker".
 
     Example:
@@ -65,6 +69,7 @@ class IsingPropensity:
             raise ValueError(f'ridge is {self.ridge!r}; give a number of at least 0 or "auto"')
         if not isinstance(self.ridge, str) and not 0 <= self.ridge < np.inf:
             raise ValueError(f"ridge is {self.ridge}; give a number of at least 0")
+        _learns(self.coupling, self.link)  # type: ignore[arg-type]
         for name, value, allowed in (
             ("criterion", self.criterion, CRITERIA),
             ("step", self.step, tuple(STEPS)),
@@ -98,15 +103,17 @@ class IsingPropensity:
         engine: Any = "auto",
     ) -> FittedPropensity:
         """Fit to a boolean training mask, of which `train_share` of the observed entries was kept (1: all of them)."""
-        spins = spins_of(training_mask, domain)
+        runner = as_engine(engine)
+        spins = spins_of(training_mask, domain, takes_lazy(runner))
         if spins.ndim < 2:
             raise ValueError(f"training_mask has {spins.ndim} mode(s); at least two are needed")
-        runner = as_engine(engine)
+        if is_lazy(spins) and self.start == "tt-svd":
+            raise ValueError('start is "tt-svd", which needs the whole mask here; give "spectral", or training_mask.compute()')
         around = resolve(self.neighborhood, spins.shape, axis_names, periodic)
         fitter = _Fitter(self, runner, spins, float(train_share), around)
-        fit, coupling, choices, passes = fitter.run()
+        fit, coupling, link, choices, passes = fitter.run()
         return FittedPropensity(
-            fit.train, coupling, as_link(self.link), around, domain, float(train_share), fit.loss, passes,
+            fit.train, coupling, link, around, domain, float(train_share), fit.loss, passes,
             fit.stopped_because, fit.history, choices, engine,
         )  # fmt: skip
 
@@ -121,8 +128,10 @@ class _Fitter:
     train_share: float
     around: Neighborhood
 
-    def run(self) -> tuple[Estimate, Coupling, tuple[Choice, ...], int]:
-        coupling = as_coupling(self.config.coupling)
+    def run(self) -> tuple[Estimate, Coupling, Link, tuple[Choice, ...], int]:
+        coupling, link = as_coupling(self.config.coupling), as_link(self.config.link)
+        if _learns(coupling, link):
+            return self._learn(coupling, link)
         recipe = self._recipe()
         choices: list[Choice] = []
         spent = 0
@@ -153,7 +162,36 @@ class _Fitter:
         passes = self.engine.mask_pass(self.spins, self._model(coupling), self.train_share)
         start, start_passes = self._start(rank, recipe)
         fit = estimate(passes, start, recipe, start_passes)
-        return fit, coupling, (*choices, *fit.choices), spent + fit.passes
+        return fit, coupling, link, (*choices, *fit.choices), spent + fit.passes
+
+    def _learn(self, coupling: Coupling, link: Link) -> tuple[Estimate, Coupling, Link, tuple[Choice, ...], int]:
+        """Learn strength or offset with B; an open rank is searched without coupling, then once more with it."""
+        known = None if getattr(coupling, "is_learned", False) else coupling.code().terms[0, 0]
+        offset = None if link.is_learned else link.offset  # type: ignore[attr-defined]
+        recipe, rank, spent = self._recipe(), self.config.rank, 0
+        choices: list[Choice] = []
+        found: Learned | None = None
+        for _ in range(2 if isinstance(rank, str) else 1):
+            bonds = rank
+            if isinstance(rank, str):
+                at = Product(found.strength) if found else Zero()
+                best, tried = self._search(at, recipe, self.config.criterion, shift=2 * found.offset if found else 0.0)
+                spent += sum(c.estimate.passes + 1 for c in tried)
+                bonds = tuple(best.estimate.point.rank)
+                if found and bonds == found.estimate.point.rank:
+                    break
+                choices = []
+                self._record_rank(choices, best, tried, self.config.criterion)
+            start, start_passes = self._start(bonds, recipe)  # type: ignore[arg-type]
+            found = learn(self._passes_at, start, recipe, known, offset, start_passes)
+            spent += found.estimate.passes
+        assert found is not None
+        return found.estimate, Product(found.strength), Logit(found.offset), (*choices, found.choice), spent
+
+    def _passes_at(self, strength: float, offset: float) -> MaskPass:
+        """Slopes in strength and offset are taken by threads; an accelerator has no pass for them."""
+        threads = self.engine if isinstance(self.engine, Threads) else Threads()
+        return threads.mask_pass(self.spins, self._model(Product(strength), 2 * offset), self.train_share)
 
     def _training(self) -> int:
         return sum(int(np.count_nonzero(part == 1)) for _, _, part in parts(self.spins))
@@ -169,24 +207,24 @@ class _Fitter:
         )
 
     def _search(
-        self, coupling: Coupling, recipe: Recipe, criterion: str, only: int | None = None
+        self, coupling: Coupling, recipe: Recipe, criterion: str, only: int | None = None, shift: float | None = None
     ) -> tuple[Candidate, list[Candidate]]:
         rank = self.config.rank if only is None or not isinstance(self.config.rank, str) else only
         ranks = range(FIRST_RANK, self.config.max_rank + 1) if isinstance(rank, str) else [rank]
         return choose_rank(
             self.engine,
             self.spins,
-            self._model(coupling),
+            self._model(coupling, shift),
             self.train_share,
             recipe,
             criterion,
             ranks,  # type: ignore[arg-type]
         )
 
-    def _model(self, coupling: Coupling) -> Model:
-        code = coupling.code()
+    def _model(self, coupling: Coupling, shift: float | None = None) -> Model:
+        code, link, around = coupling.code(), as_link(self.config.link), self.around
         return Model(
-            code.kind, code.terms, as_link(self.config.link).kind, self.around.offsets, self.around.periodic
+            code.kind, code.terms, link.kind, around.offsets, around.periodic, link.shift() if shift is None else shift
         )
 
     def _recipe(self) -> Recipe:
@@ -208,6 +246,20 @@ class _Fitter:
                 return Tucker.from_dense(noisy, check_tucker_rank(shape, rank), self.config.seed), 1
             return TensorTrain.from_dense(noisy, check_rank(shape, rank), self.config.seed), 1
         return start_of(self.engine, self.spins, rank, recipe)
+
+
+def _learns(coupling: Coupling, link: Link) -> bool:
+    """Whether strength or offset are to be learned; refuses pairs for which they cannot be."""
+    strength, offset = getattr(coupling, "is_learned", False), getattr(link, "is_learned", False)
+    if not strength and not offset:
+        return False
+    if not isinstance(coupling, Product) or coupling.is_auto or not isinstance(link, Logit):
+        what = "coupling" if strength else "offset"
+        raise ValueError(
+            f"the {what} is to be learned with coupling {coupling.label()} and link {link.label()}; that takes a "
+            "product coupling, learned or with a number, and the logit link"
+        )
+    return True
 
 
 @dataclass(frozen=True)
@@ -303,8 +355,10 @@ class KnownPropensity:
                 raise ValueError("parameter holds values that are not finite")
             array.flags.writeable = False
             object.__setattr__(self, "parameter", array)
-        if isinstance(self.coupling, Product) and self.coupling.is_auto:
-            raise ValueError("coupling strength is 'auto'; a known model needs its number")
+        if isinstance(self.coupling, Product) and isinstance(self.coupling.strength, str):
+            raise ValueError(f"coupling strength is {self.coupling.strength!r}; a known model needs its number")
+        if getattr(self.link, "is_learned", False):
+            raise ValueError("the link's offset is 'learned'; a known model needs its number")
 
     def fit(
         self,

@@ -7,7 +7,7 @@ An entry without neighbours is observed with log-odds 2 h(B). Each link is a fro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,9 +20,11 @@ LOGIT, PROBIT, NONE = 0, 1, 2
 
 @runtime_checkable
 class Link(Protocol):
-    """What a link must offer: h, its derivative, and the number by which kernels know it."""
+    """What a link must offer: h, its derivative, and the numbers by which kernels know it: kind and shift."""
 
     kind: ClassVar[int]
+
+    def shift(self) -> float: ...
 
     def value(self, x: ArrayLike) -> NDArray[np.floating]: ...
 
@@ -33,17 +35,41 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Logit:
-    """The paper's link h(x) = x/2: alone, an entry is observed with probability sigmoid(x).
+    """The paper's link h(x) = x/2 + offset: alone, an entry is observed with probability sigmoid(x + 2 offset).
+
+    offset: a number (the paper has 0), or "learned": estimated together with B.
 
     Example:
         >>> float(Logit().value(3.0))
         1.5
     """
 
+    offset: float | Literal["learned"] = 0.0
     kind: ClassVar[int] = LOGIT
 
+    def __post_init__(self) -> None:
+        if isinstance(self.offset, str):
+            if self.offset != "learned":
+                raise ValueError(f'offset is {self.offset!r}; give a finite number or "learned".')
+            return
+        object.__setattr__(self, "offset", float(self.offset))
+        if not np.isfinite(self.offset):
+            raise ValueError(f'offset is {self.offset}; give a finite number or "learned".')
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether the offset is still to be estimated."""
+        return isinstance(self.offset, str)
+
+    def shift(self) -> float:
+        """What the offset adds to every log-odds."""
+        if isinstance(self.offset, str):
+            raise ValueError('The offset of Logit("learned") is not known yet; give a number, such as Logit(0.0).')
+        return 2.0 * self.offset
+
     def value(self, x: ArrayLike) -> NDArray[np.floating]:
-        return np.asarray(0.5 * _floating(x))
+        x = _floating(x)
+        return np.asarray(x.dtype.type(0.5) * (x + x.dtype.type(self.shift())))
 
     def derivative(self, x: ArrayLike) -> NDArray[np.floating]:
         x = _floating(x)
@@ -63,6 +89,9 @@ class Probit:
     """
 
     kind: ClassVar[int] = PROBIT
+
+    def shift(self) -> float:
+        return 0.0
 
     def value(self, x: ArrayLike) -> NDArray[np.floating]:
         x = _floating(x)
@@ -84,6 +113,9 @@ class NoLink:
     """No pull of its own, h = 0: only neighbours matter (a product coupling then knows B up to sign)."""
 
     kind: ClassVar[int] = NONE
+
+    def shift(self) -> float:
+        return 0.0
 
     def value(self, x: ArrayLike) -> NDArray[np.floating]:
         return np.zeros_like(_floating(x))
