@@ -51,3 +51,22 @@ def test_unweighted_intervals_are_right_where_missingness_is_blind():
     completer = corten.ConformalCompleter(corten.TuckerCompletion(3), "uniform", "random", seed=3)
     # 7,700 calibration and 25,600 test entries: one standard deviation of the difference is 0.4 %.
     assert abs(metrics.coverage(draw.data, completer.fit(x).intervals(0.9)) - 0.9) < 0.02
+
+
+@pytest.mark.parametrize(("model", "rank"), [("bernoulli", 9), ("ising", 5)])
+def test_the_ridge_that_grows_with_the_parameters_beats_a_small_one(model, rank):
+    """Where entries bear many parameters a ridge of 0.02 over-fits, and too small a rank is chosen."""
+    coupling = corten.Product(1 / 15) if model == "ising" else corten.Zero()
+    grown, small = [], []
+    for seed in (41, 42):
+        truth = corten.simulate.block_parameter((40, 40, 40), rank, seed)
+        mask = (
+            corten.simulate.ising(truth, 1 / 15, sweeps=201, burn_in=200, thin=1, samples=1, seed=seed)
+            if model == "ising"
+            else corten.simulate.bernoulli(truth, seed=seed)
+        ).reshape(truth.shape)
+        training = mask & (np.random.default_rng(seed).random(mask.shape) < 0.7)
+        for ridge, errors in (("auto", grown), (0.02, small)):
+            law = corten.IsingPropensity(coupling=coupling, ridge=ridge).fit(training, train_share=0.7)
+            errors.append(np.linalg.norm(law.parameter.to_dense() - truth) / np.linalg.norm(truth))
+    assert np.mean(grown) < np.mean(small) - 0.01, (grown, small)

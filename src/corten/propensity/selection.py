@@ -26,7 +26,7 @@ CRITERIA = ("held-out", "p-aic", "p-bic")
 HELD_SHARE = 0.1
 ENOUGH = 200.0  # effective size at which the standard error of a 90 % coverage is two points
 SEARCH_TOLERANCE = 5e-6  # ranks differ by more than this; the one taken is fitted to the full tolerance
-PATIENCE = 2  # a search ends after this many rises of its criterion in a row
+PATIENCE = 2  # a search ends after this many rises of its criterion in a row, unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ def choose_rank(
     recipe: Recipe,
     criterion: str,
     ranks: Iterable[int],
-    full: bool = False,
+    patience: int | None = PATIENCE,
 ) -> tuple[Candidate, list[Candidate]]:
-    """The best rank of a range and every candidate tried. Ends after two rises of the criterion unless `full`."""
+    """The best rank of a range and every candidate tried. Ends after `patience` rises in a row (None: never)."""
     first = replace(recipe, thinning=False, tolerance=max(recipe.tolerance, SEARCH_TOLERANCE))
     out = criterion == "held-out"
     seen = held_out(spins, recipe.seed) if out else spins
@@ -97,7 +97,7 @@ def choose_rank(
         size = effective_training_size(passes, fit.point)
         rises = rises + 1 if tried and score > tried[-1].score else 0
         tried.append(Candidate(rank, score, fit, size))
-        if rises >= PATIENCE and not full:
+        if patience is not None and rises >= patience:
             break
     best = min(tried, key=lambda c: c.score)
     if check is not None and recipe.thinning and len(model.offsets) and model.coupling_kind == 1:

@@ -20,12 +20,17 @@ Rank = int | Sequence[int]
 
 
 def block_parameter(
-    shape: Sequence[int], rank: Rank, seed: int = 0, noise: float = 0.2, maximum: float = 2.0
+    shape: Sequence[int],
+    rank: Rank,
+    seed: int = 0,
+    noise: float = 0.2,
+    maximum: float = 2.0,
+    spread: float = 0.5,
 ) -> NDArray[np.float64]:
     """Draw the paper's Ising parameter B*: a checkerboard of blocks plus noise, scaled to a largest size.
 
-    Block means come from 0.5 N(1, sd 0.5) + 0.5 N(-1, sd 0.5); a block is ceil(d/r) consecutive indices of
-    every axis; `noise` is a standard deviation (Table "simulation-details").
+    Block means come from 0.5 N(1, spread) + 0.5 N(-1, spread); a block is ceil(d/r) consecutive indices of
+    every axis; `spread` and `noise` are standard deviations (Table "simulation-details").
 
     Example:
         >>> float(abs(block_parameter((8, 8, 8), rank=2)).max())
@@ -33,7 +38,7 @@ def block_parameter(
     """
     ranks = _ranks(rank, shape)
     rng = np.random.default_rng(seed)
-    core = rng.choice([-1.0, 1.0], size=ranks) + 0.5 * rng.standard_normal(ranks)
+    core = rng.choice([-1.0, 1.0], size=ranks) + spread * rng.standard_normal(ranks)
     blocks = [np.arange(length) // ceil(length / r) for length, r in zip(shape, ranks)]
     parameter = core[np.ix_(*blocks)] + noise * rng.standard_normal(tuple(shape))
     return _scaled(parameter, maximum)

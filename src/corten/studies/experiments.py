@@ -23,6 +23,7 @@ from corten.studies.conformal_cell import conformal, measure, settings_of
 from corten.studies.draws import TRAIN_SHARE, mask_of, parameter_of, training_of
 from corten.studies.estimators import ENGINE, RANKS, Law, coupling_of, model_of, ours, plain, relative_error
 from corten.studies.peers import gcp, tucker
+from corten.studies.readings import readings
 from corten.studies.timing import timing
 
 __all__ = ["EXPERIMENTS", "run_cell"]
@@ -38,20 +39,23 @@ def run_cell(cell: Cell, folder: Path | None = None) -> list[Row]:
 
 
 def ranks(cell: Cell, folder: Path | None) -> list[Row]:
-    """The rank each criterion takes: P-AIC and P-BIC on the paper's fits of all ranks, held-out loss on ours."""
+    """The rank each criterion takes: P-AIC and P-BIC on the paper's fits, held-out loss on ours.
+
+    patience: after how many rises of P-AIC in a row the paper's fits end; 0: never.
+    """
     spins = spins_of(training_of(cell, mask_of(cell, folder)))
     model, engine = model_of(cell["model"], spins.shape), as_engine(ENGINE)
-    _, tried = choose_rank(engine, spins, model, TRAIN_SHARE, Recipe.paper(), "p-aic", RANKS, full=True)
+    _, tried = choose_rank(engine, spins, model, TRAIN_SHARE, Recipe.paper(), "p-aic", RANKS, cell["patience"] or None)
     held, _ = choose_rank(engine, spins, model, TRAIN_SHARE, Recipe(), "held-out", RANKS)
     rows = [
         {"criterion": "P-AIC", "chosen": _smallest(tried, 2.0)},
         {"criterion": "P-BIC", "chosen": _smallest(tried, log(spins.size))},
         {"criterion": "held-out", "chosen": float(held.rank)},
     ]
-    if cell.repetition == 0:
+    if cell["converged"]:
         # the same criterion where the descent is run to the end of the likelihood instead of stopped by a small step
         further = replace(Recipe.paper(), step="barzilai-borwein", max_passes=300)
-        _, tried = choose_rank(engine, spins, model, TRAIN_SHARE, further, "p-aic", RANKS, full=True)
+        _, tried = choose_rank(engine, spins, model, TRAIN_SHARE, further, "p-aic", RANKS, None)
         rows.append({"criterion": "P-AIC, converged", "chosen": _smallest(tried, 2.0)})
     return rows
 
@@ -133,5 +137,6 @@ EXPERIMENTS: dict[str, Callable[[Cell, Path | None], list[Row]]] = {
     "misspecified": misspecified,
     "tucker": _peer(lambda train, cell: tucker(train)),
     "gcp": _peer(lambda train, cell: gcp(train, seed_of("gcp", cell.repetition))),
+    "reading": readings,
     "timing": timing,
 }

@@ -12,6 +12,7 @@ from corten.studies.claims import ENOUGH, MEASURES, against_plain
 from corten.studies.comparison import grouped, of_gaps, paired, summarise
 from corten.studies.draws import parameter_of
 from corten.studies.part_tables import PAIRED_NOTE, SHORT, TABLES, Rows, table_rank, take
+from corten.studies.readings import readings_table
 from corten.studies.tables import Table, Value, names
 
 __all__ = ["pooled", "tables_of"]
@@ -276,7 +277,8 @@ def tables_of(part: str, data: Rows) -> list[Table]:
         "theory": theory,
     }
     tables = made[part](data) if part in made else []
-    tables = [*draws(data), *tables] if part == "coverage" else tables
+    if part == "coverage":
+        tables = [*readings_table(data.get("reading", [])), *draws(data), *tables]
     return [table for table in tables if table.rows]
 
 

@@ -13,7 +13,9 @@ class Preset:
 
     draws: how many B* are drawn per setting of rank 3, where the paper gives numbers and has one; those after the
     first get `draw_repetitions`
-    each; burn_in, thin: of the chain of masks; landscape: ranks of B* against which coverage and error are drawn;
+    each; readings: how many B* show the spread of unweighted mis-coverage under each reading of the paper;
+    patience: after how many rises of P-AIC in a row the paper's rank search ends, 0 for all of 2..15;
+    burn_in, thin: of the chain of masks; landscape: ranks of B* against which coverage and error are drawn;
     working: completion ranks of the
     misspecified part.
     """
@@ -30,6 +32,8 @@ class Preset:
     timing_sizes: tuple[int, ...] = (40,)
     draws: int = 1
     draw_repetitions: int = 0
+    readings: int = 4
+    patience: int = 4
 
 
 PRESETS = {
@@ -48,6 +52,7 @@ PRESETS = {
         (40, 60),
         draws=5,
         draw_repetitions=2,
+        readings=60,
     ),
     "full": Preset(
         "full",
@@ -62,6 +67,8 @@ PRESETS = {
         (40, 60, 80, 100),
         draws=5,
         draw_repetitions=6,
+        readings=200,
+        patience=0,
     ),
 }
 

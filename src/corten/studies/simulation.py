@@ -13,6 +13,7 @@ from typing import Any
 from corten.studies.cells import Cell
 from corten.studies.peers import has_gcp
 from corten.studies.presets import Preset
+from corten.studies.readings import READINGS
 
 __all__ = ["MODELS", "PARTS", "Part", "part_named"]
 
@@ -70,12 +71,25 @@ def _three(preset: Preset) -> int:
 
 
 def _selection(preset: Preset) -> list[Cell]:
-    return _repeated("ranks", preset, preset.sizes, preset.ranks)
+    """The search continued to the end of the likelihood only says why P-AIC works: once per setting, smallest size."""
+    cells = _repeated("ranks", preset, preset.sizes, preset.ranks, patience=preset.patience)
+    first = preset.sizes[0]
+    return [
+        Cell.of(
+            cell.experiment,
+            cell.repetition,
+            converged=cell["d"] == first and cell.repetition == 0,
+            **dict(cell.parameters),
+        )
+        for cell in cells
+    ]
 
 
 def _coverage(preset: Preset) -> list[Cell]:
     ranks = (3, 9) if 3 in preset.ranks else preset.ranks
-    return _repeated("conformal", preset, preset.sizes, ranks, draws=True)
+    size, rank = preset.sizes[0], _three(preset)
+    many = [Cell.of("reading", 0, d=size, rank=rank, reading=name, parameters=preset.readings) for name in READINGS]
+    return _repeated("conformal", preset, preset.sizes, ranks, draws=True) + many
 
 
 def _landscape(preset: Preset) -> list[Cell]:
