@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import corten
 from corten.conformal import (
     Calibrated,
     ExactIsingWeights,
@@ -65,7 +66,14 @@ def shifted_coverages(variant, rounds=1000, entries=80, level=0.8):
             log_tests = np.full(log_tests.size, -np.inf)
         elif variant == "unpaired":
             logs = rng.permutation(logs)
+        elif variant == "inverted":
+            logs, log_tests = -logs, -log_tests
+        elif variant == "tests shifted":
+            log_tests = log_tests - 3.0
         cut = WeightedScores(scores[calibration], logs).cutoffs(log_tests, level)[0]
+        if variant == "one rank too low":
+            ranked = np.append(np.sort(scores[calibration]), np.inf)
+            cut = ranked[np.maximum(np.searchsorted(ranked, cut) - 1, 0)]
         shares.append(np.mean(scores[test] <= cut))
         finite.append(np.mean(np.isfinite(cut)))
     return np.array(shares), float(np.mean(finite))
@@ -81,10 +89,45 @@ def test_known_weights_cover_under_a_strong_shift():
     assert finite > 0.75, "coverage must not be bought with infinite intervals"
 
 
-@pytest.mark.parametrize("variant", ["unweighted", "no test mass", "unpaired"])
+WRONG = ["unweighted", "no test mass", "unpaired", "inverted", "tests shifted", "one rank too low"]
+
+
+@pytest.mark.parametrize("variant", WRONG)
 def test_wrong_weights_fail_the_same_test(variant):
     shares, _ = shifted_coverages(variant)
     assert optimistic_mean(shares) < 0.8
+
+
+def completed_coverages(variant, rounds=40, level=0.9):
+    """The same through `complete`: coverage of the missing entries of a tensor whose odds are known, or got wrong."""
+    rng = np.random.default_rng(13)
+    shape = (12, 11, 10)
+    b = np.clip(1.5 * rng.normal(size=shape) + 0.7, -3, 3)
+    spread = 0.1 * (1 + np.exp(-b)) ** 1.5
+    used = {"unpaired": rng.permutation(b.ravel()).reshape(shape), "inverted": -b, "halved": 0.5 * b}.get(variant, b)
+    propensity = corten.UniformPropensity() if variant == "unweighted" else corten.KnownPropensity(used)
+    shares = []
+    for seed in range(rounds):
+        signal = np.add.outer(np.add.outer(rng.normal(size=12), rng.normal(size=11)), rng.normal(size=10))
+        data = signal + spread * rng.normal(size=shape)
+        observed = np.where(corten.simulate.bernoulli(b, seed=seed), data, np.nan)
+        result = corten.complete(
+            observed, level, completion=lambda x, s=signal: s, propensity=propensity, calibration="random", seed=seed
+        )
+        shares.append(corten.metrics.coverage(data, result))
+    return np.array(shares)
+
+
+def test_complete_covers_with_known_odds():
+    shares = completed_coverages("known")
+    assert optimistic_mean(shares) >= 0.9
+    # nor by being wide: the test entry's own mass adds a little, and not more than this (0.96 would be noticed)
+    assert shares.mean() - Z * shares.std(ddof=1) / np.sqrt(shares.size) <= 0.93
+
+
+@pytest.mark.parametrize("variant", ["unweighted", "unpaired", "inverted", "halved"])
+def test_complete_does_not_cover_with_wrong_odds(variant):
+    assert optimistic_mean(completed_coverages(variant)) < 0.9
 
 
 # The full enumeration of an Ising model on a 2 x 2 x 2 tensor (Proposition conformal-interval-weight).
