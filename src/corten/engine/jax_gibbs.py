@@ -131,7 +131,7 @@ def _times(x: tuple[Array, Array], constant: int) -> tuple[Array, Array]:
 
 
 def _random32(column: Array, low: Array, high: Array) -> Array:
-    """As `gibbs._random32`."""
+    """As `gibbs_rows._random32`."""
     x = column * jnp.uint32(0x9E3779B9) + low
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
