@@ -8,14 +8,16 @@ size that can bear an interval; likelihood alone prefers couplings whose weights
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log, prod
 
 import numpy as np
 
 from corten.choices import Choice
 from corten.engine import Engine, Model
+from corten.engine.lazy import in_planes, is_lazy
 from corten.engine.memory import byte_tensor, parts
 from corten.lowrank import TensorTrain, Tucker, feasible_rank, feasible_tucker_rank
 from corten.propensity.estimation import Estimate, Recipe, effective_training_size, estimate, start_of
@@ -41,18 +43,28 @@ class Candidate:
 
 def held_out(spins: np.ndarray, seed: int, share: float = HELD_SHARE) -> np.ndarray:
     """Spins with a random share of cells held out (coded +-2)."""
-    rng = np.random.default_rng([seed, 77])
-    out = byte_tensor(spins.shape)
-    for (_, _, here), (_, _, part) in zip(parts(out), parts(spins)):
-        here[...] = np.where(rng.random(part.shape) < share, 2 * part, part)
-    return out
+    return _changed(spins, partial(_hidden, seed=seed, share=share))
 
 
 def swapped(spins: np.ndarray) -> np.ndarray:
     """Held-out cells in the likelihood, all others out of it."""
+    return _changed(spins, lambda part, start: np.where(np.abs(part) == 2, np.sign(part), 2 * part))
+
+
+def _hidden(part: np.ndarray, start: int, seed: int, share: float) -> np.ndarray:
+    """Planes from `start` with cells held out: the same cells however the mask is cut into parts."""
+    rng = np.random.default_rng([seed, 77])
+    rng.bit_generator.advance(start * prod(part.shape[1:]))  # type: ignore[attr-defined]
+    return np.where(rng.random(part.shape) < share, 2 * part, part)
+
+
+def _changed(spins: np.ndarray, change: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
+    """Spins changed part by part: now, or by those who will load them."""
+    if is_lazy(spins):
+        return in_planes(spins, change)  # type: ignore[no-any-return]
     out = byte_tensor(spins.shape)
-    for (_, _, here), (_, _, part) in zip(parts(out), parts(spins)):
-        here[...] = np.where(np.abs(part) == 2, np.sign(part), 2 * part)
+    for (start, _, here), (_, _, part) in zip(parts(out), parts(spins)):
+        here[...] = change(part, start)
     return out
 
 

@@ -1,0 +1,172 @@
+"""Passes over a mask or over data on a cluster: what `MaskPass` and `ResidualPass` are for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from corten.engine.arithmetic import PRODUCT
+from corten.engine.cluster import Blocks, Cluster, check_chunks, planes_on
+from corten.engine.cluster_blocks import (
+    LocalFrame,
+    Part,
+    ResidualBlock,
+    SoftRecipe,
+    mask_block,
+    merged_weights,
+    parts_of,
+)
+from corten.engine.passes import FrameLike, Model
+
+__all__ = ["ClusterMaskPass", "ClusterResidualPass", "ClusterSoftSpins"]
+
+_softs = count()
+
+
+class ClusterSoftSpins(NamedTuple):
+    """Expected spins that workers compute where they hold the mask: all that is known here is what they follow from."""
+
+    number: int
+    frame: FrameLike
+
+
+class ClusterMaskPass:
+    """Passes over one mask of spins, as `MaskPass`, on the workers of a cluster."""
+
+    def __init__(self, cluster: Cluster, spins: Any, model: Model, train_share: float) -> None:
+        if spins.dtype != np.int8:
+            raise TypeError(f"spins must be int8, got {spins.dtype}")
+        if not 0 < train_share <= 0.9999 and train_share != 1.0:
+            raise ValueError(f"train_share must be in (0, 0.9999] or 1, got {train_share}")
+        self.spins, self.model, self.train_share, self.passes = spins, model, float(train_share), 0
+        workers = cluster.workers()
+        radius = int(np.abs(np.asarray(model.offsets)[:, 0]).max(initial=0)) if model.coupling_kind else 0
+        # Expected spins of the planes next to a block need their own neighbours too.
+        halo = radius * (2 if train_share < 1 and model.coupling_kind == PRODUCT else 1)
+        shares = list(workers.values())
+        self.parts = parts_of(spins.shape[0], shares, radius, halo, bool(model.periodic[0]))
+        check_chunks(spins, self.parts, "the mask")
+        client, whole, share = cluster.client, len(self.parts) == 1, self.train_share
+
+        def maker(part: Part) -> Any:
+            def make(owner: str) -> Any:
+                planes = planes_on(client, spins, part, owner)
+                return client.submit(
+                    mask_block, planes, part, whole, model, share, cluster.inside,
+                    workers=[owner], allow_other_workers=True, pure=False,
+                )  # fmt: skip
+
+            return make
+
+        self.blocks = Blocks(cluster, [maker(part) for part in self.parts], list(workers))
+
+    def loss_and_contractions(
+        self, frame: FrameLike, soft: ClusterSoftSpins | None = None
+    ) -> tuple[float, list[np.ndarray]]:
+        """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
+        self.passes += 1
+        return added(self.blocks.ask("loss_and_contractions", self._given(frame, soft)), self.parts, frame)
+
+    def loss_and_scalars(
+        self, frame: FrameLike, soft: ClusterSoftSpins | None = None
+    ) -> tuple[float, np.ndarray, np.ndarray]:
+        """The loss, its slope in three numbers and their information, as `MaskPass.loss_and_scalars`. One pass."""
+        self.passes += 1
+        found = self.blocks.ask("loss_and_scalars", self._given(frame, soft))
+        loss, slope, squares = (sum(one[k] for one in found) for k in range(3))
+        return float(loss), np.asarray(slope), np.asarray(squares)
+
+    def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
+        """eta of every entry as one float32 array here, with neighbours read from these spins."""
+        out = np.empty(self.spins.shape, np.float32)
+        for start, stop, part in self.log_odds_slabs(cores):
+            out[start:stop] = part
+        return out
+
+    def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
+        """eta block by block: (start, stop, planes start:stop). One pass."""
+        self.passes += 1
+        found = self.blocks.ask("log_odds", [(_rows(cores, part.held),) for part in self.parts])
+        for part, eta in zip(self.parts, found):
+            yield part.start, part.stop, eta
+
+    def effective_size(self, cores: Sequence[np.ndarray]) -> float:
+        """Effective sample size of the weights exp(-eta) on the training entries, without moving eta. One pass."""
+        self.passes += 1
+        found = self.blocks.ask("weight_sums", [(_rows(cores, part.held),) for part in self.parts])
+        _, first, second = merged_weights(found)
+        return first**2 / second if second > 0 else 0.0
+
+    def soft_spins(self, frame: FrameLike) -> ClusterSoftSpins:
+        """Expected spins of entries not in training, as `MaskPass.soft_spins`; workers compute and keep them."""
+        self.passes += 1
+        return ClusterSoftSpins(next(_softs), LocalFrame(tuple(frame.left), tuple(frame.right)))
+
+    def _given(self, frame: FrameLike, soft: ClusterSoftSpins | None) -> list[tuple[Any, ...]]:
+        given: list[tuple[Any, ...]] = []
+        for part in self.parts:
+            recipe = None if soft is None else SoftRecipe(soft.number, _local(soft.frame, part.held))
+            given.append((_local(frame, part.held), recipe))
+        return given
+
+
+class ClusterResidualPass:
+    """Passes over `values` (float32 or int8) where `mask` (bool or int8) is not zero, as `ResidualPass`."""
+
+    def __init__(self, cluster: Cluster, values: Any, mask: Any) -> None:
+        self.values, self.mask, self.shape, self.passes = values, mask, values.shape, 0
+        workers = cluster.workers()
+        self.parts = parts_of(values.shape[0], list(workers.values()), 0, 0, False)
+        check_chunks(values, self.parts, "the data")
+        client, same = cluster.client, mask is values
+
+        def maker(part: Part) -> Any:
+            def make(owner: str) -> Any:
+                data = planes_on(client, values, part, owner)
+                seen = data if same else planes_on(client, mask, part, owner)
+                return client.submit(
+                    ResidualBlock, data, seen, cluster.inside, workers=[owner], allow_other_workers=True, pure=False
+                )
+
+            return make
+
+        self.blocks = Blocks(cluster, [maker(part) for part in self.parts], list(workers))
+
+    def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
+        return self._run("loss_and_contractions", frame)
+
+    def contractions_of_data(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        """Half the data's sum of squares and their contractions with a frame, missing entries as zero. One pass."""
+        return self._run("contractions_of_data", frame)
+
+    def _run(self, method: str, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        self.passes += 1
+        found = self.blocks.ask(method, [(_local(frame, part.held),) for part in self.parts])
+        return added(found, self.parts, frame)
+
+
+def added(
+    found: Sequence[tuple[float, list[np.ndarray]]], parts: Sequence[Part], frame: FrameLike
+) -> tuple[float, list[np.ndarray]]:
+    """Losses and contractions of blocks as those of the whole, in the order of the blocks."""
+    total, first = 0.0, np.zeros(frame.left[0].shape)
+    others = [np.zeros(np.shape(part)) for part in found[0][1][1:]]
+    for part, (loss, contractions) in zip(parts, found):
+        total += loss
+        np.add.at(first, (slice(None), part.held), contractions[0])
+        for have, more in zip(others, contractions[1:]):
+            have += more
+    return total, [first, *others]
+
+
+def _local(frame: FrameLike, held: np.ndarray) -> LocalFrame:
+    return LocalFrame(_rows(frame.left, held), _rows(frame.right, held))
+
+
+def _rows(cores: Sequence[np.ndarray], held: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The cores of a run of planes: the first has their rows only."""
+    return (np.ascontiguousarray(cores[0][:, held]), *(np.ascontiguousarray(core) for core in cores[1:]))

@@ -1,0 +1,59 @@
+"""Masks as Dask arrays: turned into spins, and spins into other spins, without being loaded here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["behind", "in_planes", "is_lazy", "lazy_spins", "takes_lazy"]
+
+
+def is_lazy(array: Any) -> bool:
+    """Whether an array is a Dask array."""
+    return type(array).__module__.split(".")[0] == "dask"
+
+
+def takes_lazy(engine: Any) -> bool:
+    """Whether an engine leaves Dask arrays to its workers; for others they are loaded here."""
+    return bool(getattr(engine, "lazy", False))
+
+
+def behind(array: Any) -> Any:
+    """The Dask array a labelled array stands for; anything else as it is."""
+    data = None if isinstance(array, np.ndarray) else getattr(array, "data", None)
+    return data if is_lazy(data) else array
+
+
+def lazy_spins(mask: Any, domain: Any = None) -> Any:
+    """A Dask array of booleans (True = observed) or of spins as int8 spins, 0 outside the domain.
+
+    Example:
+        >>> import dask.array as da
+        >>> lazy_spins(da.array([[True, False]])).compute()
+        array([[ 1, -1]], dtype=int8)
+    """
+    if mask.dtype == bool:
+        spins = 2 * mask.astype(np.int8) - 1
+    elif mask.dtype == np.int8:
+        spins = mask.map_blocks(_checked, dtype=np.int8)
+    else:
+        raise TypeError(f"mask must be boolean (True = observed) or int8 spins, got dtype {mask.dtype}")
+    return spins if domain is None else spins * behind(domain).astype(np.int8)
+
+
+def in_planes(spins: Any, change: Callable[[np.ndarray, int], np.ndarray]) -> Any:
+    """Spins changed run by run: `change(planes, number of the first)`; whole planes, whatever the chunks."""
+    whole = spins.rechunk(dict.fromkeys(range(1, spins.ndim), -1))
+
+    def one(planes: np.ndarray, block_info: Any = None) -> np.ndarray:
+        return change(planes, block_info[0]["array-location"][0][0])
+
+    return whole.map_blocks(one, dtype=np.int8)
+
+
+def _checked(spins: np.ndarray) -> np.ndarray:
+    if spins.size and (spins.min() < -1 or spins.max() > 1):
+        raise ValueError("mask holds other numbers than +1 (observed), -1 (missing) and 0 (outside)")
+    return spins
