@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from corten.io import npy
 from corten.io.files import MAX_BYTES, check_size, existing, whole_file
 
 __all__ = ["read_archive", "write_archive"]
 
 _ABOUT, _SEAL = "corten.json", "corten.sha256"
+_LARGEST_TEXT = 2**26
 # A fixed date: the same content gives the same bytes.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -97,6 +99,8 @@ def _about(archive: zipfile.ZipFile) -> dict[str, Any]:
     names = set(archive.namelist())
     if not {_ABOUT, _SEAL} <= names:
         raise _Unfit("this is an archive, but not one that corten saved")
+    if npy.member_size(archive.getinfo(_ABOUT)) > _LARGEST_TEXT or archive.getinfo(_SEAL).file_size > 1000:
+        raise _Unfit(f"its description is larger than {_LARGEST_TEXT} bytes: nothing that corten saved is")
     text = archive.read(_ABOUT)
     if hashlib.sha256(text).hexdigest() != archive.read(_SEAL).decode("ascii"):
         raise _Unfit("its checksum does not fit: the file was changed or damaged")
@@ -115,8 +119,11 @@ def _check_version(about: dict[str, Any], format_name: str, version: int) -> Non
 
 
 def _array(archive: zipfile.ZipFile, name: str, total: str, max_bytes: int) -> np.ndarray:
-    check_size((archive.getinfo(f"{name}.npy").file_size,), 1, max_bytes, f"array {name}")
-    with archive.open(f"{name}.npy") as stream:
+    info = archive.getinfo(f"{name}.npy")
+    with archive.open(info) as stream:
+        shape, dtype = npy.declared(stream, npy.member_size(info))
+    check_size(shape, max(dtype.itemsize, 1), max_bytes, f"array {name}")
+    with archive.open(info) as stream:
         hashed = _Hashed(stream)
         array = np.lib.format.read_array(hashed, allow_pickle=False)
     if hashed.digest() != total:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import secrets
@@ -9,12 +10,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-__all__ = ["MAX_BYTES", "check_size", "existing", "plain_error", "refuse_taken", "suffix_of", "whole_file"]
+__all__ = ["MAX_BYTES", "Limited", "check_size", "existing", "plain_error", "refuse_taken", "suffix_of", "whole_file"]
 
 MAX_BYTES = 16 * 2**30
 """The largest array a file may declare before reading is refused."""
 
+_SMALL = 2**26  # bytes that any machine has
 _COMPRESSED = (".gz", ".z")
 
 
@@ -48,6 +51,34 @@ def check_size(shape: Sequence[int], itemsize: int, max_bytes: int, what: str) -
             "limit of "
             f"{max_bytes / 2**30:.3g} GiB: read a part of it, or raise max_bytes"
         )
+    if need <= _SMALL:
+        return
+    from corten.engine.memory import available, in_words
+
+    if need > (room := available()):
+        raise ValueError(
+            f"{what} declares {' x '.join(map(str, shape))} values, {in_words(need)}, and {in_words(room)} of "
+            "memory are available: read a part of it"
+        )
+
+
+class Limited(io.RawIOBase):
+    """A stream that refuses to give more than `most` bytes: what a small file unpacks to may be endless."""
+
+    def __init__(self, stream: Any, most: int) -> None:
+        super().__init__()
+        self._stream, self._left, self._most = stream, most, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        self._left -= len(data)
+        if self._left < 0:
+            raise ValueError(f"unpacks to more than the limit of {self._most} bytes: raise max_bytes")
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def plain_error(path: Path, expected: str, problem: BaseException) -> ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from corten.io import stores
-from corten.io.files import MAX_BYTES, check_size, existing, plain_error, suffix_of
+from corten.io.files import MAX_BYTES, Limited, check_size, existing, plain_error, suffix_of
 from corten.io.folding import fold_time
 from corten.io.ionex import is_ionex_name, read_ionex
 from corten.io.stores import Stored
 from corten.io.table import LongTable, from_table
+from corten.io.trial import refuse_crashing
 from corten.io.writers import WRITABLE, check_target, write
 from corten.labels import broadcast_by_name, is_dataarray
 
@@ -34,6 +36,7 @@ _OPENERS = {
     ".h5": stores.open_hdf5,
     ".hdf5": stores.open_hdf5,
 }
+_IN_C = (".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".mat")
 READABLE = (*_OPENERS, *_TABLES, ".inx", ".ionex", ".19i (any year; also .Z and .gz)")
 
 
@@ -64,6 +67,7 @@ def read(
     axis_kinds: Mapping[str, str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
     max_bytes: int = MAX_BYTES,
+    careful: bool = False,
 ) -> Loaded:
     """Read one variable of a file as a tensor.
 
@@ -78,6 +82,9 @@ def read(
         axis_kinds: `{"station": "unit"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
         fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
         max_bytes: refuse what declares to be larger.
+        careful: for HDF5 and NetCDF files from strangers: read twice, first in a process that may crash (Linux).
+
+    Whatever is wrong with a file is a ValueError (or OSError) that names it.
 
     Example:
         >>> loaded = read("sst.nc", "sst", domain="sea")                  # doctest: +SKIP
@@ -86,6 +93,41 @@ def read(
     found = existing(path)
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
+
+    def work() -> Loaded:
+        return _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, max_bytes)
+
+    before = _state(found)
+    if careful and suffix_of(found) in _IN_C:
+        refuse_crashing(found, work)
+    try:
+        loaded = work()
+    except (ValueError, TypeError, OSError, ImportError):
+        raise
+    except Exception as problem:  # libraries raise errors of their own on damaged files
+        raise plain_error(found, "a tensor", problem) from None
+    if _state(found) != before:
+        raise ValueError(f"{found} was changed while it was read: read it again when its writer is done")
+    return loaded
+
+
+def _state(path: Path) -> tuple[int, int]:
+    """What changes when somebody writes to the file."""
+    about = path.stat()
+    return about.st_mtime_ns, about.st_size
+
+
+def _read(
+    found: Path,
+    variable: str | None,
+    domain: str | None,
+    quality: str | None,
+    accept: Sequence[float | str] | None,
+    axes: Sequence[str] | None,
+    axis_kinds: Mapping[str, str] | None,
+    fold: Mapping[str, tuple[str, str]] | None,
+    max_bytes: int,
+) -> Loaded:
     if suffix_of(found) in _TABLES:
         return _read_table(found, variable, domain, quality, accept or (), axes, axis_kinds, fold, max_bytes)
     extra = {name for name in (domain, quality) if name is not None}
@@ -121,7 +163,7 @@ def _read_table(
     max_bytes: int,
 ) -> Loaded:
     """Flags act on rows, before rows of one cell are averaged; a cell without a row is a gap inside."""
-    frame = _frame(path)
+    frame = _frame(path, max_bytes)
     names = [str(name) for name in frame.columns]
     extra = {name for name in (domain, quality) if name is not None}
     unknown = sorted(extra - set(names))
@@ -160,7 +202,7 @@ def _opened(path: Path, max_bytes: int) -> Iterator[tuple[dict[str, Stored], str
 
         yield stores.of_dataset(read_madrigal(path, max_bytes=max_bytes)), "tec"
     elif suffix in _OPENERS:
-        with _OPENERS[suffix](path) as store:
+        with _OPENERS[suffix](path, max_bytes) as store:
             yield store, None
     else:
         raise ValueError(f"{path} has an unknown suffix; the known ones are {', '.join(READABLE)}")
@@ -283,13 +325,19 @@ def _folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str
     return folded, inside == 1
 
 
-def _frame(path: Path) -> Any:
+def _frame(path: Path, max_bytes: int) -> Any:
     import pandas as pd
 
     try:
         if suffix_of(path) == ".parquet":
-            return pd.read_parquet(path)
-        return pd.read_csv(path)
+            from pyarrow.parquet import ParquetFile
+
+            with ParquetFile(path) as file:
+                check_size((file.metadata.num_rows, file.metadata.num_columns), 8, max_bytes, "the table")
+                return file.read().to_pandas()
+        opener = gzip.open if suffix_of(path) == ".csv.gz" else open
+        with opener(path, "rb") as stream:
+            return pd.read_csv(Limited(stream, max_bytes))
     except ImportError:
         raise
     except Exception as problem:

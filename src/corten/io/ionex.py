@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["is_ionex_name", "read_ionex"]
 
 NO_VALUE = 9999
+LARGEST_TEXT = 2**30  # a day of maps every minute is a sixth of it
 _NAME = re.compile(r"\.(\d\di|inx|ionex)(\.z|\.gz)?$", re.IGNORECASE)
 _KINDS = {"TEC": "tec", "RMS": "rms", "HEIGHT": "height"}
 _LABELS = {"MAPPING FUNCTION": "mapping_function", "OBSERVABLES USED": "observables_used"}
@@ -60,6 +61,7 @@ def read_ionex(
 
 def _text(path: Path, max_bytes: int) -> str:
     raw = path.read_bytes()
+    max_bytes = min(max_bytes, LARGEST_TEXT)
     try:
         if raw[:2] == lzw.MAGIC:
             raw = lzw.decompress(raw, max_bytes)
@@ -69,7 +71,7 @@ def _text(path: Path, max_bytes: int) -> str:
     except (ValueError, EOFError, OSError, zlib.error) as problem:
         raise ValueError(f"{path} could not be unpacked (damaged or cut short): {problem}") from None
     if len(raw) > max_bytes:
-        raise ValueError(f"{path} unpacks to more than max_bytes={max_bytes}")
+        raise ValueError(f"{path} unpacks to more than {max_bytes} bytes")
     return raw.decode("latin-1")
 
 
@@ -190,6 +192,9 @@ class _Reader:
         self.grid.setdefault("HGT", np.array([450.0]))
         shape = (self.grid["HGT"].size, self.grid["LAT"].size, self.grid["LON"].size)
         check_size((*shape, max(self.declared or 1, 1)), 8, self.max_bytes, str(self.path))
+        # A value takes five columns: a grid of more cells than that is made of nothing.
+        if 5 * int(np.prod(shape)) > sum(map(len, self.lines)):
+            self.fail(f"values for the {' x '.join(map(str, shape))} cells that the header declares")
         self.at += 1
 
     def axis(self, first: float, last: float, step: float) -> np.ndarray:

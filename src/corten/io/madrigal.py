@@ -11,6 +11,7 @@ import numpy as np
 
 from corten.io.files import MAX_BYTES, check_size, existing, plain_error
 from corten.io.folding import regular_axis
+from corten.io.guards import refuse_outside
 
 if TYPE_CHECKING:
     import h5py
@@ -26,7 +27,16 @@ _UNITS = {"lat": "degrees_north", "lon": "degrees_east"}
 
 def is_madrigal(file: h5py.File) -> bool:
     """Whether an open HDF5 file has one of the Madrigal layouts."""
-    return TABLE in file or ARRAY in file
+    return _inside(file, TABLE) or _inside(file, ARRAY)
+
+
+def _inside(file: h5py.File, place: str) -> bool:
+    """Whether the file itself has the place: links that could lead into another file are not followed."""
+    import h5py
+
+    group = place.split("/")[0]
+    links = file.get(group, getlink=True), file.get(place, getlink=True) if group in file else None
+    return all(isinstance(link, h5py.HardLink) for link in links)
 
 
 def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> xr.Dataset:
@@ -43,9 +53,10 @@ def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -
     found = existing(path)
     try:
         with h5py.File(found, "r") as file:
-            if ARRAY in file and "2D Parameters" in file[ARRAY]:
+            file.visititems(lambda name, item: _check(f"{found}, {name}", item, max_bytes))
+            if _inside(file, ARRAY) and "2D Parameters" in file[ARRAY]:
                 return _from_arrays(found, file[ARRAY], max_bytes)
-            if TABLE in file:
+            if _inside(file, TABLE):
                 return _from_rows(found, file[TABLE], max_bytes)
             raise ValueError(
                 f"{found} has neither '{TABLE}' nor '{ARRAY}/2D Parameters', which a Madrigal grid has; "
@@ -55,6 +66,15 @@ def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -
         if str(found) in str(problem):
             raise
         raise plain_error(found, "Madrigal HDF5", problem) from None
+
+
+def _check(what: str, item: Any, max_bytes: int) -> None:
+    import h5py
+
+    if isinstance(item, h5py.Dataset):
+        refuse_outside(what, item, max_bytes)
+        if item.ndim == 1:
+            check_size(item.shape, item.dtype.itemsize, max_bytes, what)
 
 
 def _from_rows(path: Path, table: h5py.Dataset, max_bytes: int) -> xr.Dataset:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.io import npy
 from corten.io.files import plain_error
+from corten.io.guards import check_netcdf, check_zarr, refuse_outside
+from corten.io.mat import list_arrays
 
 if TYPE_CHECKING:
     import h5py
@@ -61,12 +64,13 @@ def of_dataset(dataset: xr.Dataset) -> dict[str, Stored]:
 
 
 @contextmanager
-def open_netcdf(path: Path) -> Iterator[dict[str, Stored]]:
+def open_netcdf(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
     """NetCDF, decoded as CF says: fill values, packing and times; durations stay numbers."""
     import xarray as xr
 
     try:
-        dataset = xr.open_dataset(path, decode_timedelta=False)
+        check_netcdf(path, max_bytes)
+        dataset = xr.open_dataset(path, engine="netcdf4", decode_timedelta=False)
     except Exception as problem:
         raise plain_error(path, "NetCDF", problem) from None
     with dataset:
@@ -74,11 +78,12 @@ def open_netcdf(path: Path) -> Iterator[dict[str, Stored]]:
 
 
 @contextmanager
-def open_zarr(path: Path) -> Iterator[dict[str, Stored]]:
+def open_zarr(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
     """A Zarr store, decoded as CF says."""
     import xarray as xr
 
     try:
+        check_zarr(path, max_bytes)
         consolidated = any((path / name).exists() for name in (".zmetadata", "zarr.json"))
         dataset = xr.open_zarr(
             path, consolidated=None if consolidated else False, decode_timedelta=False, chunks=None
@@ -90,7 +95,7 @@ def open_zarr(path: Path) -> Iterator[dict[str, Stored]]:
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[dict[str, Stored]]:
+def open_npz(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
     """NumPy archive; headers are read, arrays are not, and pickled objects never are."""
     try:
         archive = zipfile.ZipFile(path)
@@ -100,21 +105,14 @@ def open_npz(path: Path) -> Iterator[dict[str, Stored]]:
         found = {}
         for info in archive.infolist():
             if info.filename.endswith(".npy"):
-                shape, dtype = _npz_header(archive, info, path)
+                try:
+                    with archive.open(info) as stream:
+                        shape, dtype = npy.declared(stream, npy.member_size(info))
+                except Exception as problem:
+                    raise plain_error(path, f"npz, {info.filename!r}", problem) from None
                 name = info.filename.removesuffix(".npy")
                 found[name] = Stored(shape, dtype, _npz_loader(archive, info.filename))
         yield found
-
-
-def _npz_header(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path
-) -> tuple[tuple[int, ...], np.dtype]:
-    try:
-        stream = archive.open(info)
-    except Exception as problem:
-        raise plain_error(path, "npz", problem) from None
-    with stream:
-        return _npy_header(stream, path, info.filename, info.file_size)
 
 
 def _npz_loader(archive: zipfile.ZipFile, name: str) -> Callable[[], np.ndarray]:
@@ -126,63 +124,34 @@ def _npz_loader(archive: zipfile.ZipFile, name: str) -> Callable[[], np.ndarray]
 
 
 @contextmanager
-def open_npy(path: Path) -> Iterator[dict[str, Stored]]:
+def open_npy(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
     """One NumPy array; no pickled objects."""
-    with path.open("rb") as stream:
-        shape, dtype = _npy_header(stream, path, path.name, path.stat().st_size)
+    try:
+        with path.open("rb") as stream:
+            shape, dtype = npy.declared(stream, path.stat().st_size)
+    except ValueError as problem:
+        raise plain_error(path, "a NumPy array", problem) from None
     yield {path.stem: Stored(shape, dtype, lambda: np.load(path, allow_pickle=False))}
 
 
-def _npy_header(stream: Any, path: Path, name: str, size: int) -> tuple[tuple[int, ...], np.dtype]:
-    try:
-        version = np.lib.format.read_magic(stream)
-        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        shape, _, dtype = readers[version](stream)
-    except KeyError:
-        raise ValueError(f"{path}, {name}: expected version 1 or 2 of the npy format") from None
-    except Exception as problem:
-        raise plain_error(path, "a NumPy array", problem) from None
-    need = int(np.prod(np.array(shape, dtype=object), initial=1)) * dtype.itemsize
-    if not dtype.hasobject and need > size:
-        raise ValueError(
-            f"{path}, {name}: declares {need} bytes but holds {size}: it is cut short or damaged"
-        )
-    return tuple(shape), dtype
-
-
 @contextmanager
-def open_mat(path: Path) -> Iterator[dict[str, Stored]]:
-    """MATLAB file, version 5 or 7.3, as the paper's `mad`, `vista` and `dtec` come."""
-    import scipy.io
-
+def open_mat(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
+    """MATLAB file, version 4, 5 or 7.3, as the paper's `mad`, `vista` and `dtec` come."""
     with path.open("rb") as stream:
         modern = stream.read(10) == b"MATLAB 7.3"
     if modern:
-        with open_hdf5(path, transposed=True) as found:
+        with open_hdf5(path, max_bytes, transposed=True) as found:
             yield found
         return
-    numeric = {
-        "double",
-        "single",
-        "logical",
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    }
     try:
-        listed = scipy.io.whosmat(path)
-    except Exception as problem:
+        listed = list_arrays(path, max_bytes)
+    except ValueError as problem:
         raise plain_error(path, "MAT", problem) from None
-
-    def loader(name: str) -> Callable[[], np.ndarray]:
-        return lambda: np.asarray(scipy.io.loadmat(path, variable_names=[name])[name])
-
-    yield {
-        name: Stored(tuple(shape), np.dtype(float if kind in numeric else object), loader(name))
-        for name, shape, kind in listed
-    }
+    yield {name: Stored(one.shape, one.dtype, one.load) for name, one in listed.items()}
 
 
 @contextmanager
-def open_hdf5(path: Path, transposed: bool = False) -> Iterator[dict[str, Stored]]:
+def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[dict[str, Stored]]:
     """HDF5: every dataset by its path, with fill values, packing and attached scales honoured."""
     import h5py
 
@@ -195,6 +164,7 @@ def open_hdf5(path: Path, transposed: bool = False) -> Iterator[dict[str, Stored
 
         def visit(name: str, item: Any) -> None:
             if isinstance(item, h5py.Dataset) and not name.startswith("#") and item.shape is not None:
+                refuse_outside(repr(name), item, max_bytes)
                 shape = tuple(reversed(item.shape)) if transposed else tuple(item.shape)
                 role = "coordinate" if item.is_scale else "data"
                 dims = None if transposed else _scale_names(item)

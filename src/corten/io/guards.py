@@ -1,0 +1,231 @@
+"""Looks at a file before the libraries in C do: nothing outside it is read, nothing inflates, no code is run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from corten.io.files import check_size
+
+__all__ = ["check_netcdf", "check_zarr", "refuse_outside"]
+
+_CODECS = {
+    "adler32", "astype", "bitround", "blosc", "bytes", "bz2", "categorize", "crc32", "crc32c", "delta", "endian",
+    "fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "json2", "lz4", "lzma", "msgpack2", "packbits",
+    "quantize", "sharding_indexed", "shuffle", "transpose", "vlen-array", "vlen-bytes", "vlen-utf8", "zlib", "zstd",
+}  # fmt: skip
+MOST_CHUNKS = 10**6  # each costs a tenth of a millisecond or more to look for
+_LARGEST_METADATA = 64 * 2**20
+_TYPES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
+
+
+def check_netcdf(path: Path, max_bytes: int) -> None:
+    """Refuse a NetCDF file that would make its library reach outside, or allocate more than is there."""
+    with path.open("rb") as stream:
+        magic = stream.read(8)
+    if magic[:3] == b"CDF":
+        _Classic(path, max_bytes).check()
+    elif magic == b"\x89HDF\r\n\x1a\n":
+        import h5py
+
+        with h5py.File(path, "r") as file:
+            _check_group(path, file, max_bytes)
+    else:
+        raise ValueError("it begins neither like NetCDF 3 nor like NetCDF 4")
+
+
+def _check_group(path: Path, file: Any, max_bytes: int) -> None:
+    import h5py
+
+    def link(name: str, found: Any) -> None:
+        if isinstance(found, h5py.ExternalLink):
+            raise ValueError(f"{name!r} is a link into another file")
+
+    def item(name: str, found: Any) -> None:
+        if isinstance(found, h5py.Dataset):
+            refuse_outside(f"{path}, {name}", found, max_bytes)
+            # Coordinates and text are read when the file is opened, before anybody asks for them.
+            if found.ndim == 1 or found.dtype.kind not in "biuf":
+                check_size(found.shape, found.dtype.itemsize, max_bytes, f"{path}, {name}")
+
+    file.visititems_links(link)
+    file.visititems(item)
+
+
+def refuse_outside(what: str, dataset: Any, max_bytes: int) -> None:
+    """Refuse an HDF5 dataset whose values lie in other files, or whose chunks would inflate beyond their shape."""
+    if dataset.is_virtual or dataset.external is not None:
+        raise ValueError(f"{what} keeps its values in other files, which are never followed: copy them into one")
+    if dataset.chunks is None:
+        return
+    size = max(dataset.dtype.itemsize, 1)
+    check_size(dataset.chunks, size, max_bytes, f"{what}, a chunk,")
+    whole = math.prod(dataset.chunks) * size
+
+    def look(chunk: Any) -> None:
+        # Packing never makes data an eighth larger: this chunk would unpack to something else.
+        if chunk.size > whole + whole // 8 + 4096:
+            raise ValueError(f"{what}: a chunk of {whole} bytes is stored as {chunk.size}: it is damaged")
+
+    dataset.id.chunk_iter(look)
+
+
+class _Classic:
+    """The header of a NetCDF 3 file (versions 1, 2 and 5), read only as far as its sizes."""
+
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self.path, self.max_bytes, self.size = path, max_bytes, path.stat().st_size
+        with path.open("rb") as stream:
+            self.raw = stream.read(_LARGEST_METADATA)
+        self.at, self.records = 4, 0
+        self.version = self.raw[3]
+        if self.version not in (1, 2, 5):
+            raise ValueError(f"byte 3: NetCDF 3 has versions 1, 2 and 5, found {self.version}")
+
+    def check(self) -> None:
+        self.count_or_streaming()
+        dimensions = [self.dimension() for _ in self.entries(10)]
+        for _ in self.entries(12):
+            self.attribute()
+        for _ in self.entries(11):
+            self.variable(dimensions)
+
+    def take(self, code: str) -> int:
+        size = struct.calcsize(code)
+        if self.at + size > len(self.raw):
+            raise ValueError(f"byte {self.at}: the header is cut short")
+        (number,) = struct.unpack_from(f">{code}", self.raw, self.at)
+        self.at += size
+        if number < 0:
+            raise ValueError(f"byte {self.at - size}: expected a size, found {number}")
+        return int(number)
+
+    def count(self) -> int:
+        return self.take("q" if self.version == 5 else "i")
+
+    def count_or_streaming(self) -> None:
+        width = 8 if self.version == 5 else 4
+        if self.raw[self.at : self.at + width] == b"\xff" * width:
+            self.at += width
+        else:
+            self.records = self.count()
+
+    def entries(self, tag: int) -> Iterator[None]:
+        """The entries of a list, as many as could stand in the bytes that are left."""
+        place, found, number = self.at, self.take("i"), self.count()
+        if found not in (0, tag) or (found == 0 and number):
+            raise ValueError(f"byte {place}: expected the list {tag}, found {found}")
+        if number > (len(self.raw) - self.at) // 8:
+            raise ValueError(f"byte {place}: declares {number} entries, more than the file has room for")
+        for _ in range(number):
+            yield
+
+    def skip(self, size: int) -> None:
+        self.at += -(-size // 4) * 4
+        if self.at > len(self.raw):
+            raise ValueError(f"byte {self.at}: the header is cut short")
+
+    def dimension(self) -> int:
+        self.skip(self.count())
+        return self.count()
+
+    def attribute(self) -> None:
+        self.skip(self.count())
+        self.skip(self.item_size() * self.count())
+
+    def item_size(self) -> int:
+        kind = self.take("i")
+        if kind not in _TYPES:
+            raise ValueError(f"byte {self.at - 4}: there is no type {kind}")
+        return _TYPES[kind]
+
+    def variable(self, dimensions: list[int]) -> None:
+        place = self.at
+        self.skip(self.count())
+        modes = [self.count() for _ in range(min(self.count(), 1025))]
+        if len(modes) > 1024 or any(one >= len(dimensions) for one in modes):
+            raise ValueError(f"byte {place}: a variable has modes that the file has not")
+        for _ in self.entries(12):
+            self.attribute()
+        item = self.item_size()
+        self.count()
+        begin = self.take("i" if self.version == 1 else "q")
+        lengths = [dimensions[one] for one in modes]
+        per_record = bool(lengths) and lengths[0] == 0
+        need = math.prod(lengths[1:] if per_record else lengths) * item * (self.records if per_record else 1)
+        if need and begin + need > self.size:
+            raise ValueError(
+                f"byte {place}: declares {need} bytes from byte {begin} on: the file is cut short or damaged"
+            )
+
+
+def check_zarr(path: Path, max_bytes: int) -> None:
+    """Refuse a Zarr folder that names codecs which run code, links outside, or declares more than may be read."""
+    root = path.resolve()
+    for folder, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            at = Path(folder, name)
+            if at.is_symlink() and not at.resolve().is_relative_to(root):
+                raise ValueError(f"{at.relative_to(path)} is a link that leads outside the folder")
+        for name in files:
+            if name in (".zarray", "zarr.json", ".zmetadata"):
+                at = Path(folder, name)
+                check_size((at.stat().st_size,), 1, _LARGEST_METADATA, f"{path}, {name}")
+                try:
+                    described = json.loads(at.read_bytes())
+                except RecursionError:
+                    raise ValueError(f"{at.relative_to(path)} is nested too deeply") from None
+                _check_metadata(path, described, max_bytes)
+
+
+def _check_metadata(path: Path, described: Any, max_bytes: int) -> None:
+    """Every array described in a metadata file, wherever it stands in it (consolidated metadata hold many)."""
+    todo = [described]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, list):
+            todo += one
+            continue
+        if not isinstance(one, dict):
+            continue
+        todo += one.values()
+        for key in ("compressor", "filters", "codecs", "index_codecs"):
+            listed = one.get(key)
+            for codec in listed if isinstance(listed, list) else [listed]:
+                _check_codec(codec)
+        if "shape" in one:
+            _check_shape(path, one["shape"], max_bytes)
+            grid = one.get("chunk_grid")
+            inner = grid.get("configuration") if isinstance(grid, dict) else None
+            for chunks in (one.get("chunks"), inner.get("chunk_shape") if isinstance(inner, dict) else None):
+                _check_shape(path, chunks, max_bytes, every=True)
+                _check_number(one["shape"], chunks)
+
+
+def _check_number(shape: list[int], chunks: list[int] | None) -> None:
+    number = math.prod(-(-length // max(step, 1)) for length, step in zip(shape, chunks or shape))
+    if number > MOST_CHUNKS:
+        raise ValueError(
+            f"an array of shape {shape} comes in {number} chunks, above {MOST_CHUNKS}: write larger chunks"
+        )
+
+
+def _check_codec(codec: Any) -> None:
+    name = codec.get("id", codec.get("name")) if isinstance(codec, dict) else codec
+    if name is not None and str(name).removeprefix("numcodecs.") not in _CODECS:
+        raise ValueError(f"it is packed by {name!r}, which corten does not trust")
+
+
+def _check_shape(path: Path, shape: Any, max_bytes: int, every: bool = False) -> None:
+    if shape is None:
+        return
+    if not isinstance(shape, list) or not all(type(length) is int and length >= 0 for length in shape):
+        raise ValueError(f"a shape or chunk is {str(shape)[:80]!r}: expected whole numbers")
+    # Arrays of more modes are checked when they are read; coordinates are read when the folder is opened.
+    if every or len(shape) == 1:
+        check_size(shape, 1, max_bytes, str(path))

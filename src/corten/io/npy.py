@@ -1,0 +1,52 @@
+"""NumPy's own array format, read with care: no pickles, and no more memory than the stream can hold values."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from typing import IO
+
+import numpy as np
+
+__all__ = ["declared", "member_size"]
+
+LONGEST_HEADER = 1 << 16
+_RATIO = 1100  # deflate packs at most 1032 to 1
+_READERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
+
+
+def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type that the head of an array declares; a ValueError where `size` bytes cannot hold that much.
+
+    Example:
+        >>> stream = io.BytesIO()
+        >>> np.save(stream, np.zeros((2, 3)))
+        >>> declared(io.BytesIO(stream.getvalue()), len(stream.getvalue()))
+        ((2, 3), dtype('float64'))
+    """
+    front = stream.read(8)
+    if front[:6] != b"\x93NUMPY" or len(front) < 8:
+        raise ValueError("expected the bytes that open a NumPy array")
+    if front[6] not in _READERS:
+        raise ValueError(f"expected version 1 or 2 of the npy format, found {front[6]}")
+    width = 2 * front[6]
+    length = stream.read(width)
+    if int.from_bytes(length, "little") > LONGEST_HEADER:
+        raise ValueError(f"its header declares {int.from_bytes(length, 'little')} bytes, above {LONGEST_HEADER}")
+    header = io.BytesIO(length + stream.read(int.from_bytes(length, "little")))
+    try:
+        shape, _, dtype = _READERS[front[6]](header)
+    except Exception as problem:  # it is read as Python text, which fails in many ways
+        raise ValueError(f"its header cannot be understood: {problem}") from None
+    if any(type(length) is not int or length < 0 for length in shape):
+        raise ValueError(f"its shape is {shape}: lengths must be whole numbers of at least 0")
+    need = math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and need > size:
+        raise ValueError(f"it declares {need} bytes but holds {size}: it is cut short or damaged")
+    return tuple(shape), dtype
+
+
+def member_size(info: zipfile.ZipInfo) -> int:
+    """What a member can hold, whatever the archive says: no more than its packed bytes can unpack to."""
+    return min(info.file_size, _RATIO * info.compress_size + 1024)
