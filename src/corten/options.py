@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,11 @@ from corten.completion.callables import CallableCompletion
 from corten.completion.protocol import Completion
 from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
+from corten.engine import as_engine
+from corten.engine.lazy import takes_lazy
 from corten.propensity import BernoulliPropensity, IsingPropensity, UniformPropensity
 
-__all__ = ["as_calibration", "as_completion", "as_propensity", "check_bounds", "describe"]
+__all__ = ["as_calibration", "as_completion", "as_propensity", "check_bounds", "describe", "stays_here"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class _Auto:
         return calibration, (choice,)
 
 
+USES_ENGINE = (TuckerCompletion, TensorTrainCompletion)
+
+
 def as_calibration(calibration: Any) -> _Fixed | _Auto:
     """A calibration from "auto", "random", "gaps" or an object with plan()."""
     named: dict[str, Any] = {"random": RandomSplit, "gaps": GapShaped, "cross": CrossConformal}
@@ -56,8 +61,26 @@ def as_calibration(calibration: Any) -> _Fixed | _Auto:
     raise TypeError(f"calibration is {calibration!r}; give a name or an object with plan(observed, seed)")
 
 
-def as_completion(completion: Any, gaps: bool) -> Completion:
-    """A completion from a name, an object with prepare() or any function; "auto" is the stack in gaps, else Tucker."""
+def as_completion(completion: Any, gaps: bool, engine: Any = "auto") -> Completion:
+    """A completion from a name, an object with prepare() or any function; "auto" is the stack in gaps, else Tucker.
+
+    One that passes over the data with an engine, and was given none, takes this one.
+    """
+    made = _as_completion(completion, gaps)
+    if isinstance(made, USES_ENGINE) and isinstance(made.engine, str) and made.engine == "auto":
+        return replace(made, engine=engine)
+    return made
+
+
+def stays_here(completion: Completion, engine: Any) -> tuple[Choice, ...]:
+    """On the record: a completion that does not use the workers of a cluster."""
+    if isinstance(completion, USES_ENGINE) or not takes_lazy(as_engine(engine)):
+        return ()
+    because = "of the completions only tucker and tensor-train use the workers of a cluster"
+    return (Choice("where gaps are filled", "this machine", because),)
+
+
+def _as_completion(completion: Any, gaps: bool) -> Completion:
     if isinstance(completion, str):
         if completion == "auto":
             completion = "stack" if gaps else "tucker"

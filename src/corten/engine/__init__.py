@@ -43,8 +43,8 @@ class Threads:
 def as_engine(engine: object) -> Engine:
     """An engine from what a user writes: "auto" or "threads", "jax" or "gpu", "dask" or a client, a number of threads.
 
-    "jax" runs on whatever JAX has; "gpu" is the same but refuses to run without a GPU. A `distributed.Client` stands for
-    the workers of its cluster, "dask" for the client that the process has. An engine object is taken as it is.
+    "jax" runs on whatever JAX has; "gpu" is the same but refuses to run without a GPU. A `distributed.Client` stands
+    for the workers of its cluster, "dask" for the client that the process has. An engine object is taken as it is.
     """
     if engine is None or engine in ("auto", "threads"):
         return Threads()
@@ -52,10 +52,14 @@ def as_engine(engine: object) -> Engine:
         from corten.engine.accelerator import Accelerator
 
         return Accelerator("gpu" if engine == "gpu" else "any")  # type: ignore[return-value]
-    if isinstance(engine, str) and engine == "dask" or type(engine).__module__.startswith("distributed"):
-        from corten.engine.cluster import Cluster, default_client
+    if isinstance(engine, str) and engine == "dask":
+        from corten.engine.cluster import default_client
 
-        return Cluster(default_client() if engine == "dask" else engine)  # type: ignore[return-value]
+        engine = default_client()
+    if type(engine).__module__.startswith("distributed."):
+        from corten.engine.cluster import Cluster
+
+        return Cluster(engine)  # type: ignore[return-value]
     if isinstance(engine, int) and not isinstance(engine, bool):
         if engine < 1:
             raise ValueError(f"engine is {engine}; a number of threads must be at least 1")
@@ -63,6 +67,6 @@ def as_engine(engine: object) -> Engine:
     if hasattr(engine, "mask_pass") and hasattr(engine, "residual_pass"):
         return engine  # type: ignore[return-value]
     raise ValueError(
-        f'engine is {engine!r}; give "auto", "threads", "jax", "gpu", "dask", a distributed.Client, a number of threads, '
-        "or an engine object"
+        f'engine is {engine!r}; give "auto", "threads", "jax", "gpu", "dask", a distributed.Client, a number of '
+        "threads, or an engine object"
     )

@@ -111,7 +111,7 @@ class Blocks:
                 return self._answers(tasks)
             except CancelledError:
                 continue
-        raise RuntimeError(
+        raise ConnectionError(
             f"a pass failed {ATTEMPTS} times because workers were lost: their logs say why (memory, most often); "
             f"the scheduler is {_address(self.client)}"
         )
@@ -190,7 +190,7 @@ def connect(address: str) -> Any:
         return distributed.Client(address, timeout=CONNECT_SECONDS)
     except (OSError, ValueError, TimeoutError) as problem:
         raise ConnectionError(
-            f"no Dask scheduler answers at {address} within {CONNECT_SECONDS:.0f} s: start one with `dask scheduler` and "
+            f"no Dask scheduler answers at {address} within {CONNECT_SECONDS:.0f} s: start one with `dask scheduler`, "
             "workers with `dask worker ADDRESS`, and give the address the scheduler prints, such as tcp://host:8786"
         ) from problem
 
@@ -204,8 +204,8 @@ def default_client() -> Any:
         return distributed.Client(processes=False, dashboard_address=None)
 
 
-def no_workers(client: Any) -> RuntimeError:
-    return RuntimeError(
+def no_workers(client: Any) -> ConnectionError:
+    return ConnectionError(
         f"the cluster at {_address(client)} has had no worker for {WORKER_SECONDS:.0f} s: start some with "
         f"`dask worker {_address(client)}`"
     )

@@ -108,7 +108,7 @@ class IsingPropensity:
         if spins.ndim < 2:
             raise ValueError(f"training_mask has {spins.ndim} mode(s); at least two are needed")
         if is_lazy(spins) and self.start == "tt-svd":
-            raise ValueError('start is "tt-svd", which needs the whole mask here; give "spectral", or training_mask.compute()')
+            raise ValueError('start is "tt-svd", which needs the whole mask here: give "spectral", or load it first')
         around = resolve(self.neighborhood, spins.shape, axis_names, periodic)
         fitter = _Fitter(self, runner, spins, float(train_share), around)
         fit, coupling, link, choices, passes = fitter.run()
