@@ -88,37 +88,45 @@ class BoxCox:
                 f"a {name} transform needs positive values; the smallest is {known.min():.4g}: shift them, or "
                 "use bounds=(0, None) to keep intervals non-negative"
             )
+        if self.power == 0:
+            return Power(0.0)
+        logs = np.log(known)
+        middle = float(logs.mean())
         if self.power is not None:
-            return Power(self.power)
+            return Power(self.power, middle)
         from scipy.optimize import minimize_scalar
 
-        logs = np.log(known / np.exp(np.log(known).mean()))
+        logs -= middle
 
         def cost(power: float) -> float:
             y = logs if abs(power) < 1e-8 else np.expm1(power * logs) / power
             return float(np.log(max(y.var(), 1e-300)))
 
         best = minimize_scalar(cost, bounds=(-1.0, 2.0), method="bounded")
-        return Power(round(float(best.x), 2))
+        return Power(round(float(best.x), 2), middle)
 
 
 @dataclass(frozen=True)
 class Power:
-    """The Box-Cox map of one power; values that no x reaches map to the end of the range."""
+    """The Box-Cox map of one power; values that no x reaches map to the end of the range.
+
+    middle: the mean logarithm. x is counted in geometric means; of large x a negative power would leave no digit.
+    """
 
     power: float
+    middle: float = 0.0
 
     def forward(self, values: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
-            logs = np.log(values)
+            logs = np.log(values) - self.middle
         return logs if self.power == 0 else np.expm1(self.power * logs) / self.power
 
     def backward(self, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             if self.power == 0:
-                return np.exp(values)
+                return np.exp(values + self.middle)
             inside = 1 + self.power * np.asarray(values, np.float64)
-            return np.exp(np.log(np.maximum(inside, 0.0)) / self.power)
+            return np.exp(np.log(np.maximum(inside, 0.0)) / self.power + self.middle)
 
 
 @dataclass(frozen=True)

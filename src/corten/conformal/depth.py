@@ -20,8 +20,7 @@ def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -
     It makes steps along different axes comparable: a depth measured with it says how much may have changed since
     the nearest observation.
     """
-    known = values[mask]
-    spread = float(known.std()) if known.size else 0.0
+    spread = float(values[mask].std(dtype=np.float64)) if mask.any() else 0.0
     change = np.full(mask.ndim, np.nan)
     for k, axis in enumerate(axes):
         if axis.kind == "unit":

@@ -39,8 +39,7 @@ class CellFeatures:
     @staticmethod
     def of(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> CellFeatures:
         """`values` are read where `mask` is True; they set the units of length and height."""
-        known = values[mask]
-        spread = float(known.std()) if known.size else 0.0
+        spread = float(values[mask].std(dtype=np.float64)) if mask.any() else 0.0
         return CellFeatures(axes, steps_of_change(values, mask, axes), spread if spread > 0 else 1.0)
 
     def at(
@@ -71,9 +70,8 @@ class CellFeatures:
             share = np.broadcast_to(train.mean(axis=k, keepdims=True), train.shape)
             columns.append(np.log(share.reshape(-1)[entries] + 0.01))
         weight = train.astype(np.float32)
-        height = np.where(train, values, 0).astype(np.float32)
-        height -= weight * np.float32(height.sum() / max(weight.sum(), 1))
-        height /= np.float32(self.unit)
+        centre = float(values[train].mean(dtype=np.float64)) if train.any() else 0.0
+        height = np.where(train, (values - centre) / self.unit, 0).astype(np.float32)
         density = {scale: np.maximum(self._blur(weight, scale), 0) for scale in SCALES}
         columns += [np.log(share.reshape(-1)[entries] + 1e-3) for share in density.values()]
         columns += [self._one_sided(weight, density[scale], scale).reshape(-1)[entries] for scale in (0.3, 1.0)]
@@ -108,17 +106,17 @@ class CellFeatures:
     ) -> list[np.ndarray]:
         """How the members disagree, how steep the estimate is, and the estimate itself."""
         columns = []
-        height = estimate.astype(np.float32)
+        height = (estimate / self.unit).astype(np.float32)
         for k, axis in enumerate(self.axes):
             if axis.kind != "unit" and estimate.shape[k] > 1:
                 slope = np.abs(np.gradient(height, axis=k)).reshape(-1)[entries]
-                columns.append(np.log(slope / self.unit + 1e-4))
+                columns.append(np.log(slope + 1e-4))
         at = [member.reshape(-1)[entries].astype(float) for member in members.values()]
         middle = height.reshape(-1)[entries]
         if len(at) > 1:
             columns.append(np.log(np.std(at, axis=0) / self.unit + 1e-4))
             columns += [np.log(np.abs(a - b) / self.unit + 1e-4) for a, b in pairwise(at)]
-        columns.append(middle / self.unit)
+        columns.append(middle)
         return columns
 
     def _widths(self, scale: float) -> dict[int, int]:
