@@ -19,7 +19,7 @@ from corten.engine.threads import one_library_thread
 from corten.fitted import Fitted, Trace
 from corten.merged import fit_merged
 from corten.observed import ObservedTensor
-from corten.options import as_calibration, as_completion, as_propensity, check_bounds, describe
+from corten.options import as_calibration, as_completion, as_propensity, check_bounds, describe, stays_here
 from corten.result import Intervals, check_coverage
 from corten.transform import FittedTransform, as_transform
 
@@ -43,7 +43,8 @@ class ConformalCompleter:
     transform: "log", "box-cox", "standardise", "standardise:AXIS" or an object, undone exactly; climatology: an axis
     (days, years) whose mean at every cell is removed first and put back; bounds: (0, None) keeps estimates and
     intervals non-negative.
-    seed: same seed, same bits. engine: "auto", "threads", a number of threads, or an engine.
+    seed: same seed, same bits. engine: "auto", "threads", a number of threads, "jax", "gpu", a
+    `distributed.Client` (its workers), "dask", or an engine.
 
     Example:
         >>> completer = ConformalCompleter(completion="tucker", calibration="random", seed=1)
@@ -107,7 +108,8 @@ class ConformalCompleter:
             f"completing {observed.values.size:,} entries",
             "complete a part of the tensor, give float32 values, or ask for calibration='random'",
         )
-        completion = as_completion(self.completion, gaps=plan.refit)
+        completion = as_completion(self.completion, plan.refit, self.engine)
+        choices = (*choices, *stays_here(completion, self.engine))
         if plan.merge:
             trace = Trace(self._settings(), (*choices, *plan.choices), began, self, None, check_bounds(self.bounds))
             model, score = as_propensity(self.propensity), as_score(self.score)
