@@ -29,9 +29,10 @@ from corten.conformal import (
     weight_gap,
 )
 from corten.conformal import calibrated as calibrated_module
+from corten.conformal.training_scale import training_scale
 
 
-@pytest.mark.parametrize("name", ["absolute", "signed", "normalized"])
+@pytest.mark.parametrize("name", ["absolute", "adaptive", "signed", "normalized"])
 def test_score_and_inverse_undo_each_other(name):
     """x lies in the interval exactly when its score lies between the cutoffs."""
     rng = np.random.default_rng(0)
@@ -229,3 +230,23 @@ def test_the_bound_as_printed_would_be_false():
     assert apart > 3 * max(1.0, np.exp(4 * coupling.min()) - 1) * share
     assert apart <= 3 * max(1.0, np.exp(4 * coupling.max()) - 1) * share
     assert apart <= ours <= 1.0
+
+
+def test_a_scale_from_training_residuals_finds_where_noise_is_large():
+    """Noise by parameter and by slice: the learned scale goes with the true one, also where nothing trained."""
+    rng = np.random.default_rng(8)
+    shape = (20, 30, 30)
+    parameter = rng.normal(size=shape[1:]) * np.ones(shape)
+    spread = np.exp(0.5 * rng.normal(size=(20, 1, 1)) - 0.6 * parameter)
+    entries = np.flatnonzero(rng.random(shape) < 0.5)
+    errors = (spread * rng.normal(size=shape)).reshape(-1)
+    scale = training_scale(errors[entries], entries, parameter, shape).at(np.arange(errors.size))
+    ratio = np.log(scale / spread.reshape(-1))
+    assert ratio.std() < 0.15 < np.log(spread).std()
+    shifted = errors.copy()
+    shifted[np.setdiff1d(np.arange(errors.size), entries)] = 99.0
+    again = training_scale(shifted[entries], entries, parameter, shape).at(np.arange(errors.size))
+    np.testing.assert_array_equal(again, scale)
+    assert isinstance(training_scale(np.zeros(5), np.arange(5), np.zeros(shape), shape), UnitScale)
+    flat = training_scale(np.full(100, 2.0), np.arange(100), np.zeros(shape), shape).at(np.arange(200))
+    np.testing.assert_allclose(flat, 2.0)

@@ -13,6 +13,7 @@ import pytest
 from scipy import stats
 
 import corten
+from corten import metrics
 from corten.conformal import (
     Calibrated,
     ExactIsingWeights,
@@ -239,3 +240,22 @@ def test_uniform_weights_are_exact_when_missingness_is_completely_random():
             calibrated = Calibrated("absolute", scores[others], others, UniformWeights())
             hits += bool(scores[missing] <= calibrated.cutoffs(np.array([missing]), level).upper.item())
         assert hits == math.ceil(level * (n + 1) - 1e-9)
+
+
+def test_the_adaptive_score_is_narrower_where_stations_differ_and_covers_as_well():
+    spread = np.exp(0.8 * np.random.default_rng(1).normal(size=(20, 1, 1)))
+    covered, ratio, flat = [], [], []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        for own, out in ((spread, ratio), (1.0, flat)):
+            truth = own * rng.normal(size=(20, 20, 20))
+            x = np.where(rng.random(truth.shape) < 0.5, truth, np.nan)
+            widths = []
+            for score in ("absolute", "adaptive"):
+                completer = corten.ConformalCompleter(np.zeros_like, "uniform", "random", score=score, seed=seed)
+                result = completer.fit(x).intervals(0.9)
+                widths.append(metrics.width(result))
+            covered.append(metrics.coverage(truth, result))
+            out.append(widths[1] / widths[0])
+    assert abs(np.mean(covered) - 0.9) < 0.015
+    assert np.mean(ratio) < 0.96 and np.mean(flat) < 1.01

@@ -50,7 +50,7 @@ def round_trip(fitted, tmp_path):
     return loaded
 
 
-@pytest.mark.parametrize("score", ["absolute", "signed", "normalized"])
+@pytest.mark.parametrize("score", ["absolute", "adaptive", "signed", "normalized"])
 def test_same_bits_for_every_score(tmp_path, score):
     fitted = fit(gappy(), score=score)
     loaded = round_trip(fitted, tmp_path)

@@ -38,7 +38,7 @@ class ConformalCompleter:
     completion object or any function from an array with NaN to a full array.
     propensity: the law of the missingness: "auto", "ising", "bernoulli", "uniform" or an object.
     calibration: which observed entries are hidden: "auto", "random", "gaps" or an object.
-    score: "absolute", "signed" (two-sided), "normalized" or an object with score() and invert().
+    score: "absolute", "adaptive", "signed" (two-sided), "normalized" or an object with score() and invert().
     weights: "exact" Ising weights, or "approximate" (the paper's, the same for every missing entry).
     transform: "log", "box-cox", "standardise", "standardise:AXIS" or an object, undone exactly; climatology: an axis
     (days, years) whose mean at every cell is removed first and put back; bounds: (0, None) keeps estimates and

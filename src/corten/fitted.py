@@ -16,10 +16,13 @@ from corten.calibration.local import learn_locally
 from corten.calibration.rounds import Plan, Round
 from corten.calibration.run import Run
 from corten.choices import Choice
+from corten.completion.protocol import Fill
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.scale import LeverageScale, UnitScale
 from corten.conformal.scores import Score
+from corten.conformal.training_scale import training_scale
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, Weights
+from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity
 from corten.result import Intervals, check_coverage
@@ -94,7 +97,7 @@ class Fitted:
             local = learn_locally(run, changed, int(trace.settings["seed"]))
             scale, at_hidden, how = local.scale, local.at_hidden, local.weights
         else:
-            scale = _scale(score, run)
+            scale = scale_of(score, run.final, law, changed.values, plan.rounds[0].train)
             at_hidden, how = scale.at(entries), weights_of(law, observed, entries, weights)
         scores = score.score(run.truth, run.estimate, at_hidden)
         calibrated = Calibrated(score, scores, entries, how)
@@ -254,15 +257,21 @@ class Fitted:
         return self.intervals(0.9)._repr_html_()
 
 
-def _scale(score: Score, run: Run) -> Any:
+def scale_of(score: Score, fill: Fill, law: FittedPropensity, values: np.ndarray, train: np.ndarray) -> Any:
+    """The scale a score asks for; whatever it is learned from, it is training entries only."""
+    if getattr(score, "learns_scale", False):
+        entries = np.flatnonzero(train)
+        errors = values.reshape(-1)[entries] - fill.estimate.reshape(-1)[entries]
+        parameter = law.parameter.to_dense() if isinstance(law.parameter, TensorTrain) else law.parameter
+        return training_scale(errors, entries, np.broadcast_to(parameter, train.shape), train.shape)
     if not score.needs_leverage:
         return UnitScale()
-    if run.final.leverage is None:
+    if fill.leverage is None:
         raise ValueError(
             f"score {score.name!r} needs a completion that knows its leverage (Tucker, tensor train, CP); "
             "use score='absolute'"
         )
-    return LeverageScale(run.final.leverage())
+    return LeverageScale(fill.leverage())
 
 
 def weights_of(law: FittedPropensity, observed: ObservedTensor, entries: np.ndarray, how: str) -> Weights:

@@ -10,12 +10,12 @@ import numpy as np
 
 from corten.calibration.rounds import Plan
 from corten.choices import Choice
-from corten.completion.protocol import Fill, Prepared
+from corten.completion.protocol import Prepared
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.folds import MergedSplits, SplitList
-from corten.conformal.scale import LeverageScale, UnitScale
+from corten.conformal.scale import UnitScale
 from corten.conformal.scores import Score
-from corten.fitted import Fitted, Trace, weights_of
+from corten.fitted import Fitted, Trace, scale_of, weights_of
 from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity
 from corten.transform import FittedTransform
@@ -66,7 +66,7 @@ def fit_merged(
         entries = np.flatnonzero(one.hidden)
         truth = changed.values.reshape(-1)[entries].astype(np.float64)
         middle = fill.estimate.reshape(-1)[entries].astype(np.float64)
-        scale = _scale(score, fill)
+        scale = scale_of(score, fill, law, changed.values, one.train)
         scores = np.asarray(score.score(truth, middle, scale.at(entries)))
         calibrated = Calibrated(score, scores, entries, weights_of(law, observed, entries, weights))
         splits.append(SplitList(calibrated, fill.estimate, scale, undo, law))
@@ -94,11 +94,3 @@ def _agreed(chosen: Sequence[Sequence[Choice]]) -> list[Choice]:
             one = replace(one, taken=", ".join(map(str, taken)), because=because)
         agreed.append(one)
     return agreed
-
-
-def _scale(score: Score, fill: Fill) -> LeverageScale | UnitScale:
-    if not score.needs_leverage:
-        return UnitScale()
-    if fill.leverage is None:
-        raise ValueError(f"score {score.name!r} needs a completion that knows its leverage; use score='absolute'")
-    return LeverageScale(fill.leverage())

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from corten.conformal.folds import MergedSplits
 from corten.fitted import Fitted
-from corten.region_groups import DRAWS, hidden_groups, like_missing
+from corten.region_groups import DRAWS, hidden_groups, like_missing, round_numbers
 
 __all__ = ["joint_budget"]
 
 PARTS = (1.0, 0.5, 0.25)
+RESAMPLED = 40
+DOUBT = 0.5
 
 
 def joint_budget(fitted: Fitted, slices: NDArray[np.intp], seed: int = 0) -> Callable[[float, int], float]:
@@ -22,67 +27,102 @@ def joint_budget(fitted: Fitted, slices: NDArray[np.intp], seed: int = 0) -> Cal
     from a slice by their weights look like its missing ones; n times the smallest of their n p-values is what this
     slice needed. The (1 - c) quantile of that over slices, with one more slice for the one to come, is the budget
     t for slices of n entries. It does not depend on n if errors within a slice are independent, and grows with n
-    the more they go together: its growth from a quarter to a half to all of the drawn entries is followed to m.
-    Never less than 1 - c, which is Bonferroni's and always enough. Holds on average over slices whose errors are
+    the more they go together: its growth from a quarter to a half to all of the drawn entries is followed to m, as
+    far as it is beyond doubt: half a standard error, over slices drawn with replacement, is taken off. Bonferroni's 1 -
+    c where there are fewer slices than a quantile of that level needs. Holds on average over slices whose errors are
     alike.
     """
-    logs, p = fitted.log_weights.astype(np.float64), _p_values(fitted)
-    place = hidden_groups(fitted, slices)
-    needs = [_needs(p, place, logs, part, seed) for part in PARTS]
+    flat, logs, p = np.ravel(slices), fitted.log_weights.astype(np.float64), _p_values(fitted)
+    place, first = hidden_groups(fitted, slices), np.arange(logs.size)
+    if isinstance(fitted.calibrated, MergedSplits):  # splits are draws of one thing: a slice is whole over all of them
+        _, first = np.unique(fitted.entries, return_index=True)
+        place = np.unique(flat[fitted.entries[first]], return_inverse=True)[1]
+    of_slice = np.zeros(int(place.max(initial=-1)) + 1, np.intp)
+    of_slice[place] = flat[fitted.entries[first]]
+    needs = [_needs(p[first], place, logs[first], part, seed) for part in PARTS]
+
+    @cache
+    def spent(coverage: float) -> tuple[float, float]:
+        """The budget at as many entries as were drawn, and how it grows with their number."""
+        known = _quantiles(needs, of_slice, 1.0 - coverage)
+        if known is None:
+            return 1.0 - coverage, 0.0
+        rng, numbers = np.random.default_rng([seed, DRAWS]), np.unique(of_slice)
+        columns = [np.flatnonzero(of_slice == one) for one in numbers]
+        grown = []
+        for _ in range(RESAMPLED):
+            taken = np.concatenate([columns[k] for k in rng.integers(numbers.size, size=numbers.size)])
+            again = _quantiles([(table[:, taken], size) for table, size in needs], of_slice, 1.0 - coverage)
+            grown.append(_growth(known if again is None else again))
+        return float(known[0]), float(np.clip(_growth(known) - DOUBT * np.std(grown), 0.0, 1.0))
 
     def budget(coverage: float, size: int) -> float:
-        alpha = 1.0 - coverage
-        found = [_quantile(pooled, groups, alpha) for pooled, groups, _ in needs]
-        if found[0] is None:
-            return alpha
-        growth = 0.0
-        if all(one is not None and one > 0 for one in found):
-            growth = float(np.clip(np.polyfit(np.log(PARTS), np.log(np.array(found, np.float64)), 1)[0], 0.0, 1.0))
-        return float(max(alpha, found[0] * (size / needs[0][2]) ** growth))
+        t, growth = spent(coverage)
+        return float(t * (size / needs[0][1]) ** growth)
 
     return budget
 
 
 def _needs(
     p: NDArray[np.float64], place: NDArray[np.intp], logs: NDArray[np.float64], part: float, seed: int
-) -> tuple[NDArray[np.float64], float, float]:
-    """n times the smallest p-value of each slice over many draws, sorted; how many slices a draw has, and
-    entries in each.
+) -> tuple[NDArray[np.float64], float]:
+    """n times the smallest p-value of each slice, (draws, slices), NaN where none of it was drawn; and how many
+    entries of a slice are drawn.
     """
-    need: list[NDArray[np.float64]] = []
-    sizes = []
+    table, sizes = np.full((DRAWS, int(place.max(initial=-1)) + 1), np.nan), []
     for number in range(DRAWS):
         rng = np.random.default_rng([seed, number])
         kept = like_missing(logs, rng)
         taken = np.flatnonzero(kept & (rng.random(logs.size) < part))
-        smallest = np.full(int(place.max(initial=0)) + 1, np.inf)
+        smallest = np.full(table.shape[1], np.inf)
         np.minimum.at(smallest, place[taken], p[taken])
         count = np.bincount(place[taken], minlength=smallest.size)
-        need.append(count[count > 0] * smallest[count > 0])
+        table[number, count > 0] = count[count > 0] * smallest[count > 0]
         sizes.append(float(count[count > 0].mean()) if taken.size else 1.0)
-    return np.sort(np.concatenate(need)), float(np.mean([one.size for one in need])), float(np.mean(sizes))
+    return table, float(np.mean(sizes))
 
 
-def _quantile(pooled: NDArray[np.float64], groups: float, alpha: float) -> float | None:
-    """The lower alpha quantile with one more group for the one to come; None where there are too few groups."""
-    k = np.floor(alpha * (groups + 1.0) + 1e-9)
-    if k < 1 or not pooled.size:
+def _quantiles(
+    needs: Sequence[tuple[NDArray[np.float64], float]], of_slice: NDArray[np.intp], alpha: float
+) -> NDArray[np.float64] | None:
+    """The lower alpha quantile of what slices needed, for each part of their entries; None with too few slices.
+
+    With G slices it is the alpha (G + 1)-th smallest, straight between two of them, the mean over draws.
+    """
+    groups = np.unique(of_slice).size
+    if alpha * (groups + 1.0) < 1.0 - 1e-9:
         return None
-    return float(pooled[min(max(int(np.floor(k / groups * pooled.size)) - 1, 0), pooled.size - 1)])
+    found = []
+    for table, _ in needs:
+        drawn = [np.sort(row[~np.isnan(row)]) for row in table]
+        places = [alpha * (groups + 1.0) / groups * row.size - 1.0 for row in drawn]
+        found.append(np.mean([np.interp(at, np.arange(row.size), row) for at, row in zip(places, drawn) if row.size]))
+    return np.maximum(found, np.finfo(np.float64).tiny)
+
+
+def _growth(found: NDArray[np.float64]) -> float:
+    return float(np.polyfit(np.log(PARTS), np.log(found), 1)[0])
 
 
 def _p_values(fitted: Fitted) -> NDArray[np.float64]:
-    """The weighted share of calibration scores at least as extreme as each; two-sided where the score is."""
-    weight = np.exp(fitted.log_weights - fitted.log_weights.max()).astype(np.float64)
+    """The weighted share of calibration scores at least as extreme as each, of its own split where there are
+    several; two-sided where the score is.
+    """
+    calibrated: Any = fitted.calibrated
+    scores, logs = np.asarray(fitted.scores, np.float64), fitted.log_weights.astype(np.float64)
+    two_sided = calibrated.score.tails(0.5).lower is not None
+    split = round_numbers(fitted) if isinstance(calibrated, MergedSplits) else np.zeros(scores.size, np.intp)
+    p = np.empty(scores.size)
+    for number in np.unique(split):
+        here = split == number
+        weight = np.exp(logs[here] - logs[here].max())
+        upper = _tail(scores[here], weight)
+        p[here] = np.minimum(1.0, 2.0 * np.minimum(upper, _tail(-scores[here], weight))) if two_sided else upper
+    return p
 
-    def tail(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-        order = np.argsort(-scores, kind="stable")
-        p = np.empty(scores.size)
-        p[order] = np.cumsum(weight[order]) / weight.sum()
-        return p
 
-    assert fitted.calibrated is not None
-    scores = np.asarray(fitted.scores, np.float64)
-    if fitted.calibrated.score.tails(0.5).lower is None:
-        return tail(scores)
-    return np.minimum(1.0, 2.0 * np.minimum(tail(scores), tail(-scores)))
+def _tail(scores: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    order = np.argsort(-scores, kind="stable")
+    p = np.empty(scores.size)
+    p[order] = np.cumsum(weight[order]) / weight.sum()
+    return p

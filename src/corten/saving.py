@@ -21,7 +21,7 @@ from corten.completion.smooth import SmoothCompletion
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.folds import MergedSplits, SplitList
 from corten.conformal.scale import TableScale, UnitScale
-from corten.conformal.scores import Absolute, Normalized, Signed
+from corten.conformal.scores import Absolute, Adaptive, Normalized, Signed
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, PooledWeights, Weights
 from corten.fitted import Fitted
 from corten.labels import Axis
@@ -59,10 +59,9 @@ class SavedCompletion:
 
 _KNOWN: tuple[type, ...] = (
     Axis, Choice, Round, ObservedTensor, SavedCompletion, FittedPropensity, TensorTrain, Neighborhood,
-    Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Normalized, Signed,
-    ConformalCompleter, RandomSplit, GapShaped, CrossConformal, RepeatedSplits,
-    IsingPropensity, BernoulliPropensity, UniformPropensity,
-    KnownPropensity, TuckerCompletion, TensorTrainCompletion, SmoothCompletion, Affine, Power, FittedChain,
+    Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Adaptive, Normalized,
+    Signed, ConformalCompleter, RandomSplit, GapShaped, CrossConformal, RepeatedSplits, IsingPropensity,
+    BernoulliPropensity, UniformPropensity, KnownPropensity, TuckerCompletion, TensorTrainCompletion, SmoothCompletion, Affine, Power, FittedChain,
 )  # fmt: skip
 
 
@@ -134,10 +133,10 @@ def _split(one: SplitList, fitted: Fitted) -> dict[str, Any]:
 def _list(calibrated: Calibrated, fitted: Fitted) -> dict[str, Any]:
     """One list of scores as data, without the scores, which the fit holds."""
     score, weights, every = calibrated.score, calibrated.weights, np.arange(fitted.observed.values.size)
-    if type(score) not in (Absolute, Normalized, Signed):
+    if type(score) not in (Absolute, Adaptive, Normalized, Signed):
         raise ValueError(
             f"score is an object of your own ({type(score).__name__}): it is code, which is never saved; save "
-            "intervals instead (result.to_netcdf), or use score='absolute', 'signed' or 'normalized'"
+            "intervals instead (result.to_netcdf), or use score='absolute', 'adaptive', 'signed' or 'normalized'"
         )
     exact = isinstance(weights, ExactIsingWeights)
     if not exact and weights.neighbour_factor(fitted.missing_entries[:1]) is not None:

@@ -10,11 +10,12 @@ from corten.conformal.diagnostics import (
 )
 from corten.conformal.quantile import NeighbourFactor, WeightedScores, weighted_cutoffs
 from corten.conformal.scale import LeverageScale, Scale, UnitScale
-from corten.conformal.scores import Absolute, Normalized, Score, Signed, Tails, as_score
+from corten.conformal.scores import Absolute, Adaptive, Normalized, Score, Signed, Tails, as_score
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, UniformWeights, Weights
 
 __all__ = [
     "Absolute",
+    "Adaptive",
     "Calibrated",
     "CutoffSource",
     "Cutoffs",

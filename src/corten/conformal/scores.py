@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Absolute", "Normalized", "Score", "Signed", "Tails", "as_score"]
+__all__ = ["Absolute", "Adaptive", "Normalized", "Score", "Signed", "Tails", "as_score"]
 
 Array = NDArray[np.floating]
 
@@ -38,7 +38,8 @@ class Tails(NamedTuple):
 class Score(Protocol):
     """What a score object must offer.
 
-    `needs_leverage` says that the completion's own uncertainty should be the scale. `invert` gets None for
+    `needs_leverage` says that the completion's own uncertainty should be the scale; a score that has
+    `learns_scale` and sets it gets one learned from training residuals. `invert` gets None for
     a tail that `tails` did not ask for, and keeps infinite cutoffs infinite.
     """
 
@@ -100,6 +101,22 @@ class Normalized(Absolute):
 
 
 @dataclass(frozen=True)
+class Adaptive(Absolute):
+    """The absolute score with a scale learned from training residuals: wide where errors were large.
+
+    The formula is that of `Absolute`; what differs is the scale it asks the flow for. With pseudo-gaps the scale is
+    learned from hidden entries for every score, so there it is the same as `Absolute`.
+
+    Example:
+        >>> Adaptive().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
+        array([0.5])
+    """
+
+    name: ClassVar[str] = "adaptive"
+    learns_scale: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
 class Signed:
     """(truth - estimate) / scale, cut on both sides: an interval that may lean to one side.
 
@@ -131,7 +148,7 @@ class Signed:
         return np.add(estimate, np.multiply(low, scale)), np.add(estimate, np.multiply(high, scale))
 
 
-_NAMED: dict[str, Any] = {"absolute": Absolute, "signed": Signed, "normalized": Normalized}
+_NAMED: dict[str, Any] = {"absolute": Absolute, "adaptive": Adaptive, "normalized": Normalized, "signed": Signed}
 
 
 def as_score(score: str | Score) -> Score:

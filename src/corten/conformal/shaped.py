@@ -29,6 +29,13 @@ spare.
 """
 
 
+BEYOND = 5.0
+"""As many calibration entries must lie beyond a level of a joint band for it to be read off directly."""
+STRETCH = 4.0
+KNOWN = 10.0
+"""About as many exponential errors say as much about the slope as the ends between which it is measured."""
+
+
 class TiltedWeights:
     """Weights times a factor that depends on the entry alone: `log_tilt` holds its logarithm for every entry."""
 
@@ -124,15 +131,23 @@ class Grouped(_Shaped):
 class Joint(_Shaped):
     """Bands that hold whole slices: with the asked coverage *all* missing entries of a slice lie inside at once.
 
-    Entry s of a slice with m missing entries gets level 1 - t/m. Bonferroni takes t = 1 - c. Errors of a slice go
-    together, so less is needed: `budget(c, m)` gives the t at which a share c of slices made of calibration entries
-    would have been held.
+    Entry s of a slice with m missing entries may miss with chance t/m. Bonferroni takes t = 1 - c. Errors of a
+    slice go together, so less is needed: `budget(c, m)` gives the t at which a share c of slices made of calibration
+    entries would have been held.
+
+    What is promised is promised on average over slices, so the test entry's own mass, which is for single entries,
+    is left out: with it the far levels asked here would be infinite wherever an entry is heavy. Levels with fewer
+    than `BEYOND` calibration entries beyond them are reached by continuing the ends as an exponential tail goes on
+    whose slope was learned from a few entries (its predictive law is Pareto's): wider than needed for lighter tails.
     """
 
     def __init__(self, inner: Any, slices: NDArray[np.intp], budget: Callable[[float, int], float]) -> None:
         super().__init__(inner)
         self.slices = np.ravel(slices)
         self.budget = budget
+        self._massless = _without_test_mass(inner)
+        size = self.inner.enough if isinstance(inner, Grouped) else self.inner.effective_sample_size()
+        self._least = min(BEYOND / size, 0.1)
 
     def intervals(
         self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
@@ -141,11 +156,44 @@ class Joint(_Shaped):
         lower, upper = np.empty((2, levels.size, entries.size))
         middle, unit = np.broadcast_to(estimate, entries.shape), np.broadcast_to(scale, entries.shape)
         for _, here in _members(self.slices[entries]):
-            spent = [self.budget(float(level), here.size) / here.size for level in levels]
-            wanted = [min(max(1.0 - share, 1e-9), 1.0 - 1e-12) for share in spent]
-            ends = self.inner.intervals(entries[here], middle[here], unit[here], wanted)
-            lower[:, here], upper[:, here] = ends
+            for row, level in enumerate(levels):
+                share = min(self.budget(float(level), here.size) / here.size, 1.0 - 1e-9)
+                ends = self._ends(entries[here], middle[here], unit[here], share)
+                lower[row, here], upper[row, here] = ends
         return lower, upper
+
+    def _ends(self, entries: Entries, middle: ArrayLike, unit: ArrayLike, share: float) -> Ends:
+        """Both ends at which a share of the calibration weight lies beyond."""
+        if share >= self._least:
+            lower, upper = self._massless.intervals(entries, middle, unit, 1.0 - share)
+            return lower[0], upper[0]
+        shares = (self._least, STRETCH * self._least)
+        lower, upper = self._massless.intervals(entries, middle, unit, [1.0 - one for one in shares])
+        further = KNOWN * ((self._least / share) ** (1.0 / KNOWN) - 1.0) / np.log(STRETCH)
+        return lower[0] + further * (lower[0] - lower[1]), upper[0] + further * (upper[0] - upper[1])
+
+
+class _NoTestMass:
+    """Weights under which a test entry weighs nothing: cutoffs are plain weighted quantiles."""
+
+    def __init__(self, base: Weights, calibration: Entries) -> None:
+        self.base, self.calibration = base, calibration
+
+    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+        if np.array_equal(entries, self.calibration):
+            return self.base.log_weight(entries)
+        return np.full(np.shape(entries), -np.inf)
+
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
+        return None
+
+
+def _without_test_mass(inner: Any) -> Any:
+    if isinstance(inner, Grouped):
+        return Grouped(_without_test_mass(inner.inner), inner.group, inner.enough)
+    if isinstance(inner, MergedSplits):
+        return MergedSplits([replace(one, calibrated=_without_test_mass(one.calibrated)) for one in inner.splits])
+    return Calibrated(inner.score, inner.scores, inner.entries, _NoTestMass(inner.weights, inner.entries))
 
 
 def enough_weight(logs: NDArray[np.float64], own: NDArray[np.bool_], enough: float) -> float:
