@@ -19,8 +19,9 @@ from corten.engine.memory import ROOM, available, in_words, limited, read_size
 from corten.engine.threads import default_threads, one_library_thread
 from corten.fitted import FEW
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
-from corten.io.files import refuse_taken, suffix_of
+from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
+from corten.io.whole import refuse_taken
 from corten.large import settings, stages
 from corten.large.needs import Needs
 from corten.large.stages import Counts, Estimate, Scratch, Widths, Writing
@@ -204,7 +205,7 @@ class _Run:
         self.tell("missingness", 0.0)
         stages.as_spins(self.scratch)
         planes, axes = self.needs.part, self.lazy.axes
-        self.warnings = settings.warn_of_depth(self.lazy, self.scratch, planes, self.train_share, self.seed)
+        self.warnings = settings.warn_of_depth(self.lazy, self.scratch, self.train_share, self.seed)
         chosen, choices = settings.settled(model, self.lazy, self.scratch, planes, self.train_share)
         law: FittedPropensity = chosen.fit(
             self.scratch.train, self.train_share, axis_names=[axis.name for axis in axes],

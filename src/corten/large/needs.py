@@ -42,7 +42,7 @@ class Needs:
             if needed <= memory:
                 out = lazy.size * (arrays * item + 1)
                 disk = max(SCRATCH * lazy.size, KEPT * lazy.size + out)
-                part = int(min(PART_ENTRIES, max(0, memory - BASE) / PART_ENTRY)) // lazy.plane
+                part = int(min(PART_ENTRIES, (needed - BASE) / PART_ENTRY)) // lazy.plane
                 return Needs(planes, block, needed, disk, min(lazy.shape[0], max(2, part)))
         least = _peak(lazy, 1, 1, threads, radius)
         if lazy.chunk > 1 and least <= memory:

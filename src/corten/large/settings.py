@@ -17,6 +17,8 @@ from corten.lowrank import feasible_rank, feasible_tucker_rank
 
 __all__ = ["Part", "check_calibration", "check_completion", "prepared", "settled", "warn_of_depth"]
 
+DEPTH_ENTRIES = 2_000_000  # enough to see how deep gaps are
+
 
 @dataclass(frozen=True)
 class Part:
@@ -82,10 +84,10 @@ def settled(model: Any, lazy: LazyTensor, scratch: Scratch, planes: int, train_s
     return replace(model, **kept), _on_part(law.choices, run.stop - run.start, lazy)
 
 
-def warn_of_depth(lazy: LazyTensor, scratch: Scratch, planes: int, train_share: float, seed: int) -> tuple[str, ...]:
+def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) -> tuple[str, ...]:
     """A warning where pseudo-gaps would have been taken in memory: much lies deeper than a random split can tell."""
-    run = _run(lazy, planes)
-    spins = np.array(scratch.observed[run])
+    box = middle_box(lazy.shape, DEPTH_ENTRIES)
+    spins = np.array(scratch.observed[box])
     shares = share_deeper(Part(spins == 1, spins == -1, lazy.axes), RandomSplit(train_share), seed)
     where, share = max(shares.items(), key=lambda item: item[1], default=("anywhere", 0.0))
     if share <= ENOUGH:
@@ -95,6 +97,21 @@ def warn_of_depth(lazy: LazyTensor, scratch: Scratch, planes: int, train_share: 
         "split hides: errors deep inside gaps may be larger than the intervals say. Complete parts that fit in memory "
         "with calibration='gaps' and compare.",
     )
+
+
+def middle_box(shape: tuple[int, ...], entries: int) -> tuple[slice, ...]:
+    """The middle of a tensor, about `entries` of it, as near to a cube as the shape allows.
+
+    Example:
+        >>> [part.stop - part.start for part in middle_box((2000, 1000, 4), 40_000)]
+        [100, 100, 4]
+    """
+    sides, left = {}, entries
+    for rank, k in enumerate(sorted(range(len(shape)), key=lambda k: shape[k])):
+        sides[k] = min(shape[k], max(1, round(left ** (1 / (len(shape) - rank)))))
+        left //= sides[k]
+    starts = [(n - sides[k]) // 2 for k, n in enumerate(shape)]
+    return tuple(slice(a, a + sides[k]) for k, a in enumerate(starts))
 
 
 def _open(model: Any) -> bool:
