@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from corten.io import npy
-from corten.io.files import MAX_BYTES, check_size, existing, whole_file
+from corten.io.files import MAX_BYTES, check_size, existing
+from corten.io.whole import whole_file
 
 __all__ = ["read_archive", "write_archive"]
 

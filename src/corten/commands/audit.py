@@ -51,7 +51,7 @@ def audit(
     Example: [bold]corten audit data.nc --variable tec --rounds 20[/bold]
     """
     terminal = Terminal(quiet, json)
-    from corten.io.files import refuse_taken
+    from corten.io.whole import refuse_taken
 
     wanted = [float(one) for one in numbers(levels, "levels")]
     for target in (table, report):

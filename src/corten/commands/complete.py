@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +17,21 @@ File = Annotated[
     Path,
     typer.Argument(help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 or IONEX.", show_default=False),
 ]
+Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="FILE...",
+        help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 or IONEX; several are completed one by one.",
+        show_default=False,
+    ),
+]
 Output = Annotated[
     Path,
-    typer.Option("--output", "-o", help="Where to write: .nc .zarr .npz .npy .csv .parquet .mat.", show_default=False),
-]
+    typer.Option(
+        "--output", "-o", show_default=False,
+        help="Where to write: .nc .zarr .npz .npy .csv .parquet .mat; a folder for several files.",
+    ),
+]  # fmt: skip
 Variable = Annotated[
     str | None, typer.Option(help="Which variable (for tables: the column); may be left out if only one fits.")
 ]
@@ -55,7 +67,14 @@ Bounds = Annotated[
     str | None,
     typer.Option(help="What values can be, as 0, or 0,100 or ,100: intervals keep to it.", rich_help_panel=DATA),
 ]
-Engine = Annotated[str, typer.Option(help="auto, threads, or a number of threads.", rich_help_panel=MODEL)]
+Engine = Annotated[str, typer.Option(help="auto, threads, a number of threads, jax, gpu, dask.", rich_help_panel=MODEL)]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS", rich_help_panel=MODEL,
+        help="A Dask scheduler, as tcp://host:8786: its workers share one file, or take one of several files each.",
+    ),
+]  # fmt: skip
 Periodic = Annotated[
     list[str] | None,
     typer.Option(help="An axis that closes on itself, such as lon; may be repeated.", rich_help_panel=DATA),
@@ -80,7 +99,7 @@ Quality = Annotated[
 
 
 def complete(
-    file: File,
+    files: Files,
     output: Output,
     variable: Variable = None,
     coverage: Coverage = "0.9",
@@ -97,6 +116,7 @@ def complete(
     climatology: Climatology = None,
     bounds: Bounds = None,
     engine: Engine = "auto",
+    cluster: Cluster = None,
     periodic: Periodic = None,
     unit_axis: UnitAxis = None,
     axes: Axes = None,
@@ -111,7 +131,14 @@ def complete(
     """
     terminal = Terminal(quiet, json)
     levels = _levels(coverage)
-    _refuse_targets(output, [report, save], overwrite)
+    if len(files) == 1:
+        _refuse_targets(output, [report, save], overwrite)
+    else:
+        from corten.commands.many import Job, complete_files, targets
+
+        if report is not None or save is not None:
+            raise ValueError("--report and --save are for one file: leave them out, or give one file")
+        named = targets(files, output, overwrite)
     # Unknown options are refused before the file is read, and files before anything is fitted.
     from corten.completer import ConformalCompleter
 
@@ -120,14 +147,26 @@ def complete(
         transform=transform, climatology=climatology, bounds=bounds_of(bounds), seed=seed,
         engine=int(engine) if engine.isdigit() else engine,
     )  # fmt: skip
+    shared = _on_cluster(cluster, completer.engine)
     from corten import io
 
     flags, accept = quality_of(quality)
     kinds: dict[Any, str] = dict.fromkeys(unit_axis or [], "unit")
-    loaded = io.read(
-        file, variable, domain=where, quality=flags, accept=accept,
-        axes=None if axes is None else [name.strip() for name in axes.split(",")], axis_kinds=kinds,
-    )  # fmt: skip
+
+    def read(path: Path) -> Any:
+        return io.read(
+            path, variable, domain=where, quality=flags, accept=accept,
+            axes=None if axes is None else [name.strip() for name in axes.split(",")], axis_kinds=kinds,
+        )  # fmt: skip
+
+    if len(files) > 1:
+        job = Job(completer, tuple(levels), tuple(periodic or ()), kinds)
+        complete_files(files, named, read, job, shared and shared.client, terminal, overwrite)
+        return
+    (file,) = files
+    loaded = read(file)
+    if shared is not None:
+        completer = replace(completer, engine=shared)
     for note in loaded.notes:
         terminal.say(f"{file}: {note}")
     with terminal.progress() as move:
@@ -161,6 +200,17 @@ def complete(
     )
 
 
+def _on_cluster(address: str | None, engine: str | int) -> Any:
+    """The workers behind an address as an engine, each with the engine asked for inside; None without an address."""
+    if address is None:
+        return None
+    from corten.engine.cluster import Cluster, connect
+
+    found = Cluster(connect(address), None if engine == "auto" else engine)
+    found.workers()  # a cluster without any is refused before the file is read
+    return found
+
+
 def _levels(coverage: str) -> list[float]:
     from corten.result import check_coverage
 
@@ -173,7 +223,7 @@ def _levels(coverage: str) -> list[float]:
 def _refuse_targets(output: Path, others: list[Path | None], overwrite: bool) -> None:
     """Say no to files that exist before any work is done."""
     from corten import io
-    from corten.io.files import refuse_taken
+    from corten.io.whole import refuse_taken
 
     io.check_target(output, overwrite)
     report = others[0]

@@ -31,8 +31,9 @@ def write_levels(
     """Write results of the same fit at several coverages; the first is the main one."""
     from corten.io import writers
     from corten.io.dataset import write_netcdf, write_zarr
-    from corten.io.files import suffix_of, whole_file
+    from corten.io.files import suffix_of
     from corten.io.table import long_form
+    from corten.io.whole import whole_file
 
     first, *others = results
     if not others:

@@ -40,7 +40,8 @@ def simulate(
 
     Example: [bold]corten simulate sim.nc --shape 40x40x40 --model ising --seed 1[/bold]
     """
-    from corten.io.files import refuse_taken, suffix_of
+    from corten.io.files import suffix_of
+    from corten.io.whole import refuse_taken
 
     terminal = Terminal(quiet, json)
     if suffix_of(out) not in SUFFIXES:
@@ -104,7 +105,8 @@ def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
     import numpy as np
 
     from corten.io.dataset import write_netcdf
-    from corten.io.files import suffix_of, whole_file
+    from corten.io.files import suffix_of
+    from corten.io.whole import whole_file
 
     suffix = suffix_of(out)
     if suffix == ".nc":

@@ -14,7 +14,7 @@ import numpy as np
 
 from corten.engine.memory import full_disk
 from corten.io.dataset import prepare_for_file
-from corten.io.files import whole_file
+from corten.io.whole import whole_file
 
 __all__ = ["ChunkedStore", "chunk_shape", "write_in_chunks"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corten.io.files import whole_file
+from corten.io.whole import whole_file
 from corten.summary import FOOTNOTE, Summary, plain
 
 if TYPE_CHECKING:

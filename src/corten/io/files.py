@@ -1,18 +1,15 @@
-"""Files, whole or not at all: safe writing, size limits, and errors that name the file."""
+"""Reading files: size limits, and errors that name the file."""
 
 from __future__ import annotations
 
 import io
 import math
 import os
-import secrets
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MAX_BYTES", "Limited", "check_size", "existing", "plain_error", "refuse_taken", "suffix_of", "whole_file"]
+__all__ = ["MAX_BYTES", "Limited", "check_size", "existing", "plain_error", "suffix_of"]
 
 MAX_BYTES = 16 * 2**30
 """The largest array a file may declare before reading is refused."""
@@ -87,41 +84,3 @@ def plain_error(path: Path, expected: str, problem: BaseException) -> ValueError
     return ValueError(
         f"{path} could not be read as {expected} (damaged, cut short, or of another kind): {detail}"
     )
-
-
-def refuse_taken(target: Path, overwrite: bool) -> None:
-    """Say no to a file that exists (without `overwrite`) or whose folder does not."""
-    if target.exists() and not overwrite:
-        raise FileExistsError(
-            f"{target} exists: choose another name, or allow it with overwrite=True (--overwrite)"
-        )
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"the folder {target.parent} does not exist: create it, or write {target.name} elsewhere"
-        )
-
-
-@contextmanager
-def whole_file(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
-    """A temporary name in the same folder, moved to `path` when the block ends well and removed when not.
-
-    Example:
-        >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
-        ...     temporary.write_text("all of it")
-    """
-    target = Path(path)
-    refuse_taken(target, overwrite)
-    temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name}")
-    try:
-        yield temporary
-        # Somebody may have written the file meanwhile: look again before taking its place.
-        refuse_taken(target, overwrite)
-        if target.is_dir():
-            shutil.rmtree(target)
-        os.replace(temporary, target)
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        else:
-            with suppress(FileNotFoundError):
-                temporary.unlink()

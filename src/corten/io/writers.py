@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.io.dataset import to_dataset, write_netcdf, write_zarr
-from corten.io.files import refuse_taken, suffix_of, whole_file
+from corten.io.files import suffix_of
 from corten.io.table import LongTable, long_form
+from corten.io.whole import refuse_taken, whole_file
 from corten.summary import plain
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corten.io.files import refuse_taken, whole_file
+from corten.io.whole import refuse_taken, whole_file
 from corten.report.content import page_content
 from corten.report.encode import safe_json
 

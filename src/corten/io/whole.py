@@ -1,0 +1,128 @@
+"""Writing files: whole or not at all, whatever ends the program, and nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+
+__all__ = ["discard_unfinished", "refuse_taken", "whole_file"]
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_HERE = sha256(platform.node().encode()).hexdigest()[:6]
+_LEFT = re.compile(r"\.corten-(?P<host>[0-9a-f]{6})-(?P<pid>\d+)-[0-9a-f]{8}\.")
+_unfinished: set[Path] = set()
+
+
+def refuse_taken(target: Path, overwrite: bool) -> None:
+    """Say no to a file that exists (without `overwrite`), or whose folder does not or may not be written to."""
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"{target} exists: choose another name, or allow it with overwrite=True (--overwrite)")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(
+            f"the folder {target.parent} does not exist: create it, or write {target.name} elsewhere"
+        )
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise PermissionError(f"the folder {target.parent} may not be written to: write {target.name} elsewhere")
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
+    """A temporary name in the same folder, moved to `path` when the block ends well and removed when not.
+
+    What a killed program left behind under such a name goes when the file is written again.
+
+    Example:
+        >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
+        ...     temporary.write_text("all of it")
+    """
+    target = Path(path)
+    _clear_away(target)
+    refuse_taken(target, overwrite)
+    temporary = target.with_name(f".corten-{_HERE}-{os.getpid()}-{secrets.token_hex(4)}.{target.name}")
+    _unfinished.add(temporary)
+    try:
+        yield temporary
+        _flush(temporary)
+        # Somebody may have written the file meanwhile: look again before taking its place.
+        refuse_taken(target, overwrite)
+        _move(temporary, target)
+    except OSError as problem:
+        if problem.errno not in _FULL:
+            raise
+        free = shutil.disk_usage(target.parent).free / 1e6
+        raise OSError(
+            problem.errno,
+            f"{target} could not be written: the disk is full or a limit is reached ({os.strerror(problem.errno)}; "
+            f"{free:.0f} MB are free): make room, or write elsewhere",
+        ) from None
+    finally:
+        _remove(temporary)
+        _unfinished.discard(temporary)
+
+
+def discard_unfinished() -> None:
+    """Remove what is being written: for a program that has to end at once."""
+    for temporary in list(_unfinished):
+        _remove(temporary)
+
+
+def _flush(written: Path) -> None:
+    """Bring every byte to the disk before the name: a power cut leaves the old file or the new one."""
+    files = [found for found in written.rglob("*") if found.is_file()] if written.is_dir() else [written]
+    for file in files:
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+
+
+def _move(temporary: Path, target: Path) -> None:
+    if not target.is_dir():
+        os.replace(temporary, target)
+        return
+    # A folder cannot be replaced in one step: the old one steps aside, so that one of them is always whole.
+    aside = temporary.with_name(f"{temporary.name}.old")
+    _unfinished.add(aside)
+    os.replace(target, aside)
+    os.replace(temporary, target)
+    _remove(aside)
+    _unfinished.discard(aside)
+
+
+def _clear_away(target: Path) -> None:
+    """Remove what programs of this machine left of the same file when they were killed; a folder that had stepped
+    aside comes back.
+    """
+    for found in target.parent.glob(f".corten-{_HERE}-*"):
+        match = _LEFT.match(found.name)
+        if not match or _runs(int(match["pid"])):
+            continue
+        left = found.name[match.end() :]
+        if left == f"{target.name}.old" and not target.exists():
+            os.replace(found, target)
+        elif left.removesuffix(".old") == target.name:
+            _remove(found)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
