@@ -310,3 +310,44 @@ def test_merged_claims_hold_the_false_discovery_rate():
             false.append(np.sum(claims & (own <= limit)) / max(claims.sum(), 1))
             power.append(np.sum(claims & (own > limit)) / np.sum(~mask & (own > limit)))
         assert np.mean(false) <= 0.1 and np.mean(power) > 0.8
+
+
+@pytest.mark.parametrize("size", [50.0, 1e4])
+def test_neighbours_that_gain_or_lose_nearly_all_weight_leave_p_values_right(size):
+    """Against logarithms summed anew for every value; differences of sums would overflow or lose all digits."""
+    rng = np.random.default_rng(8)
+    shape, logs = (4, 5, 6), np.zeros(120)
+    entries, tests = np.arange(0, 80), np.arange(80, 120)
+    logs[entries[::7]] = size
+    law = corten.KnownPropensity(rng.normal(size=shape)).fit(np.ones(shape, bool))
+    splits = []
+    for k in range(2):
+        weights = ExactIsingWeights(
+            logs, shape=shape, calibration=entries, neighbours=law.neighbours,
+            pair=lambda a, b: np.where((a + b) % 2, size, -size) / 4,
+        )  # fmt: skip
+        scores = rng.exponential(size=entries.size)
+        estimate = rng.normal(scale=0.3, size=shape)
+        splits.append(SplitList(Calibrated("absolute", scores, entries, weights), estimate, UnitScale()))
+    lower, upper = MergedSplits(splits).intervals(tests, 0.0, 1.0, 0.6)
+    assert np.isfinite(upper).any() and not np.isnan(upper).any() and (lower <= upper).all()
+    for t, end in zip(tests, upper[0]):
+        for x, above in ((end + 1e-3, False), (end - 1e-3, True)):
+            if np.isfinite(x) and end > np.mean([one.estimate.reshape(-1)[t] for one in splits]):
+                assert (log_mean_p(splits, t, x) > 0.4) == above
+
+
+def log_mean_p(splits, test, x):
+    """The mean p-value above the estimate, from log-weights."""
+    total = 0.0
+    for one in splits:
+        calibrated = one.calibrated
+        logs = np.array(calibrated.weights.log_weight(calibrated.entries), float)
+        factor = calibrated.weights.neighbour_factor(np.array([test]))
+        near = factor.neighbours[0] >= 0
+        np.add.at(logs, factor.neighbours[0][near], factor.log_factor[0][near])
+        own = float(calibrated.weights.log_weight(np.array([test]))[0])
+        beyond = calibrated.scores >= max(x - one.estimate.reshape(-1)[test], 0.0)
+        whole = np.logaddexp.reduce(np.append(logs, own))
+        total += np.exp(np.logaddexp.reduce(np.append(logs[beyond], own)) - whole)
+    return total / len(splits)

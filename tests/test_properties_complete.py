@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import corten
@@ -53,7 +53,11 @@ def completers(draw: Any, completions: Any = tuple(COMPLETIONS), calibrations: A
 
 
 def fit(completer: Any, x: np.ndarray, case: Gappy, **options: Any) -> corten.Fitted:
-    return completer.fit(x, periodic=case.periodic, axis_kinds=case.kinds, **options)
+    try:
+        return completer.fit(x, periodic=case.periodic, axis_kinds=case.kinds, **options)
+    except ValueError as refused:
+        assume("use score='absolute'" not in str(refused))  # a fill of zeros knows no leverage, and says so
+        raise
 
 
 def ends(result: corten.Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -32,6 +32,8 @@ Entries = NDArray[np.intp]
 Floats = NDArray[np.float64]
 CHUNK = 1 << 16
 STEPS = 18
+HIGHEST = 600.0  # exp of more than this, times a few, would overflow
+DOMINATED = 1e-3  # where less than this share of the weight stays, its difference has lost digits
 STEPS_OF_CHANGED = 30
 """A change of variable may stretch the bracket, so more halvings are needed to cut it as finely."""
 
@@ -138,7 +140,9 @@ class MergedSplits:
                 alpha = (1.0 - level) / (2.0 if self.two_sided else 1.0)
                 total[row] = _ends(asked, lists, sign, bracket[:, row], alpha, not self.two_sided)
             ends.append(sign * total)
-        return ends[0], ends[1]
+        # At low coverage no value may please splits that disagree; the mean of their estimates always belongs.
+        middle = np.mean([one.split.own(flat, one.middle) for one in asked], axis=0)
+        return np.minimum(ends[0], middle), np.maximum(ends[1], middle)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,16 +174,20 @@ class _Asked:
         calibrated = self.split.calibrated
         scores = np.asarray(calibrated.scores, np.float64) * (sign if two_sided else 1.0)
         logs = np.asarray(calibrated.weights.log_weight(calibrated.entries), np.float64)
-        shift = logs.max()
+        shift = float(logs.max())
+        logs = logs - shift
         order = np.argsort(scores, kind="stable")
-        weight = np.exp(logs - shift)
+        weight = np.exp(logs)
         tail = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
-        near, change = np.full((self.flat.size, 0), -1, np.int64), np.zeros((self.flat.size, 0))
+        near, new = np.full((self.flat.size, 0), -1, np.int64), np.zeros((self.flat.size, 0))
+        lowered = np.zeros(self.flat.size)
         if self.factor is not None:
             near = np.asarray(self.factor.neighbours, np.int64)
-            change = np.where(near >= 0, weight[np.maximum(near, 0)] * np.expm1(self.factor.log_factor), 0.0)
-        with np.errstate(over="ignore"):
-            return scores[order], tail, np.exp(self.test - shift), scores, near, change
+            new = np.where(near >= 0, logs[np.maximum(near, 0)] + self.factor.log_factor, -np.inf)
+            lowered = np.maximum(new.max(axis=1, initial=0.0) - HIGHEST, 0.0)
+        with np.errstate(over="ignore", under="ignore"):
+            test = np.exp(self.test - shift - lowered)
+            return scores[order], tail, weight, np.exp(-lowered), test, scores, near, np.exp(new - lowered[:, None])
 
     def furthest(self, sign: float, list_: tuple[Any, ...]) -> Floats:
         """Beyond this value (after the sign) no score of the split lies."""
@@ -216,7 +224,7 @@ def _ends(
     with ThreadPoolExecutor(min(count, available_cores())) as pool:
         never = (mean_p(np.full(low.size, np.inf) if not changed else edge) > limit) | ~np.isfinite(high)
         inside = mean_p(np.nextafter(high, np.inf)) > limit  # rounding of the bracket itself
-        high = np.where(inside & ~never, furthest + 1e-9 * (np.abs(furthest) + 1.0), high)
+        high = np.where(inside & ~never, furthest + 1e-9 * (np.abs(furthest) + np.abs(low)), high)
         for _ in range(STEPS_OF_CHANGED if changed else STEPS):
             middle = 0.5 * (low + high)
             kept = mean_p(middle) > limit
@@ -228,16 +236,22 @@ def _ends(
 def _p_values(
     scores: Floats,
     tail: Floats,
+    weight: Floats,
+    lower: Floats,
     test: Floats,
     unsorted: Floats,
     near: NDArray[np.int64],
-    change: Floats,
+    new: Floats,
     middle: Floats,
     unit: Floats,
     x: Floats,
     folded: bool,
 ) -> Floats:
-    """One split's p-value of the value x for each test entry; `folded` keeps distances from falling below zero."""
+    """One split's p-value of the value x for each test entry; `folded` keeps distances from falling below zero.
+
+    `new` holds the weights of neighbours once the test entry is observed; `lower` what all weights of that entry are
+    multiplied with, one unless a new weight is huge. Where nearly all weight goes away, sums are made anew.
+    """
     found = np.empty(x.size)
     for t in range(x.size):
         d = (x[t] - middle[t]) / unit[t]
@@ -250,13 +264,22 @@ def _p_values(
                 a = c + 1
             else:
                 b = c
-        beyond, whole = tail[a], tail[0]
+        beyond, whole = tail[a] * lower[t], tail[0] * lower[t]
         for n in range(near.shape[1]):
             k = near[t, n]
             if k >= 0:
-                whole += change[t, n]
+                change = new[t, n] - weight[k] * lower[t]
+                whole += change
                 if unsorted[k] >= d:
-                    beyond += change[t, n]
+                    beyond += change
+        if whole < DOMINATED * tail[0] * lower[t]:
+            beyond, whole = 0.0, 0.0
+            for k in range(weight.size):
+                own = weight[k] * lower[t]
+                for n in range(near.shape[1]):
+                    own = new[t, n] if near[t, n] == k else own
+                whole += own
+                beyond += own if unsorted[k] >= d else 0.0
         if test[t] == np.inf:
             found[t] = 1.0
         else:
