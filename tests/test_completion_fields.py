@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from corten.completion.axes_kinds import along, axis_kinds, basis_of, move_gap, neighbours_alike, standardise
+from corten.completion.axes_kinds import along, axis_kinds, basis_of, move_gap, standardise
 from corten.completion.covariance import (
     SHAPES,
     Covariance,
@@ -224,15 +224,6 @@ def test_stack_follows_the_member_that_is_right() -> None:
     learned = prepared.combine({**hidden, "low rank": x[~mask]}, x[~mask])
     assert learned.weights["low rank"] > 0.9
     assert "hidden entries" in learned.choices[0].because
-
-
-def test_unordered_axes_are_recognised() -> None:
-    x = wave((30, 20))
-    mask = np.random.default_rng(11).random(x.shape) < 0.7
-    assert neighbours_alike(x, mask, 1) > 0.5
-    shuffled = x[:, np.random.default_rng(12).permutation(20)]
-    assert neighbours_alike(shuffled, mask, 1) < 0.25
-    assert np.isnan(neighbours_alike(x[:3, :2], mask[:3, :2], 0))
 
 
 def test_gaps_keep_their_size_when_moved() -> None:

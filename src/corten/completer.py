@@ -99,6 +99,7 @@ class ConformalCompleter:
 
     def _fit(self, observed: ObservedTensor, tell: Progress, began: float) -> Fitted:
         calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
+        choices = (*observed.choices, *choices)
         plan = calibration.plan(observed, self.seed)
         needed = observed.values.size * (GAP_BYTES * len(plan.rounds) if plan.refit else SPLIT_BYTES)
         why = "predicted before starting, from the number of entries and rounds"

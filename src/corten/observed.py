@@ -7,14 +7,16 @@ NaN, masked arrays, xarray.DataArray, nested lists), `ObservedTensor.wrap` gives
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from corten import labels as _labels
+from corten.choices import Choice
 from corten.labels import Axis
+from corten.order import unordered_axes
 
 __all__ = ["Axis", "ObservedTensor"]
 
@@ -42,6 +44,7 @@ class ObservedTensor:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     kind: InputKind = "array"
     coords: Any = None
+    choices: tuple[Choice, ...] = ()
 
     @classmethod
     def of(
@@ -64,7 +67,8 @@ class ObservedTensor:
             periodic: axes that close on themselves, by name or position. A longitude in degrees that covers
                 the full circle is recognised without being named.
             axis_kinds: "ordered" (neighbours are alike) or "unit" (stations, people: no order), by name or
-                position. Left out: text labels are units, everything else is ordered.
+                position. Left out: text labels are units and other labels ordered; an axis without labels, of a
+                plain array, is a unit axis where shuffling it would not show (see `choices`), else ordered.
 
         Example:
             >>> x = np.array([[1.0, np.nan, 3.0], [4.0, 5.0, 6.0]])
@@ -115,6 +119,9 @@ class ObservedTensor:
                 f"x has no observed value{inside}: all {values.size} are missing, so nothing can be learned"
             )
         values[~seen] = np.nan
+        choices: tuple[Choice, ...] = ()
+        if not labelled:
+            described, choices = _ordered_or_units(described, axes, periodic, axis_kinds or {}, values, seen)
         for array in (values, seen, *(() if domain is None else (domain,))):
             array.setflags(write=False)
         return cls(
@@ -126,6 +133,7 @@ class ObservedTensor:
             attrs=dict(x.attrs) if labelled else {},
             kind=kind,
             coords=x.coords.copy(deep=True) if labelled else None,
+            choices=choices,
         )
 
     @property
@@ -240,6 +248,30 @@ def refuse_foreign(x: Any) -> None:
         )
     if isinstance(x, str | bytes) or hasattr(x, "__fspath__"):
         raise TypeError(f"x is the text {str(x)!r}: read a file first, corten.io.read(path).data")
+
+
+def _ordered_or_units(
+    described: tuple[Axis, ...],
+    given: Sequence[str | Axis] | None,
+    periodic: Sequence[str | int],
+    axis_kinds: Mapping[str | int, str],
+    values: np.ndarray,
+    seen: np.ndarray,
+) -> tuple[tuple[Axis, ...], tuple[Choice, ...]]:
+    """Axes that nobody described, told apart by the values: ordered ones, and units whose order means nothing."""
+    names = [axis.name for axis in described]
+    closed = (periodic,) if isinstance(periodic, str | int) else periodic
+    said = {_labels.position(name, names, "axis") for name in (*closed, *axis_kinds)}
+    said |= {k for k, one in enumerate(given or ()) if isinstance(one, Axis)}
+    if len(said) == len(described):
+        return described, ()
+    axes, choices = list(described), []
+    for found in unordered_axes(values, seen):
+        k = int(found.what)
+        if k not in said:
+            axes[k] = replace(axes[k], kind="unit")
+            choices.append(replace(found, what=f"kind of {names[k]}"))
+    return tuple(axes), tuple(choices)
 
 
 def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "move_gap", "neighbours_alike", "standardise"]
+__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "move_gap", "standardise"]
 
 DENSE_LIMIT = 384
 """Up to this length a matrix product along an axis is as fast as a fast transform, and simpler."""
@@ -22,34 +22,6 @@ def axis_kinds(axes: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[str,
     if len(axes) != len(shape):
         raise ValueError(f"{len(axes)} axes were given for {len(shape)} dimensions: give one for each")
     return tuple("unit" if a.kind == "unit" else "periodic" if a.periodic else "ordered" for a in axes)
-
-
-def neighbours_alike(values: np.ndarray, mask: np.ndarray, axis: int, seed: int = 0) -> float:
-    """How alike neighbours along an axis are, against strangers of the same fibre: 1 the same, 0 no more alike.
-
-    One minus the ratio of mean squared differences, of neighbours and of cells two or more apart. An axis without
-    labels whose neighbours are no more alike than strangers is better called a unit axis. nan where too little
-    is observed to tell.
-    """
-    length = mask.shape[axis]
-    x, seen = np.moveaxis(values, axis, 0), np.moveaxis(mask, axis, 0)
-
-    def difference(a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
-        both = seen[a] & seen[b]
-        return float(np.sum((x[a] - x[b])[both].astype(float) ** 2)), int(both.sum())
-
-    steps = np.arange(length)
-    near, pairs = difference(steps[:-1], steps[1:])
-    rng = np.random.default_rng((seed, 0xA11))
-    far, strangers = 0.0, 0
-    for _ in range(5):
-        other = rng.permutation(length)
-        apart = np.abs(other - steps) >= 2
-        total, count = difference(steps[apart], other[apart])
-        far, strangers = far + total, strangers + count
-    if pairs < 20 or strangers < 20 or not far > 0:
-        return float("nan")
-    return 1 - (near / pairs) / (far / strangers)
 
 
 def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
