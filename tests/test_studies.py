@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corten.lowrank import TensorTrain
+from corten.lowrank import MaxEvaluations, TensorTrain
+from corten.propensity import IsingPropensity, Recipe
 from corten.studies import comparison, experiments, runner
 from corten.studies.cells import Cell, seed_of
 from corten.studies.claims import claims
@@ -25,6 +26,7 @@ from corten.studies.figures import draw
 from corten.studies.paper_numbers import METHODS, SCORES, SELECTION, TEC
 from corten.studies.peers import bernoulli_loss, has_gcp, tt_svd
 from corten.studies.presets import PRESETS, preset_named
+from corten.studies.readings import READINGS, readings_table
 from corten.studies.report import page
 from corten.studies.simulation import PARTS, part_named
 from corten.studies.store import Store
@@ -193,9 +195,29 @@ def test_cells_differ_by_every_parameter_and_by_nothing_else() -> None:
 
 def test_parts_share_cells() -> None:
     standard = PRESETS["standard"]
-    coverage, scores = set(PARTS["coverage"].cells(standard)), set(PARTS["scores"].cells(standard))
-    assert scores < coverage
+    coverage = {cell for cell in PARTS["coverage"].cells(standard) if cell.experiment == "conformal"}
+    assert set(PARTS["scores"].cells(standard)) < coverage
     assert {cell for cell in coverage if cell["draw"] == 0} <= set(PARTS["landscape"].cells(standard))
+
+
+def test_the_papers_estimator_is_one_recipe() -> None:
+    from corten.propensity.ising import _Fitter
+
+    assert _Fitter(IsingPropensity.paper(), None, None, 0.7, None)._recipe() == Recipe.paper()  # type: ignore[arg-type]
+    assert str(MaxEvaluations(2000)) in str(Recipe.paper().stopping())
+
+
+def test_only_one_reading_of_the_paper_gives_missingness_as_strong_as_its_own() -> None:
+    found = {}
+    for name in READINGS:
+        cell = Cell.of("reading", 0, d=18, rank=3, reading=name, parameters=8)
+        rows = experiments.run_cell(cell)
+        found[name] = np.mean([row["miscoverage"] for row in rows if row["model"] == "bernoulli"])
+        assert len(rows) == 16
+    assert max(found, key=lambda name: found[name]) == "both standard deviations"
+    assert found["both standard deviations"] > 1.3 * found["both variances"]
+    (table,) = readings_table([{**dict(cell.parameters), **row} for row in rows])
+    assert [row[-1] for row in table.rows] == [8, 8]
 
 
 def test_presets_grow_and_full_is_the_paper() -> None:
@@ -373,6 +395,9 @@ def test_tables_figures_and_page_come_from_what_is_stored(tmp_path: Path) -> Non
     store, tiny = Store(tmp_path / "store"), PRESETS["tiny"]
     rng = np.random.default_rng(0)
     for cell in PARTS["coverage"].cells(tiny):
+        if cell.experiment == "reading":
+            store.write(cell, experiments.run_cell(cell), seconds=0.1)
+            continue
         rows = [
             {
                 "noise": noise, "method": method, "score": score, "half_width90": 1.0, "infinite90": 0.0,
@@ -393,7 +418,11 @@ def test_tables_figures_and_page_come_from_what_is_stored(tmp_path: Path) -> Non
     assert all(file.stat().st_size > 1000 for file in written)
     text = page(tiny, store, tmp_path / "docs").read_text()
     assert "Average mis-coverage" in text
-    assert "Not run yet" in text
+    assert "the reading, and the draw of B*" in text
+    state = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in text.splitlines() if " of " in line}
+    assert state["coverage"][0] == "8 of 8"
+    assert state["selection"][0] == "0 of 4"
+    assert state["methods"][1].startswith("2 of ")
     assert (tmp_path / "docs" / "results" / "coverage.csv").exists()
 
 

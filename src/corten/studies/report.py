@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from corten.studies.cells import Cell
 from corten.studies.claims import claims
 from corten.studies.figure_tables import pooled, tables_of
 from corten.studies.figures import draw
@@ -12,7 +14,7 @@ from corten.studies.part_tables import Rows
 from corten.studies.presets import Preset
 from corten.studies.simulation import PARTS, Part
 from corten.studies.store import Store
-from corten.studies.tables import LEGEND, Beside, Table, write_tables
+from corten.studies.tables import LEGEND, Beside, Table, Value, names, write_tables
 
 __all__ = ["page", "rows_of", "write_part"]
 
@@ -55,39 +57,46 @@ def page(preset: Preset, store: Store, docs: Path, parts: Sequence[Part] | None 
         "chain per B*; one B* serves both models.",
         "",
     ]
-    missing: list[str] = []
     body: list[str] = []
-    for part in parts or PARTS.values():
+    every = [part for part in parts or PARTS.values() if part.cells(preset)]
+    for part in every:
         data = rows_of(part, preset, store)
-        cells = part.cells(preset)
-        if not cells:
-            continue
-        done = sum(cell in store for cell in cells)
         if not _has_rows(part, data):
-            missing.append(f"{part.name} ({part.label})")
             continue
         versions = sorted({row["version"] for rows in data.values() for row in rows})
         tables = tables_of(part.name, data)
         write_tables(tables, folder)
         body += [f"## {part.name}", "", f"{part.shows[0].upper()}{part.shows[1:]}.", ""]
-        body += [
-            f"Preset {preset.name}: {done} of {len(cells)} cells done, code {', '.join(versions)}.",
-            "",
-            *_mixed(versions),
-            *_findings(part, data, tables),
-        ]
+        body += [*_mixed(versions), *_findings(part, data, tables)]
         body += [table.markdown() for table in tables]
-    cells = [cell for part in parts or PARTS.values() for cell in part.cells(preset)]
+    cells = [cell for part in every for cell in part.cells(preset)]
     data = {name: store.rows(name, cells) for name in ("conformal", "ranks")}
-    tables = [claims(data), *pooled(data)]
+    tables = [claims(data), progress(every, preset, store), *pooled(data)]
     write_tables(tables, folder)
     lines += [table.markdown() for table in tables]
-    if missing:
-        body += ["## Not run yet", "", f"At preset {preset.name}: {', '.join(missing)}.", ""]
     file = docs / "results.md"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join([*lines, *body]), encoding="utf-8")
     return file
+
+
+def progress(parts: Sequence[Part], preset: Preset, store: Store) -> Table:
+    """How far each part has been run: cells, and settings (all but the repetition) by how complete they are."""
+    lines: list[tuple[Value, ...]] = []
+    for part in parts:
+        settings: dict[Cell, list[Cell]] = {}
+        for cell in dict.fromkeys(part.cells(preset)):
+            settings.setdefault(replace(cell, repetition=0), []).append(cell)
+        done = [sum(cell in store for cell in some) for some in settings.values()]
+        full = sum(have == len(some) for have, some in zip(done, settings.values()))
+        cells = [cell for some in settings.values() for cell in some]
+        rows = [row for name in dict.fromkeys(c.experiment for c in cells) for row in store.rows(name, cells)]
+        versions = sorted({str(row["version"]) for row in rows})
+        total = f"{sum(done)} of {len(cells)}"
+        lines.append((part.name, total, f"{full} of {len(done)}", min(done), part.label, ", ".join(versions)))
+    columns = names("part | cells done | settings complete | fewest repetitions of a setting | paper | code")
+    notes = ("A setting is a size, a rank, a model and a B*. Parts share cells.",)
+    return Table("progress", f"What has been run at preset {preset.name}", "all parts", columns, tuple(lines), notes)
 
 
 def _mixed(versions: Sequence[str]) -> list[str]:
