@@ -325,3 +325,19 @@ def test_calibration_is_chosen_by_the_shape_of_the_gaps():
     scattered = corten.ConformalCompleter(completion="tucker", propensity="uniform").fit(gappy((20, 20, 20)))
     choice = next(one for one in scattered.choices if one.what == "calibration")
     assert choice.taken == "random" and choice.because
+
+
+def test_the_memory_order_of_a_completions_answer_changes_nothing():
+    """An answer in Fortran order once lost its lower ends: flat indices are in C order."""
+    rng = np.random.default_rng(4)
+    signal = rng.normal(size=(9, 8, 7))
+    truth = signal + 0.1 * rng.normal(size=signal.shape)
+    x = np.where(rng.random(signal.shape) < 0.6, truth, np.nan)
+    for calibration in ("random", corten.CrossConformal(3)):
+        ends = [
+            corten.complete(x, 0.8, completion=lambda x, s=s: s, propensity="uniform", calibration=calibration)
+            for s in (signal, np.asfortranarray(signal))
+        ]
+        np.testing.assert_array_equal(ends[0].lower, ends[1].lower)
+        np.testing.assert_array_equal(ends[0].upper, ends[1].upper)
+        assert (ends[1].lower < ends[1].estimate)[np.isnan(x)].all()

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Fitted", "Trace"]
 
 FEW = 50.0  # below this effective size an interval rests on a handful of entries
+BEARS_LEAST, BEARS_ALL = 0.9, 0.99  # bearing less is warned of; bearing more needs no mention
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class Fitted:
         trace: Trace,
     ) -> Fitted:
         """Put a fit together; `made` is the estimate in the variable that was modelled."""
+        made = np.ascontiguousarray(made)  # entries are flat indices in C order, whatever order a completion chose
         estimate, middle = made, None
         if trace.undo is not None:
             estimate, middle = trace.undo.backward(made), made
@@ -185,7 +187,7 @@ class Fitted:
 
     def bounds(self, coverage: float) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper end of every entry's interval, as full arrays; read where entries are missing."""
-        lower = np.array(self.estimate if self.middle is None else self.middle, np.float64)
+        lower = np.array(self.estimate if self.middle is None else self.middle, np.float64, order="C")
         upper = lower.copy()
         if self.calibrated is not None:
             where = self.missing_entries
@@ -205,24 +207,49 @@ class Fitted:
         """Numbers for the summary."""
         if self.calibrated is None:
             return {}
-        return {
+        facts = {
             "calibration_entries": len(self.scores),
             "effective_sample_size": self.calibrated.effective_sample_size(),
             "seconds": round(self.seconds, 2),
         }
+        if self.bearable < BEARS_ALL:
+            facts["highest_finite_coverage"] = round(self.bearable, 4)
+        return facts
+
+    @cached_property
+    def bearable(self) -> float:
+        """The highest coverage at which 99 % of the intervals are finite: what the weights can bear.
+
+        Each missing entry competes with the calibration entries by its weight; neighbours' factors are left out.
+        """
+        weights = getattr(self.calibrated, "weights", None)
+        if self.calibrated is None or weights is None or not len(self.missing_entries) or not len(self.entries):
+            return 1.0
+        known, asked = self.log_weights, weights.log_weight(self.missing_entries).astype(np.float64)
+        top = float(known.max(initial=-np.inf))
+        if not np.isfinite(top):
+            return 0.0
+        total = top + np.log(np.exp(known - top).sum())
+        share = 1.0 / (1.0 + np.exp(np.clip(asked - total, -700, 700)))
+        finite = float(np.quantile(share, 0.01))
+        # A score with two tails needs (1 + c) / 2 of the weight.
+        return finite if self.calibrated.score.tails(0.5).lower is None else max(0.0, 2 * finite - 1)
 
     def warnings(self) -> list[str]:
         """What the user must know, in whole sentences."""
         if self.calibrated is None:
             return []
         size, count = self.calibrated.effective_sample_size(), len(self.scores)
-        if size < FEW:
-            return [
-                f"The weights of the {count} calibration entries are worth {size:.0f} equal ones: intervals rest on "
-                "few entries and many may be infinite. Try calibration='gaps', or a weaker model of the "
-                "missingness."
-            ]
-        return []
+        if size >= FEW and self.bearable >= BEARS_LEAST:
+            return []
+        tried = any("no candidate's weights" in choice.because for choice in self.choices)
+        none = ", and no model of the missingness that was tried has weights worth more" if tried else ""
+        return [
+            f"The weights of the {count} calibration entries are worth {size:.0f} equal ones{none}: intervals rest on few "
+            f"entries, and up to a coverage of {self.bearable:.3g} only are 99% of them finite. Ask for no more than "
+            "that, or use calibration='gaps', whose intervals are finite inside gaps and are checked by an audit, "
+            "or a weaker model of the missingness (propensity='bernoulli')."
+        ]
 
     def audit(self, rounds: int = 20, **options: Any) -> Audit:
         """Hide observed entries again, run without them and count how often intervals hold; see `corten.audit`."""

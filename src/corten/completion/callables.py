@@ -41,7 +41,7 @@ class CallableCompletion:
             raise ValueError(
                 f"completion {name!r} left {bad} entries that are not finite; it must fill every entry"
             )
-        return Fill(answer.astype(np.result_type(values.dtype, np.float32), copy=True))
+        return Fill(answer.astype(np.result_type(values.dtype, np.float32), order="C", copy=True))
 
     def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> CallableCompletion:
         return self
