@@ -76,8 +76,7 @@ class Layout:
         planes = shape[0]
         radius = int(np.abs(offsets[:, 0]).max(initial=0))
         if slab is None:
-            slabs = max(1, planes // SLAB_PLANES)
-            slab = -(-planes // (slabs + slabs % 2 if slabs > 1 else 1))
+            slab = slab_planes(planes)
         if tile is None:
             tile = _tile_for(shape, offsets, radius)
             if slab == planes and tile == shape[1] and tile >= 16:
@@ -103,6 +102,12 @@ class Layout:
         reach = int(np.abs(offsets[:, -1]).max(initial=0))
         cut = tuple(boxes)
         return Layout(shape, np.ascontiguousarray(pairs), reach, bool(periodic[-1]), cut, radius, bool(periodic[0]))
+
+
+def slab_planes(planes: int) -> int:
+    """Planes of a slab: about forty, and an even number of slabs where there are several."""
+    slabs = max(1, planes // SLAB_PLANES)
+    return -(-planes // (slabs + slabs % 2 if slabs > 1 else 1))
 
 
 def flat_shape(shape: Sequence[int]) -> tuple[int, int, int]:

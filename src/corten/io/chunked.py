@@ -73,24 +73,26 @@ def write_in_chunks(
     from numcodecs import Blosc
 
     target = Path(path)
-    try:
-        with whole_file(target, overwrite) as temporary:
+    with whole_file(target, overwrite) as temporary:
+        try:
             prepare_for_file(xr.Dataset(coords=coords)).to_zarr(temporary, mode="w-", zarr_format=2, consolidated=False)
-            group = zarr.open_group(temporary, mode="r+", zarr_format=2)
-            arrays = {
-                name: group.create_array(
-                    name, shape=tuple(shape), chunks=tuple(chunks), dtype=dtype,
-                    compressors=Blosc("zstd", 1, Blosc.SHUFFLE), fill_value=np.nan if dtype.kind == "f" else None,
-                    attributes={"_ARRAY_DIMENSIONS": list(dims)},
-                )
-                for name, dtype in dtypes.items()
-            }  # fmt: skip
-            yield ChunkedStore(arrays, group, target.parent)
-            zarr.consolidate_metadata(temporary, zarr_format=2)
-    except PermissionError as problem:
-        raise PermissionError(
-            f"{target} cannot be written, {target.parent} does not allow it ({problem.strerror}): write elsewhere"
-        ) from None
+        except OSError as problem:
+            if problem.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            raise PermissionError(
+                f"{target} cannot be written, {target.parent} does not allow it ({problem.strerror}): write elsewhere"
+            ) from None
+        group = zarr.open_group(temporary, mode="r+", zarr_format=2)
+        arrays = {
+            name: group.create_array(
+                name, shape=tuple(shape), chunks=tuple(chunks), dtype=dtype,
+                compressors=Blosc("zstd", 1, Blosc.SHUFFLE), fill_value=np.nan if dtype.kind == "f" else None,
+                attributes={"_ARRAY_DIMENSIONS": list(dims)},
+            )
+            for name, dtype in dtypes.items()
+        }  # fmt: skip
+        yield ChunkedStore(arrays, group, target.parent)
+        zarr.consolidate_metadata(temporary, zarr_format=2)
 
 
 def _zarr() -> Any:

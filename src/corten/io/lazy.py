@@ -55,7 +55,7 @@ class LazyTensor:
         values = np.array(raw, self.dtype, order="C", copy=None)
         infinite = np.isinf(values)
         if infinite.any():
-            first = tuple(int(i) for i in np.argwhere(infinite)[0] + [start] + [0] * (values.ndim - 1))
+            first = tuple(int(i) for i in np.argwhere(infinite)[0] + np.eye(1, values.ndim, dtype=int)[0] * start)
             raise ValueError(
                 f"{self.source} has an infinite value at {first}: only finite numbers and NaN are allowed; "
                 "set them to NaN if they stand for missing"

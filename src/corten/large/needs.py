@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from corten.engine.layout import SLAB_PLANES
+from corten.engine.layout import slab_planes
 from corten.engine.memory import in_words, refuse_full_disk
 from corten.io.lazy import LazyTensor
 
@@ -81,7 +81,7 @@ def _peak(lazy: LazyTensor, planes: int, block: int, threads: int, radius: int) 
     halo = (planes + 2 * radius) / planes if planes < lazy.shape[0] else 1.0
     ahead = -(-(2 * threads + 1) * planes // block) + 1  # blocks that threads still read while others are fetched
     work = threads * planes * plane * (PER_ENTRY + PER_HALO_ENTRY * halo) + (ahead + 1) * block * plane * item
-    mapped = 3 * min(2 * SLAB_PLANES, lazy.shape[0]) * plane * 2
+    mapped = 3 * min(slab_planes(lazy.shape[0]) + 4 * radius, lazy.shape[0]) * plane * 2  # spins and expected ones
     passes = mapped + threads * PASS_BYTES
     cores = 64 * 20**2 * sum(lazy.shape[1:-1]) if prod(lazy.shape[1:-1]) > 1 else 0
     return int(BASE + max(work, passes) + cores)

@@ -1,0 +1,436 @@
+"""Completion from disk against the same completion in memory, and what happens when disk, store or folder are bad."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import corten
+from corten.conformal.neighbours import NeighbourChanges
+from corten.conformal.sketch import NO_CELL, cells_of
+from corten.conformal.weights import ExactIsingWeights
+from corten.engine import memory
+from corten.engine.passes import MaskPass
+from corten.io.lazy import LazyTensor
+from corten.large import needs
+from corten.large.settings import middle_box
+from corten.propensity import IsingPropensity, KnownPropensity, Product, UniformPropensity
+
+zarr = pytest.importorskip("zarr", reason="needs zarr: pip install 'corten[files]'")
+
+SHAPE = (11, 9, 10)
+TUCKER = corten.TuckerCompletion(rank=2)
+ISING = IsingPropensity(Product(0.15), rank=2)
+
+
+def data(shape=SHAPE, missing=0.4, seed=0, dtype=np.float32):
+    x = corten.simulate.tucker_signal(shape, rank=2, seed=seed)
+    x = x + 0.1 * np.random.default_rng(seed).standard_normal(shape)
+    x[~corten.simulate.masks.random_mask(shape, missing=missing, seed=seed)] = np.nan
+    return x.astype(dtype)
+
+
+def labelled(x):
+    hours = np.arange("2020-01-01", "2020-01-12", dtype="datetime64[D]")
+    return xr.DataArray(
+        x, dims=("time", "lat", "lon"), name="tec", attrs={"units": "TECU", "long_name": "electron content"},
+        coords={"time": hours, "lat": np.linspace(-40, 40, 9), "lon": np.arange(10) * 36.0},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def small_runs(monkeypatch):
+    """Runs of two planes, whatever memory allows: every seam of the walk is crossed."""
+    monkeypatch.setattr(needs, "PIECE_ENTRIES", 2 * 9 * 10)
+
+
+def filled(x, folder, *args, **options):
+    return corten.complete_to_zarr(x, folder / "filled.zarr", *args, **options)
+
+
+def assert_same(stored, result, close=1e-6, least=-np.inf):
+    """Equal but for the sketch: ends at most 1 % further out; where `least` cut the estimate off, not asked."""
+    found = stored.open()
+    missing = result.observed.missing
+    np.testing.assert_allclose(found.estimate.values, result.estimate_array, rtol=close, atol=close)
+    assert (found.flag.values == result.flag_array).all()
+    for end, sign in (("lower", -1), ("upper", 1)):
+        have, want = found[end].values, getattr(result, f"{end}_array")
+        np.testing.assert_array_equal(have[~missing], want[~missing])
+        have, want, middle = have[missing], want[missing], result.estimate_array[missing]
+        finite = np.isfinite(want)
+        assert (np.isfinite(have) == finite).all() and finite.any()
+        finite &= middle > least
+        far, exact = sign * (have - middle)[finite], sign * (want - middle)[finite]
+        slack = 1e-5 * np.abs(middle[finite]).max()
+        assert (far >= exact - slack).all()
+        assert (far <= exact + 0.01 * np.abs(exact) + slack).all()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weights": "approximate"},
+        {"score": "signed"},
+        {"score": "normalized"},
+        {"propensity": "uniform"},
+        {"propensity": IsingPropensity(Product(0.1), rank=2, neighborhood="cube")},
+        {"completion": corten.TensorTrainCompletion(rank=2), "bounds": (-1.0, None)},
+        {"periodic": (0, 2)},
+        {"calibration": corten.RandomSplit(0.5), "seed": 3, "engine": 1},
+    ],
+    ids=lambda options: ",".join(options) or "defaults",
+)
+def test_the_answer_is_that_of_the_flow_in_memory(tmp_path, small_runs, options):
+    x = data()
+    options = {"completion": TUCKER, "propensity": ISING, "calibration": "random"} | options
+    least = (options.get("bounds") or (-np.inf,))[0]
+    assert_same(filled(x, tmp_path, 0.8, **options), corten.complete(x, 0.8, **options), least=least)
+
+
+def test_labels_domain_forecast_and_several_coverages_are_as_in_memory(tmp_path, small_runs):
+    x = labelled(data(dtype=np.float64))
+    x[9:] = np.nan
+    where = xr.DataArray(np.arange(9) > 1, dims="lat", coords={"lat": x.lat})
+    options = {"completion": TUCKER, "propensity": ISING, "calibration": "random", "where": where}
+    result = corten.complete(x, 0.8, **options)
+    stored = filled(x, tmp_path, [0.8, 0.5], **options)
+    assert_same(stored, result)
+    found = stored.open()
+    assert found.estimate.dims == x.dims and found.time.equals(x.time)
+    assert found.estimate.attrs["units"] == "TECU" and found.lower.attrs["coverage"] == 0.8
+    assert found.attrs["corten_summary"] and "flag_meanings" in found.flag.attrs
+    narrow, wide = (found.upper_50 - found.lower_50).values, (found.upper - found.lower).values
+    assert (narrow <= wide)[result.observed.missing].all() and (narrow < wide).any()
+    summary, wanted = stored.summary(), result.summary()
+    for fact in ("observed", "missing", "outside", "forecast", "infinite", "name", "units", "axes"):
+        assert getattr(summary, fact) == getattr(wanted, fact), fact
+    assert summary.forecast > 0 and summary.outside > 0
+    assert summary.mean_width == pytest.approx(wanted.mean_width, rel=0.01)
+    assert summary.median_width == pytest.approx(wanted.median_width, rel=0.02)
+    assert "0.8" in str(summary) and repr(stored)
+
+
+@pytest.mark.parametrize("kind", ["zarr", "nc", "npy", "lazy", "zarr array", "memory map"])
+def test_every_kind_of_source_gives_the_same_bits(tmp_path, small_runs, kind):
+    x = data()
+    named = xr.DataArray(x, dims=("a", "b", "c"), name="x")
+    extra = xr.Dataset({"x": named, "other": ("a", np.zeros(11))})
+    if kind in ("zarr", "lazy"):
+        source = tmp_path / "x.zarr"
+        extra.to_zarr(source, zarr_format=2, encoding={"x": {"chunks": (4, 5, 10)}})
+        if kind == "lazy":
+            source = xr.open_zarr(source, chunks=None).x
+    elif kind == "nc":
+        source = tmp_path / "x.nc"
+        extra.to_netcdf(source)
+    elif kind == "zarr array":
+        source = zarr.create_array(tmp_path / "x.zarr", data=x, chunks=(3, 9, 10))
+    else:
+        np.save(tmp_path / "x.npy", x)
+        source = tmp_path / "x.npy" if kind == "npy" else np.load(tmp_path / "x.npy", mmap_mode="r")
+    options = {"completion": TUCKER, "propensity": ISING}
+    (tmp_path / "out").mkdir()
+    found = filled(source, tmp_path / "out", **options).open()
+    expected = filled(x, tmp_path, **options).open()
+    for name in ("estimate", "lower", "upper", "flag"):
+        np.testing.assert_array_equal(found[name].values, expected[name].values)
+
+
+def test_settings_left_open_are_chosen_on_a_part_and_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(needs, "PART_ENTRIES", 12 * 12 * 12)
+    x = data((24, 12, 12))
+    stored = filled(x, tmp_path, propensity=corten.BernoulliPropensity())
+    because = {choice.what: choice.because for choice in stored.choices}
+    assert "(on 12 of 24 planes)" in because["Tucker rank"] and "(on 12 of 24 planes)" in because["propensity rank"]
+    assert stored.open().attrs["corten_choices"]
+
+
+def test_deep_gaps_are_warned_of(tmp_path):
+    x = data((30, 20, 20), missing=0.05)
+    x[8:22, 4:16] = np.nan
+    stored = filled(x, tmp_path, completion=TUCKER, propensity="uniform")
+    assert any("calibration='gaps'" in warning for warning in stored.summary().warnings)
+
+
+@pytest.mark.parametrize(
+    ("shape", "neighborhood", "periodic"),
+    [
+        ((5, 4, 6), "adjacent", ()),
+        ((5, 4, 6), "cube", (0, 2)),
+        ((6, 7), "adjacent", (1,)),
+        ((4, 3, 2, 5), "cube", (3,)),
+    ],
+)
+def test_changed_weights_are_those_of_the_exact_rule(shape, neighborhood, periodic):
+    rng = np.random.default_rng(0)
+    mask = rng.random(shape) < 0.6
+    model = IsingPropensity(Product(0.3), rank=1, neighborhood=neighborhood)
+    law = model.fit(mask, 1.0, periodic=[k in periodic for k in range(len(shape))])
+    hidden = mask & (rng.random(shape) < 0.5)
+    entries, tests = np.flatnonzero(hidden), np.flatnonzero(~mask)
+    odds = law.log_odds(mask)
+    exact = ExactIsingWeights(-odds, shape=shape, calibration=entries, neighbours=law.neighbours, pair=law.pair)
+    factor = exact.neighbour_factor(tests)
+    cells = np.full(shape, NO_CELL, np.int32)
+    cells[hidden] = cells_of(np.arange(1.0, len(entries) + 1))
+    around = NeighbourChanges.of(shape, law.model)
+    plane = int(np.prod(shape[1:]))
+    for start, stop in ((0, shape[0]), (1, 3), (shape[0] - 1, shape[0])):
+        planes = around.halo(start, stop)
+        mine = (tests >= start * plane) & (tests < stop * plane)
+        spread = lambda a: a[planes]  # noqa: B023, E731
+        b = law.parameter.to_dense().astype(np.float32)
+        found = around.changes(tests[mine] - start * plane, planes, spread(cells), spread(odds), spread(b), 0.5)
+        for row, near, log_factor in zip(range(mine.sum()), factor.neighbours[mine], factor.log_factor[mine]):
+            there = near >= 0
+            want = sorted(
+                zip(cells.reshape(-1)[entries[near[there]]].tolist(),
+                    (np.exp(-odds.reshape(-1)[entries[near[there]]] - 0.5) * np.expm1(log_factor[there])).tolist())
+            )  # fmt: skip
+            kept = found.cells[row] != NO_CELL
+            have = sorted(zip(found.cells[row][kept].tolist(), found.weights[row][kept].tolist()))
+            assert [cell for cell, _ in have] == [cell for cell, _ in want]
+            np.testing.assert_allclose([w for _, w in have], [w for _, w in want], rtol=1e-5)
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_log_odds_of_any_run_of_planes_are_those_of_the_whole(periodic):
+    shape = (90, 5, 6)
+    mask = np.random.default_rng(0).random(shape) < 0.5
+    law = IsingPropensity(Product(0.2), rank=2).fit(mask, 1.0, periodic=[periodic, False, False])
+    whole = law.log_odds(mask)
+    passes = MaskPass(np.where(mask, 1, -1).astype(np.int8), law.model, 1.0)
+    for start, stop in ((0, 1), (39, 41), (89, 90), (7, 60)):
+        np.testing.assert_array_equal(passes.log_odds_between(law.parameter.cores, start, stop), whole[start:stop])
+
+
+# ---- what it takes, said and kept
+
+
+def lazy_of(shape, chunk=1, dtype=np.float32):
+    return LazyTensor(shape, np.dtype(dtype), LazyTensor.of(np.zeros((2,) * len(shape))).axes, chunk, "x", None)
+
+
+def test_needs_shrink_with_memory_and_align_with_chunks():
+    wide = needs.Needs.of(lazy_of((2000, 1000, 1000)), 1_500_000_000, 3, 2)
+    assert wide.planes == 2 and wide.memory <= 1_500_000_000 and wide.disk == 18 * 2 * 10**9 + 10**9 * 2
+    narrow = needs.Needs.of(lazy_of((2000, 1000, 1000)), 850_000_000, 3, 2)
+    assert narrow.planes == 1 and narrow.memory <= 850_000_000
+    chunked = needs.Needs.of(lazy_of((2000, 1000, 1000), chunk=9), 2_000_000_000, 3, 2)
+    assert (chunked.planes, chunked.block) == (1, 9)
+    assert needs.Needs.of(lazy_of((200, 100, 100), chunk=7), 2_000_000_000, 3, 2).planes % 7 == 0
+    with pytest.raises(MemoryError, match=r"chunks of x hold 2000 planes.*Rechunk"):
+        needs.Needs.of(lazy_of((2000, 1000, 1000), chunk=2000), 1_500_000_000, 3, 2)
+    with pytest.raises(MemoryError, match=r"one plane of x holds 1,000,000 entries.*longest axis first"):
+        needs.Needs.of(lazy_of((2000, 1000, 1000)), 400_000_000, 3, 2)
+
+
+def test_it_says_beforehand_what_it_takes(tmp_path):
+    told = []
+    filled(data(), tmp_path, completion=TUCKER, propensity="uniform", say=told.append, memory="700 MB")
+    assert len(told) == 1 and "of memory" in told[0] and "of disk" in told[0]
+
+
+@pytest.mark.slow
+def test_peak_memory_keeps_to_the_limit_where_the_flow_in_memory_would_not(tmp_path):
+    code = f"""
+import resource, numpy as np, corten
+x = np.load({str(tmp_path / "x.npy")!r}, mmap_mode="r")
+told = []
+corten.complete_to_zarr(x, {str(tmp_path / "o.zarr")!r}, completion=corten.TuckerCompletion(rank=2),
+    propensity=corten.IsingPropensity(corten.Product(0.1), rank=2), memory="700 MB", say=told.append)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+    np.save(tmp_path / "x.npy", data((400, 160, 160)))
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 700_000_000 < 90 * 400 * 160 * 160
+
+
+# ---- bad input: a clear message, and nothing half-written stays
+
+
+def refused(folder, error, message, x=None, **options):
+    options = {"completion": TUCKER, "propensity": "uniform"} | options
+    with pytest.raises(error, match=message):
+        filled(data() if x is None else x, folder, **options)
+    assert not [name for name in os.listdir(folder) if name.startswith(".") or name == "filled.zarr"]
+
+
+def test_a_disk_too_small_is_refused_before_the_work(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(memory.shutil, "disk_usage", lambda folder: usage._replace(free=1000))
+    refused(tmp_path, OSError, "1 kB free.*up to .* needed.*make room")
+
+
+def test_a_disk_that_fills_up_while_writing_leaves_nothing_behind(tmp_path, monkeypatch, small_runs):
+    calls, put = [], zarr.Array.__setitem__
+
+    def full(self, where, values):
+        calls.append(self.path)
+        if len(calls) > 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        put(self, where, values)
+
+    monkeypatch.setattr(zarr.Array, "__setitem__", full)
+    refused(tmp_path, OSError, "No space left on device.*make room")
+    assert len(calls) > 6
+
+
+def test_a_scratch_file_that_does_not_fit_is_an_error_and_not_a_crash(tmp_path):
+    code = f"""
+import resource, signal, numpy as np
+from pathlib import Path
+from corten.engine import memory
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
+with memory.limited(10**9, Path({str(tmp_path)!r})):
+    try:
+        memory.file_tensor((10, 10**6), np.int8)
+    except OSError as problem:
+        print(problem)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "a scratch file of 10 MB could not be made" in done.stdout and not os.listdir(tmp_path)
+
+
+def test_a_real_full_disk(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "corten-test", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a small disk is not allowed here")
+    try:
+        refused(disk, OSError, "free.*make room", x=data((30, 30, 30)))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("stage", ["reading", "completion", "calibration", "writing"])
+def test_an_interrupt_leaves_nothing_behind(tmp_path, small_runs, stage):
+    def interrupt(where, share):
+        if where == stage:
+            raise KeyboardInterrupt
+
+    refused(tmp_path, KeyboardInterrupt, None, progress=interrupt)
+
+
+def test_an_unwritable_folder_is_named_before_any_work(tmp_path):
+    options = {"completion": TUCKER, "propensity": "uniform"}
+    filled(data(), tmp_path, **options)  # everything is imported: another user may not be allowed to
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    os.chmod(folder, 0o555)
+    opened = [one for one in tmp_path.parents if one.stat().st_uid == os.geteuid() and not one.stat().st_mode & 0o001]
+    for one in (tmp_path, *opened[:2]):
+        os.chmod(one, one.stat().st_mode | 0o711)
+    root, worked = os.geteuid() == 0, []
+    if root:
+        os.seteuid(65534)  # nothing is unwritable for root
+    try:
+        with pytest.raises(PermissionError, match=r"locked does not allow it.*write elsewhere"):
+            filled(data(), folder, progress=lambda stage, share: worked.append(stage), **options)
+    finally:
+        if root:
+            os.seteuid(0)
+    assert not worked and not os.listdir(folder)
+
+
+def test_stores_without_the_variable_and_chunks_that_do_not_lie_along_the_first_axis(tmp_path):
+    xr.Dataset({"a": (("x", "y"), np.ones((3, 4))), "b": (("x", "y"), np.ones((3, 4)))}).to_zarr(
+        tmp_path / "two.zarr", zarr_format=2
+    )
+    (tmp_path / "out").mkdir()
+    refused(tmp_path / "out", ValueError, r"no variable 'c'; it has a \(x, y\)", tmp_path / "two.zarr", variable="c")
+    refused(tmp_path / "out", ValueError, "no variable 'land'", tmp_path / "two.zarr", variable="a", where="land")
+    refused(tmp_path / "out", ValueError, "say which variable", tmp_path / "two.zarr")
+    refused(tmp_path / "out", FileNotFoundError, "does not exist", tmp_path / "three.zarr")
+    (tmp_path / "broken.zarr").mkdir()
+    refused(tmp_path / "out", ValueError, "could not be read as Zarr", tmp_path / "broken.zarr")
+    tall = zarr.create_array(tmp_path / "tall.zarr", shape=(50_000, 60, 60), chunks=(50_000, 60, 60), dtype="f4")
+    refused(tmp_path / "out", MemoryError, "Rechunk", tall, memory="700 MB")
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "options"),
+    [
+        (ValueError, "only 'random'", {"calibration": "gaps"}),
+        (ValueError, "'tucker' and 'tensor-train'", {"completion": "smooth"}),
+        (ValueError, "weights is", {"weights": "none"}),
+        (ValueError, "memory is 'much'", {"memory": "much"}),
+        (ValueError, "coverage", {"coverage": [0.9, 2.0]}),
+        (ValueError, "array already", {"variable": "x"}),
+        (ValueError, "must be a TensorTrain", {"propensity": KnownPropensity(np.zeros(SHAPE))}),
+        (ValueError, "infinite value at", {"x": np.where(np.arange(990).reshape(SHAPE) == 500, np.inf, data())}),
+        (ValueError, "nothing to fill", {"x": np.ones(SHAPE)}),
+        (ValueError, "cannot be split", {"x": np.full(SHAPE, np.nan)}),
+        (ValueError, "two or more modes", {"x": np.ones(4)}),
+        (TypeError, "dtype complex", {"x": np.ones(SHAPE, complex)}),
+        (TypeError, "give the path", {"x": [[1.0, 2.0]]}),
+        (ValueError, "where has shape", {"where": np.ones((2, 2, 2), bool)}),
+        (MemoryError, "one plane", {"memory": "1 MB"}),
+    ],
+)
+def test_what_cannot_be_done_is_refused(tmp_path, error, message, options):
+    refused(tmp_path, error, message, **options)
+
+
+def test_outputs_that_cannot_be_are_refused(tmp_path):
+    for name, error, message in (
+        ("o.nc", ValueError, "ends in .zarr"),
+        ("none/o.zarr", FileNotFoundError, "does not exist"),
+        ("there.zarr", FileExistsError, "overwrite"),
+    ):
+        (tmp_path / "there.zarr").mkdir(exist_ok=True)
+        with pytest.raises(error, match=message):
+            corten.complete_to_zarr(data(), tmp_path / name)
+    corten.complete_to_zarr(data(), tmp_path / "there.zarr", completion=TUCKER, propensity="uniform", overwrite=True)
+    assert xr.open_zarr(tmp_path / "there.zarr", chunks=None).estimate.notnull().all()
+
+
+# ---- the parts below
+
+
+def test_sizes_are_read_as_people_write_them():
+    sizes = {"1.5 GB": 1_500_000_000, "800MB": 800_000_000, "2t": 2 * 10**12, "100 bytes": 100, 5: 5, "7": 7}
+    assert {text: memory.read_size(text) for text in sizes} == sizes
+    for bad in ("", "GB", "-1 GB", "1.2.3 MB", True, 0, float("nan")):
+        with pytest.raises(ValueError, match="memory is"):
+            memory.read_size(bad)
+
+
+def test_pages_let_go_of_keep_what_was_written(tmp_path):
+    with memory.limited(10**9, tmp_path):
+        tensor = memory.file_tensor((40, 300, 100), np.float32)
+        small, large = memory.byte_tensor((10, 10)), memory.byte_tensor((20_000, 1000))
+    assert memory.is_mapped(tensor) and memory.is_mapped(large) and not memory.is_mapped(small)
+    assert not os.listdir(tmp_path)  # no name: nothing can be left behind
+    expected = np.random.default_rng(0).random(tensor.shape, dtype=np.float32)
+    for start, stop, part in memory.parts(tensor, planes=7):
+        part[...] = expected[start:stop]
+    memory.let_go(tensor[3:5])
+    memory.let_go(expected)
+    assert (tensor == expected).all()
+
+
+def test_the_middle_of_a_tensor_keeps_its_short_axes_whole():
+    box = middle_box((2000, 1000, 4), 40_000)
+    assert [part.stop - part.start for part in box] == [100, 100, 4] and box[0].start == 950
+    assert middle_box((5, 6), 10**6) == (slice(0, 5), slice(0, 6))
+
+
+def test_a_uniform_law_reads_spins_and_domain():
+    mask = np.random.default_rng(0).random((6, 7, 8)) < 0.5
+    domain = np.random.default_rng(1).random(mask.shape) < 0.8
+    spins = np.where(domain, np.where(mask, 1, -1), 0).astype(np.int8)
+    one = UniformPropensity().fit(spins, 0.7)
+    other = UniformPropensity().fit(mask & domain, 0.7, domain=domain)
+    share = (mask & domain).sum() / (0.7 * domain.sum())
+    level = pytest.approx(np.log(share / (1 - share)))
+    assert one.parameter.at_flat([0])[0] == other.parameter.at_flat([0])[0] == level
