@@ -53,10 +53,10 @@ def simulated(seed: int, calibration: str = "random", **setting: object) -> tupl
     return truth, corten.ConformalCompleter(ZERO, law, calibration, seed=seed).fit(x)
 
 
-def paper(seed: int) -> tuple[np.ndarray, Fitted]:
-    setting = simulate.paper_setting(30, 3, model="bernoulli", seed=seed)
+def paper(seed: int, noise: str, score: str) -> tuple[np.ndarray, Fitted]:
+    setting = simulate.paper_setting(30, 3, model="bernoulli", noise=noise, seed=seed)
     completer = corten.ConformalCompleter(
-        corten.TuckerCompletion(rank=3), corten.BernoulliPropensity(rank=3), "random", seed=seed
+        corten.TuckerCompletion(rank=3), corten.BernoulliPropensity(rank=3), "random", score=score, seed=seed
     )
     return setting.data, completer.fit(setting.observed)
 
@@ -93,7 +93,9 @@ def main(sets: int) -> None:
     print("| setting | held: entrywise | Bonferroni | joint | width / Bonferroni | infinite: Bonferroni | joint |")
     print("|---|---|---|---|---|---|---|")
     makers = {name: (lambda seed, of=of: simulated(seed, **of)) for name, of in SETTINGS.items()}
-    makers["the paper's, 30 maps of 30 x 30, adversarial noise"] = paper
+    for noise, score in (("constant", "absolute"), ("adversarial", "absolute"), ("adversarial", "adaptive")):
+        name = f"the paper's, 30 maps of 30 x 30, {noise} noise, {score} score"
+        makers[name] = lambda seed, noise=noise, score=score: paper(seed, noise, score)
     for name, make in makers.items():
         found = np.array([measured(*make(seed)) for seed in range(sets)])
         mean, error = np.nanmean(found, axis=0), np.nanstd(found, axis=0, ddof=1) / np.sqrt(sets)

@@ -102,6 +102,26 @@ def test_a_wrong_neighbourhood_is_caught():
     assert agrees(bad, fit(x, wrong), data, 0.9)
 
 
+def test_a_propensity_fitted_on_the_wrong_neighbourhood_is_caught():
+    """Fitted, not given: a model of the right axis covers, one of another axis does not, and the audit says so."""
+    right, wrong = [[1, 0, 0], [-1, 0, 0]], [[0, 1, 0], [0, -1, 0]]
+    shape = (30, 30, 30)
+    parameter = simulate.block_parameter(shape, 3, 11, noise=0.0) * 0.2 + 0.8
+    along = corten.propensity.neighborhood.resolve(right, shape)
+    mask = simulate.ising(parameter, coupling=0.35, seed=12, neighborhood=along)
+    reference = corten.KnownPropensity(parameter, coupling=0.35, neighborhood=right).fit(mask)
+    spread = 0.05 * np.exp(-reference.log_odds(mask).astype(float))
+    data = simulate.tucker_signal(shape, 3, 13) + spread * np.random.default_rng(14).standard_normal(shape)
+    x = np.where(mask, data, np.nan)
+    found = {}
+    for name, offsets in (("right", right), ("wrong", wrong)):
+        fitted = fit(x, corten.IsingPropensity(coupling=0.35, neighborhood=offsets, rank=1))
+        audit = fitted.audit(rounds=6, levels=(0.9,), reference=reference)
+        found[name] = (metrics.coverage(data, fitted.intervals(0.9)), audit.coverage(0.9), audit.standard_error(0.9))
+    assert abs(found["right"][0] - 0.9) < 0.02 and abs(found["right"][1] - 0.9) <= 3 * found["right"][2]
+    assert found["wrong"][0] < 0.86 and found["wrong"][1] < 0.9 - 3 * found["wrong"][2]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("model", ["bernoulli", "ising"])

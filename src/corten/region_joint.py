@@ -105,20 +105,20 @@ def _growth(found: NDArray[np.float64]) -> float:
 
 
 def _p_values(fitted: Fitted) -> NDArray[np.float64]:
-    """The weighted share of calibration scores at least as extreme as each, of its own split where there are
-    several; two-sided where the score is.
+    """The weighted share of calibration scores at least as extreme as each; two-sided where the score is.
+
+    Merged splits count the same each, so that it is the mean over them of the shares beyond, as for missing entries.
     """
     calibrated: Any = fitted.calibrated
     scores, logs = np.asarray(fitted.scores, np.float64), fitted.log_weights.astype(np.float64)
-    two_sided = calibrated.score.tails(0.5).lower is not None
-    split = round_numbers(fitted) if isinstance(calibrated, MergedSplits) else np.zeros(scores.size, np.intp)
-    p = np.empty(scores.size)
-    for number in np.unique(split):
-        here = split == number
-        weight = np.exp(logs[here] - logs[here].max())
-        upper = _tail(scores[here], weight)
-        p[here] = np.minimum(1.0, 2.0 * np.minimum(upper, _tail(-scores[here], weight))) if two_sided else upper
-    return p
+    weight = np.exp(logs - logs.max(initial=-np.inf))
+    if isinstance(calibrated, MergedSplits):
+        split = round_numbers(fitted)
+        weight = weight / np.bincount(split, weight)[split]
+    upper = _tail(scores, weight)
+    if calibrated.score.tails(0.5).lower is None:
+        return upper
+    return np.minimum(1.0, 2.0 * np.minimum(upper, _tail(-scores, weight)))
 
 
 def _tail(scores: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -45,7 +45,13 @@ def reshaped(fitted: Fitted, odds_error: float = 1.0, groups: Any = None, joint:
     if joint is not None:
         slices, _ = group_numbers(fitted.observed, joint)
         calibrated = Joint(calibrated, slices, joint_budget(fitted, slices))
-        choices.append(Choice("intervals", f"jointly over each slice of {joint}", "asked for"))
+        counts = np.bincount(np.ravel(slices)[fitted.missing_entries])
+        beyond = calibrated.beyond(0.9, int(np.median(counts[counts > 0])))
+        because = f"asked for: at 90 % about {beyond:.1g} calibration entries lie beyond a usual slice's band"
+        if beyond < 1.0:
+            because += ", so its width is an extrapolation; score='adaptive' makes that safer where noise varies"
+        what = joint if isinstance(joint, str) else "the groups given"
+        choices.append(Choice("intervals", f"jointly over each slice of {what}", because))
     if factor > 1.0:
         calibrated = Robust(calibrated, factor)
         because = f"odds may be wrong by a factor of {factor:g}: 90 % asks for level {robust_level(0.9, factor):.4f}"

@@ -146,8 +146,12 @@ class Joint(_Shaped):
         self.slices = np.ravel(slices)
         self.budget = budget
         self._massless = _without_test_mass(inner)
-        size = self.inner.enough if isinstance(inner, Grouped) else self.inner.effective_sample_size()
-        self._least = min(BEYOND / size, 0.1)
+        self._size = inner.enough if isinstance(inner, Grouped) else inner.effective_sample_size()
+        self._least = min(BEYOND / self._size, 0.1)
+
+    def beyond(self, coverage: float, missing: int) -> float:
+        """How many equally weighted calibration entries lie beyond the band of a slice with so many missing ones."""
+        return self.budget(coverage, missing) / missing * self._size
 
     def intervals(
         self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
