@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from corten.commands.large import complete_from_disk, too_large
 from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers, typed
 
 __all__ = ["complete"]
@@ -68,6 +69,13 @@ Bounds = Annotated[
     typer.Option(help="What values can be, as 0, or 0,100 or ,100: intervals keep to it.", rich_help_panel=DATA),
 ]
 Engine = Annotated[str, typer.Option(help="auto, threads, a number of threads, jax, gpu, dask.", rich_help_panel=MODEL)]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE", rich_help_panel=MODEL,
+        help="Most memory to use, as 2GB. What would take more is done from disk: .zarr .nc .npy in, .zarr out.",
+    ),
+]  # fmt: skip
 Cluster = Annotated[
     str | None,
     typer.Option(
@@ -116,6 +124,7 @@ def complete(
     climatology: Climatology = None,
     bounds: Bounds = None,
     engine: Engine = "auto",
+    memory: Memory = None,
     cluster: Cluster = None,
     periodic: Periodic = None,
     unit_axis: UnitAxis = None,
@@ -164,6 +173,16 @@ def complete(
         complete_files(files, named, read, job, shared and shared.client, terminal, overwrite)
         return
     (file,) = files
+    if shared is None and too_large(file, variable, memory):
+        refused = {
+            "--report": report, "--save": save, "--transform": transform, "--climatology": climatology, "--axes": axes,
+            "--quality": quality,
+        }  # fmt: skip
+        complete_from_disk(
+            file, output, completer, levels, memory, terminal, refused, variable=variable, where=where,
+            periodic=periodic or [], axis_kinds=kinds, overwrite=overwrite,
+        )  # fmt: skip
+        return
     loaded = read(file)
     if shared is not None:
         completer = replace(completer, engine=shared)

@@ -23,9 +23,11 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same bits."
 _command: ContextVar[str] = ContextVar("command", default="")
 
 STAGES = {
+    "reading": "reading",
     "completion": "filling the gaps",
     "missingness": "modelling the missingness",
     "calibration": "calibrating",
+    "writing": "writing",
 }
 
 

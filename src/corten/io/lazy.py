@@ -17,7 +17,7 @@ from corten.io.files import existing, plain_error, suffix_of
 from corten.io.stores import of_dataset
 from corten.labels import Axis
 
-__all__ = ["OPENABLE", "LazyTensor", "open_lazily"]
+__all__ = ["OPENABLE", "LazyTensor", "open_lazily", "stored_size"]
 
 OPENABLE = (".zarr", ".nc", ".nc4", ".cdf", ".npy")
 
@@ -149,6 +149,22 @@ def open_lazily(
         name = _choose(path, stored, variable, where if isinstance(where, str) else None)
         inside = dataset[where] if isinstance(where, str) else where
         yield LazyTensor.of(dataset[name], inside, source=f"{path}, {name!r}", **options)
+
+
+def stored_size(path: Path, variable: str | None = None) -> int:
+    """Entries of a variable (or of the largest tensor) of a file, from its header; 0 where that does not say."""
+    suffix = suffix_of(path)
+    try:
+        if suffix == ".npy":
+            return int(np.load(path, mmap_mode="r", allow_pickle=False).size)
+        if suffix not in OPENABLE or not Path(path).exists():
+            return 0
+        with _dataset(path, suffix) as dataset:
+            stored = of_dataset(dataset)
+    except (OSError, ValueError):
+        return 0  # whoever reads the file says what is wrong with it
+    named = [stored[variable]] if variable in stored else [one for one in stored.values() if one.is_tensor]
+    return max((prod(one.shape) for one in named), default=0)
 
 
 def _dataset(path: Path, suffix: str) -> Any:
