@@ -321,7 +321,7 @@ def test_neighbours_that_gain_or_lose_nearly_all_weight_leave_p_values_right(siz
     logs[entries[::7]] = size
     law = corten.KnownPropensity(rng.normal(size=shape)).fit(np.ones(shape, bool))
     splits = []
-    for k in range(2):
+    for _ in range(2):
         weights = ExactIsingWeights(
             logs, shape=shape, calibration=entries, neighbours=law.neighbours,
             pair=lambda a, b: np.where((a + b) % 2, size, -size) / 4,

@@ -52,7 +52,7 @@ class LeverageScale:
             raise ValueError(f"floor must be positive; got {floor!r}.")
         middle = float(np.median(flat))
         if middle == 0:
-            raise ValueError("leverage is zero at half of the entries or more, no scale for errors: use score='absolute'")
+            raise ValueError("leverage is zero at half of the entries or more: use score='absolute'")
         self._flat = flat
         self._least = floor * middle
 
