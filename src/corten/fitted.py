@@ -245,10 +245,15 @@ class Fitted:
         tried = any("no candidate's weights" in choice.because for choice in self.choices)
         none = ", and no model of the missingness that was tried has weights worth more" if tried else ""
         return [
-            f"The weights of the {count} calibration entries are worth {size:.0f} equal ones{none}: intervals rest on few "
-            f"entries, and up to a coverage of {self.bearable:.3g} only are 99% of them finite. Ask for no more than "
-            "that, or use calibration='gaps', whose intervals are finite inside gaps and are checked by an audit, "
-            "or a weaker model of the missingness (propensity='bernoulli')."
+            f"The weights of the {count} calibration entries are worth {size:.0f} equal ones{none}: intervals rest on "
+            f"few entries, and only up to a coverage of {self.bearable:.3g} are 99% of them finite. Ask for no more "
+            "than that"
+            + (
+                ", or hide more often: calibration=corten.GapShaped(rounds=48)."
+                if self.rounds and self.rounds[0].train_share is None
+                else ", or use calibration='gaps', whose intervals are finite inside gaps and are checked by an audit, "
+                "or a weaker model of the missingness (propensity='bernoulli')."
+            )
         ]
 
     def audit(self, rounds: int = 20, **options: Any) -> Audit:

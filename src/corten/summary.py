@@ -74,7 +74,7 @@ class Summary:
             median_width=float(np.median(finite)) if finite.size else None,
             facts=dict(result.source.facts(result.coverage)),
             choices=result.choices,
-            warnings=tuple(_notes(observed)) + tuple(result.source.warnings()),
+            warnings=tuple(_notes(observed)) + tuple(_beyond(result)) + tuple(result.source.warnings()),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -165,6 +165,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if np.isfinite(value) else str(value)
     return str(value)
+
+
+def _beyond(result: Intervals) -> list[str]:
+    """The coverage asked for is more than the weights can bear; said here where the source does not say so itself."""
+    bears = result.source.facts(result.coverage).get("highest_finite_coverage", 1.0)
+    if result.coverage <= bears or result.source.warnings():
+        return []
+    return [
+        f"Coverage {result.coverage:.4g} is more than the weights can bear: beyond {bears:.3g} more than 1% of the "
+        "intervals are infinite. Ask for no more than that, or use calibration='gaps'."
+    ]
 
 
 def _notes(observed: ObservedTensor) -> list[str]:

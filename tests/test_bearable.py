@@ -1,0 +1,61 @@
+"""What weights can bear is said in numbers and words: their size, the highest finite coverage, what to do instead."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import corten
+from corten.choices import Choice
+
+
+def fitted(odds: np.ndarray, seed: int = 0) -> corten.Fitted:
+    """A smooth field whose cells go missing with these known log-odds of being observed."""
+    rng = np.random.default_rng(seed)
+    x = np.add.outer(np.sin(np.arange(30) / 5), np.cos(np.arange(40) / 7)) + 0.1 * rng.normal(size=(30, 40))
+    mask = rng.random(x.shape) < 1 / (1 + np.exp(-odds))
+    completer = corten.ConformalCompleter("smooth", corten.KnownPropensity(odds), "random")
+    return completer.fit(np.where(mask, x, np.nan))
+
+
+def test_the_highest_finite_coverage_is_where_one_in_a_hundred_turns_infinite():
+    steep = np.linspace(4, -4, 30)[:, None] * np.ones((1, 40))
+    one = fitted(steep)
+    assert 0.0 < one.bearable < 0.99
+    infinite = [np.isinf(one.intervals(c).width_array[one.observed.missing]).mean() for c in
+                (one.bearable - 0.005, one.bearable + 0.005)]  # fmt: skip
+    assert infinite[0] <= 0.01 < infinite[1]
+
+
+def test_weights_that_bear_nothing_are_warned_of_in_words():
+    steep = np.linspace(4, -4, 30)[:, None] * np.ones((1, 40))
+    one = fitted(steep)
+    said = one.warnings()[0]
+    assert f"worth {one.calibrated.effective_sample_size():.0f} equal ones" in said
+    assert f"coverage of {one.bearable:.3g}" in said
+    assert "calibration='gaps'" in said
+    assert said in one.intervals(0.9).summary().warnings
+    object.__setattr__(one, "choices", (Choice("coupling strength", "0", "no candidate's weights keep 200"),))
+    assert "no model of the missingness that was tried" in one.warnings()[0]
+
+
+def test_flat_weights_are_not_warned_of_until_more_is_asked_than_they_bear():
+    one = fitted(np.full((30, 40), 1.0))
+    assert one.warnings() == []
+    assert one.intervals(0.9).summary().warnings == ()
+    assert "highest_finite_coverage" not in one.facts(0.9)
+    few = fitted(np.linspace(3.0, 0.2, 30)[:, None] * np.ones((1, 40)))
+    assert 0.95 < few.bearable < 0.99
+    assert "more than the weights can bear" in few.intervals(0.995).summary().warnings[0]
+    assert few.intervals(0.5).summary().warnings == ()
+
+
+@pytest.mark.parametrize("score", ["absolute", "signed"])
+def test_two_tails_bear_less(score):
+    steep = np.linspace(4, -4, 30)[:, None] * np.ones((1, 40))
+    one = fitted(steep)
+    two = one.calibrated.with_scores(score, one.scores)
+    object.__setattr__(one, "calibrated", two)
+    assert one.bearable > 0.4
+    infinite = np.isinf(one.intervals(one.bearable - 0.005).width_array[one.observed.missing]).mean()
+    assert infinite <= 0.01
