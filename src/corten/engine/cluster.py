@@ -29,6 +29,7 @@ CONNECT_SECONDS = 5.0
 WORKER_SECONDS = 30.0  # how long a cluster may be without any worker
 LOOK_SECONDS = 5.0  # how often a pass that takes long looks whether its workers are still there
 ATTEMPTS = 10  # a pass is repeated this often, each time on what is left of the cluster
+SMALL_BYTES = 1 << 26  # loading this twice is not worth a word
 
 Make = Callable[[str], Any]
 
@@ -159,19 +160,23 @@ def planes_on(client: Any, array: Any, part: Part, owner: str) -> Any:
     return client.scatter(np.asarray(planes), workers=[owner], hash=False)
 
 
-def check_chunks(array: Any, parts: Sequence[Part], name: str) -> None:
-    """Refuse chunks of unknown size; say so where every chunk would be loaded again and again."""
-    if not is_lazy(array):
-        return
-    if any(np.isnan(size) for sizes in array.chunks for size in sizes):
+def planes_in(array: Any, name: str) -> int:
+    """The length of the first mode; Dask arrays whose chunks have no known size are refused."""
+    if any(np.isnan(length) for length in array.shape):
         raise ValueError(f"{name} has chunks of unknown size; call compute_chunk_sizes() on it first")
+    return int(array.shape[0])
+
+
+def warn_of_chunks(array: Any, parts: Sequence[Part], name: str) -> None:
+    """Say so where chunks would be loaded again and again."""
     planes = max(part.stop - part.start for part in parts)
-    if len(parts) > 1 and max(array.chunks[0]) > 2 * planes:
-        warnings.warn(
-            f"{name} has chunks of {max(array.chunks[0])} planes along its first mode and workers hold {planes}: each "
-            f"chunk is loaded by several workers. rechunk({{0: {planes}}}) before storing avoids it",
-            stacklevel=2,
-        )
+    if not is_lazy(array) or len(parts) == 1 or array.nbytes <= SMALL_BYTES or max(array.chunks[0]) <= 2 * planes:
+        return
+    warnings.warn(
+        f"{name} has chunks of {max(array.chunks[0])} planes along its first mode and workers hold {planes}: each "
+        f"chunk is loaded by several workers. Chunks of at most {planes} planes avoid it",
+        stacklevel=2,
+    )
 
 
 def is_client(engine: object) -> bool:
@@ -201,7 +206,7 @@ def default_client() -> Any:
     try:
         return distributed.default_client()
     except ValueError:
-        return distributed.Client(processes=False, dashboard_address=None)
+        return distributed.Client(processes=False, dashboard_address=":0")
 
 
 def no_workers(client: Any) -> ConnectionError:

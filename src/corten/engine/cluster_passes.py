@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from corten.engine.arithmetic import PRODUCT
-from corten.engine.cluster import Blocks, Cluster, check_chunks, planes_on
+from corten.engine.cluster import Blocks, Cluster, planes_in, planes_on, warn_of_chunks
 from corten.engine.cluster_blocks import (
     LocalFrame,
     Part,
@@ -47,8 +47,8 @@ class ClusterMaskPass:
         # Expected spins of the planes next to a block need their own neighbours too.
         halo = radius * (2 if train_share < 1 and model.coupling_kind == PRODUCT else 1)
         shares = list(workers.values())
-        self.parts = parts_of(spins.shape[0], shares, radius, halo, bool(model.periodic[0]))
-        check_chunks(spins, self.parts, "the mask")
+        self.parts = parts_of(planes_in(spins, "the mask"), shares, radius, halo, bool(model.periodic[0]))
+        warn_of_chunks(spins, self.parts, "the mask")
         client, whole, share = cluster.client, len(self.parts) == 1, self.train_share
 
         def maker(part: Part) -> Any:
@@ -119,8 +119,8 @@ class ClusterResidualPass:
     def __init__(self, cluster: Cluster, values: Any, mask: Any) -> None:
         self.values, self.mask, self.shape, self.passes = values, mask, values.shape, 0
         workers = cluster.workers()
-        self.parts = parts_of(values.shape[0], list(workers.values()), 0, 0, False)
-        check_chunks(values, self.parts, "the data")
+        self.parts = parts_of(planes_in(values, "the data"), list(workers.values()), 0, 0, False)
+        warn_of_chunks(values, self.parts, "the data")
         client, same = cluster.client, mask is values
 
         def maker(part: Part) -> Any:
@@ -157,7 +157,8 @@ def added(
     others = [np.zeros(np.shape(part)) for part in found[0][1][1:]]
     for part, (loss, contractions) in zip(parts, found):
         total += loss
-        np.add.at(first, (slice(None), part.held), contractions[0])
+        # A plane may be held twice where a short periodic axis closes: it gets both shares.
+        np.add.at(first[0], part.held, contractions[0][0])
         for have, more in zip(others, contractions[1:]):
             have += more
     return total, [first, *others]

@@ -1,0 +1,137 @@
+"""Several files at once, one task each: on this machine one after the other, on a cluster side by side.
+
+Files are read and written here; a worker gets a tensor and gives back the bytes of a file, so it needs no common disk.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from corten.commands.terminal import Terminal
+
+if TYPE_CHECKING:
+    from corten.completer import ConformalCompleter
+    from corten.io import Loaded
+
+__all__ = ["Job", "complete_files", "targets"]
+
+AHEAD = 2  # tensors on their way for each thread of the cluster
+TRIES = 4  # a tensor that was lost with its worker is sent again
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is done with every file."""
+
+    completer: ConformalCompleter
+    levels: tuple[float, ...]
+    periodic: tuple[str, ...]
+    kinds: dict[Any, str]
+
+    def run(self, loaded: Loaded) -> tuple[bytes, dict[str, Any]]:
+        """A NetCDF file, as bytes, and its summary."""
+        from corten.commands.levels import write_levels
+
+        fitted = self.completer.fit(loaded.data, where=loaded.where, periodic=self.periodic, axis_kinds=self.kinds)
+        results = fitted.intervals(list(self.levels))
+        with tempfile.TemporaryDirectory() as folder:
+            written = write_levels(Path(folder, "filled.nc"), results)
+            return written.read_bytes(), results[0].summary().to_dict()
+
+
+def targets(files: Sequence[Path], folder: Path, overwrite: bool) -> list[Path]:
+    """A NetCDF file for every input, named after it, in one folder; names that clash or exist are refused."""
+    from corten.io.files import suffix_of
+    from corten.io.whole import refuse_taken
+
+    if folder.suffix or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"output is {folder}: with several files give a folder; each is written there as NAME.nc")
+    named = [folder / (path.name[: len(path.name) - len(suffix_of(path))] + ".nc") for path in files]
+    for path in named:
+        if named.count(path) > 1:
+            raise ValueError(f"several inputs would be written to {path}: give files of different names")
+        if folder.exists():
+            refuse_taken(path, overwrite)
+    return named
+
+
+def complete_files(
+    files: Sequence[Path],
+    named: Sequence[Path],
+    read: Callable[[Path], Loaded],
+    job: Job,
+    client: Any,
+    terminal: Terminal,
+    overwrite: bool,
+) -> None:
+    """Complete every file; one that cannot be is named at the end, the others are written all the same."""
+    from corten.io.whole import whole_file
+
+    named[0].parent.mkdir(parents=True, exist_ok=True)
+    done: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    stage = f"completing {len(files)} files"
+    with terminal.progress() as move:
+        move(stage, 0.0)
+        found = _here(files, read, job) if client is None else _there(files, read, job, client)
+        for k, answer in found:
+            if isinstance(answer, Exception):
+                failed[str(files[k])] = " ".join(str(answer).split())
+            else:
+                with whole_file(named[k], overwrite) as temporary:
+                    temporary.write_bytes(answer[0])
+                done[str(files[k])] = {"output": str(named[k]), "summary": answer[1]}
+            move(stage, (len(done) + len(failed)) / len(files))
+    for file, one in done.items():
+        terminal.say(f"{file}: {one['summary']['missing']} entries filled, wrote {one['output']}")
+    terminal.answer({"files": done, "failed": failed})
+    if failed:
+        listed = "; ".join(f"{file}: {why}" for file, why in failed.items())
+        raise ValueError(f"{len(failed)} of {len(files)} files could not be completed: {listed}")
+
+
+def _here(files: Sequence[Path], read: Callable[[Path], Loaded], job: Job) -> Iterator[tuple[int, Any]]:
+    for k, path in enumerate(files):
+        try:
+            yield k, job.run(read(path))
+        except (ValueError, TypeError, OSError, MemoryError) as problem:
+            yield k, problem
+
+
+def _there(files: Sequence[Path], read: Callable[[Path], Loaded], job: Job, client: Any) -> Iterator[tuple[int, Any]]:
+    """As tasks of one thread each; a few tensors are on their way at a time, whatever the number of files."""
+    from distributed import wait
+
+    if job.completer.engine == "auto":
+        job = replace(job, completer=replace(job.completer, engine=1))
+    waiting = [(k, 1) for k in range(len(files))]
+    running: dict[Any, tuple[int, int]] = {}
+    while waiting or running:
+        while waiting and len(running) < AHEAD * max(1, sum(client.nthreads().values())):
+            k, tries = waiting.pop(0)
+            try:
+                tensor = client.scatter(read(files[k]), hash=False)
+            except (ValueError, TypeError, OSError) as problem:
+                yield k, problem
+                continue
+            running[client.submit(job.run, tensor, pure=False)] = k, tries
+        if not running:
+            continue
+        with suppress(CancelledError):  # one was lost: found below
+            wait(list(running), return_when="FIRST_COMPLETED")
+        for future in [one for one in running if one.status != "pending"]:
+            k, tries = running.pop(future)
+            if future.status == "finished":
+                yield k, future.result()
+            elif future.status == "error":
+                yield k, future.exception()
+            elif tries < TRIES:
+                waiting.append((k, tries + 1))
+            else:
+                yield k, ConnectionError(f"the worker that had it was lost {TRIES} times (memory, most often)")
