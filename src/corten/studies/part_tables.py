@@ -181,7 +181,7 @@ def methods(data: Rows) -> list[Table]:
     notes = [
         B_STAR_NOTE,
         "GCP is pyttb's, with the likelihood of a thinned Bernoulli trial, rank by BIC, on the first B* only; "
-        "Tucker likewise by BIC.",
+        "Tucker likewise by BIC, with RGrad's step and stopping rule.",
     ]
     if not data.get("gcp"):
         notes.append("GCP was not run: it needs `pip install 'corten[peers]'`.")

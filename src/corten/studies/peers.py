@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.util import find_spec
 from math import log
 from time import perf_counter
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from corten.lowrank import CP, TensorTrain
-from corten.propensity import BernoulliPropensity, FittedPropensity, Zero
+from corten.propensity import FittedPropensity, IsingPropensity, Zero
 from corten.propensity.link import as_link
 from corten.propensity.neighborhood import resolve
 from corten.studies.draws import TRAIN_SHARE
@@ -100,9 +101,13 @@ def gcp(train: Array, seed: int) -> Law:
 
 
 def tucker(train: Array) -> Law:
-    """Binary Tucker decomposition by Riemannian descent, without a ridge, at the rank of the smallest BIC."""
+    """Binary Tucker decomposition by Riemannian descent, with the paper's step and stop, at the rank of smallest BIC.
+
+    Run to the end of its likelihood it over-fits (relative error 0.70 instead of 0.41 on one Ising draw at 40^3), and
+    BIC then takes too small a rank: stopping early is part of the method.
+    """
     began = perf_counter()
-    model = BernoulliPropensity(ridge=0.0, criterion="p-bic", structure="tucker")
+    model = replace(IsingPropensity.paper(), coupling=Zero(), criterion="p-bic", structure="tucker")
     return Law("Tucker", model.fit(train, TRAIN_SHARE, engine=ENGINE), "approximate", perf_counter() - began)
 
 
