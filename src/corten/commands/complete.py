@@ -107,6 +107,7 @@ Quality = Annotated[
 
 
 def complete(
+    context: typer.Context,
     files: Files,
     output: Output,
     variable: Variable = None,
@@ -156,7 +157,7 @@ def complete(
         transform=transform, climatology=climatology, bounds=bounds_of(bounds), seed=seed,
         engine=int(engine) if engine.isdigit() else engine,
     )  # fmt: skip
-    shared = _on_cluster(cluster, completer.engine)
+    shared = _on_cluster(cluster, completer.engine, context)
     from corten import io
 
     flags, accept = quality_of(quality)
@@ -219,13 +220,15 @@ def complete(
     )
 
 
-def _on_cluster(address: str | None, engine: str | int) -> Any:
+def _on_cluster(address: str | None, engine: str | int, context: typer.Context) -> Any:
     """The workers behind an address as an engine, each with the engine asked for inside; None without an address."""
     if address is None:
         return None
     from corten.engine.cluster import Cluster, connect
 
-    found = Cluster(connect(address), None if engine == "auto" else engine)
+    client = connect(address)
+    context.call_on_close(client.close)
+    found = Cluster(client, None if engine == "auto" else engine)
     found.workers()  # a cluster without any is refused before the file is read
     return found
 
