@@ -1,0 +1,378 @@
+"""The cluster engine against the threads of this machine, which `test_engine` holds against a dense oracle.
+
+Most tests use workers that are threads of this process; those about lost workers start processes and kill one.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("distributed", reason="needs Dask: pip install 'corten[cluster]'")
+
+import dask.array as da
+import distributed
+import xarray as xr
+from typer.testing import CliRunner
+
+import corten
+from corten.cli import app
+from corten.engine import as_engine, cluster
+from corten.engine.cluster import Cluster, connect
+from corten.engine.cluster_blocks import LocalFrame, parts_of
+from corten.engine.cluster_passes import ClusterMaskPass, ClusterResidualPass
+from corten.engine.passes import MaskPass
+from corten.engine.residuals import ResidualPass
+from corten.lowrank import TensorTrain
+from corten.propensity.coupling import Product
+from corten.propensity.ising import IsingPropensity
+from corten.propensity.selection import held_out, swapped
+from corten.simulate.fields import block_parameter
+from test_engine import COUPLINGS, build
+
+CLOSE = 1e-5
+
+
+def local_cluster(workers, **more):
+    return distributed.LocalCluster(
+        n_workers=workers, threads_per_worker=1, dashboard_address=":0", **{"processes": False} | more
+    )
+
+
+@pytest.fixture(scope="module")
+def client():
+    with local_cluster(3) as made, distributed.Client(made) as found:
+        yield found
+
+
+def assert_same_pass(found, wanted):
+    assert found[0] == pytest.approx(wanted[0], rel=1e-6)
+    size = max(np.abs(part).max() for part in wanted[1])
+    for have, want in zip(found[1], wanted[1]):
+        assert have.shape == want.shape
+        np.testing.assert_allclose(have, want, atol=CLOSE * size)
+
+
+def drawn(shape=(30, 14, 12), seed=5):
+    """A mask with structure, and the training part of it."""
+    rng = np.random.default_rng(seed)
+    parameter = block_parameter(shape, 2, seed=2)
+    mask = rng.random(shape) < 1 / (1 + np.exp(-parameter))
+    return mask, mask & (rng.random(shape) < 0.7)
+
+
+def difference(one, other):
+    a, b = one.parameter.to_dense(), other.parameter.to_dense()
+    return np.linalg.norm(a - b) / np.linalg.norm(a)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name", "neighborhood", "periodic", "q"),
+    [
+        ((11, 3, 5), "product", "adjacent", (), 0.7),
+        ((11, 3, 5), "product", "adjacent", (0, 2), 0.7),
+        ((9, 6), "sigmoid", "cube", (0,), 1.0),
+        ((9, 4, 3), "polynomial", "cube", (0, 1), 0.7),
+        ((15, 3, 4), "product", [(2, 0, 1), (-2, 0, -1), (0, 1, 0), (0, -1, 0)], (0,), 0.7),
+        ((9, 2, 3, 2), "linear", "adjacent", (3,), 1.0),
+        ((2, 3, 4), "product", "adjacent", (0,), 0.7),
+        ((10, 3, 4), "zero", "adjacent", (), 0.7),
+    ],
+)
+def test_passes_over_a_mask_agree_with_the_threads(client, shape, name, neighborhood, periodic, q):
+    tt, spins, _, threads = build(shape, COUPLINGS[name], neighborhood=neighborhood, periodic=periodic, q=q)
+    passes = as_engine(client).mask_pass(spins, threads.model, q)
+    radius = int(np.abs(threads.model.offsets[:, 0]).max()) if name != "zero" else 0
+    assert len(passes.parts) == max(1, min(3, shape[0] // (2 * radius + 1)))
+    assert_same_pass(passes.loss_and_contractions(tt.frame()), threads.loss_and_contractions(tt.frame()))
+    np.testing.assert_allclose(passes.log_odds(tt.cores), threads.log_odds(tt.cores), rtol=CLOSE, atol=1e-6)
+    assert passes.effective_size(tt.cores) == pytest.approx(threads.effective_size(tt.cores), rel=CLOSE)
+    assert passes.passes == 3
+
+
+@pytest.mark.parametrize("periodic", [(), (0, 2)])
+def test_expected_spins_are_those_of_the_threads(client, periodic):
+    shape = (11, 3, 5)
+    tt, spins, _, threads = build(shape, Product(0.2), periodic=periodic)
+    base = TensorTrain.random(shape, 2, 9) * 0.5
+    passes = as_engine(client).mask_pass(spins, threads.model, 0.7)
+    mine, soft = passes.soft_spins(base.frame()), threads.soft_spins(base.frame())
+    assert_same_pass(passes.loss_and_contractions(tt.frame(), mine), threads.loss_and_contractions(tt.frame(), soft))
+    found, wanted = (p.loss_and_scalars(tt.frame(), s) for p, s in ((passes, mine), (threads, soft)))
+    for have, want in zip(found, wanted):
+        np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
+    other = as_engine(client).mask_pass(swapped(spins), threads.model, 0.7)
+    wanted = MaskPass(swapped(spins), threads.model, 0.7).loss_and_contractions(tt.frame(), soft)
+    assert_same_pass(other.loss_and_contractions(tt.frame(), mine), wanted)
+
+
+@pytest.mark.parametrize("observed", [0.7, 0.05])
+def test_passes_over_data_agree_with_the_threads(client, observed):
+    tt, _, _, _ = build((10, 5, 4), Product(0.2))
+    rng = np.random.default_rng(0)
+    values, mask = rng.normal(size=(10, 5, 4)).astype(np.float32), rng.random((10, 5, 4)) < observed
+    here = ResidualPass(values, mask)
+    for array, seen in ((values, mask), (da.from_array(values, chunks=4), da.from_array(mask, chunks=4))):
+        there = as_engine(client).residual_pass(array, seen)
+        assert_same_pass(there.loss_and_contractions(tt.frame()), here.loss_and_contractions(tt.frame()))
+        assert_same_pass(there.contractions_of_data(tt.frame()), here.contractions_of_data(tt.frame()))
+
+
+@pytest.mark.parametrize(
+    ("planes", "shares", "radius", "periodic"),
+    [(10, [1] * 3, 1, True), (7, [4, 1, 1, 9], 1, False), (5, [1] * 9, 2, True), (100, [1, 3], 2, False)],
+)
+def test_parts_own_every_plane_once_and_hold_its_neighbours(planes, shares, radius, periodic):
+    parts = parts_of(planes, shares, radius, 2 * radius, periodic)
+    assert [plane for part in parts for plane in range(part.start, part.stop)] == list(range(planes))
+    for part in parts:
+        np.testing.assert_array_equal(part.held[part.own], np.arange(part.start, part.stop))
+        np.testing.assert_array_equal(np.concatenate([np.arange(planes)[run] for run in part.runs]), part.held)
+        if len(parts) > 1:
+            assert part.stop - part.start > 2 * radius
+            wanted = np.arange(part.start - 2 * radius, part.stop + 2 * radius)
+            inside = wanted % planes if periodic else wanted[(wanted >= 0) & (wanted < planes)]
+            np.testing.assert_array_equal(part.held, inside)
+    if shares == [1, 3]:
+        assert parts[0].stop == 25
+
+
+def test_whole_fits_agree_with_the_threads(client):
+    mask, kept = drawn()
+    model = IsingPropensity(coupling=1 / 15, rank=2)
+    one = model.fit(kept, 0.7)
+    lazy = xr.DataArray(da.from_array(kept, chunks=(7, 5, 12)), dims=("x", "y", "t"))
+    for given in (kept, lazy):
+        other = model.fit(given, 0.7, engine=client)
+        assert other.passes == one.passes
+        assert other.loss == pytest.approx(one.loss, rel=CLOSE)
+        assert difference(one, other) <= CLOSE
+        np.testing.assert_allclose(other.log_odds(mask), one.log_odds(mask), atol=1e-4)
+    loaded = model.fit(lazy, 0.7, engine=2)
+    assert loaded.loss == one.loss
+
+
+def test_a_search_over_ranks_holds_out_the_same_cells(client):
+    _, kept = drawn()
+    spins = np.where(kept, 1, -1).astype(np.int8)
+    lazy = held_out(da.from_array(spins, chunks=(7, 5, 12)), 3)
+    np.testing.assert_array_equal(lazy.compute(), held_out(spins, 3))
+    np.testing.assert_array_equal(swapped(lazy).compute(), swapped(held_out(spins, 3)))
+    model = IsingPropensity(coupling=1 / 15, max_rank=3)
+    one, other = model.fit(kept, 0.7), model.fit(da.from_array(kept, chunks=7), 0.7, engine=client)
+    assert other.rank == one.rank
+    scores = [[row["held-out"] for row in fit.choices[0].candidates] for fit in (one, other)]
+    assert scores[1] == pytest.approx(scores[0], rel=CLOSE)
+    assert difference(one, other) <= CLOSE
+
+
+def test_a_domain_may_be_lazy_too(client):
+    _, kept = drawn()
+    domain = np.random.default_rng(1).random(kept.shape) < 0.8
+    model = IsingPropensity(coupling=1 / 15, rank=2)
+    one = model.fit(kept & domain, 0.7, domain=domain)
+    other = model.fit(da.from_array(kept & domain), 0.7, domain=da.from_array(domain), engine=client)
+    assert difference(one, other) <= CLOSE
+
+
+def test_complete_gives_the_same_intervals(client):
+    rng = np.random.default_rng(0)
+    x = corten.simulate.tucker_signal((12, 11, 10), rank=2) + 0.1 * rng.normal(size=(12, 11, 10))
+    x[rng.random(x.shape) < 0.3] = np.nan
+    options = {
+        "completion": corten.TuckerCompletion(rank=2), "calibration": "random",
+        "propensity": IsingPropensity(coupling=1 / 15, rank=2),
+    }  # fmt: skip
+    one, other = (corten.complete(x, engine=engine, **options) for engine in ("auto", client))
+    np.testing.assert_allclose(other.estimate, one.estimate, atol=1e-3)
+    np.testing.assert_allclose(other.upper, one.upper, atol=1e-2)
+    assert "3 workers" in other.source.settings()["engine"]
+
+
+def test_completions_that_stay_on_this_machine_say_so(client):
+    x = np.add.outer(np.arange(8.0), np.arange(9.0))
+    x[2:4, 3] = np.nan
+    options = {"completion": "smooth", "propensity": "uniform", "calibration": "random"}
+    there, here = (str(corten.complete(x, engine=engine, **options).source.choices) for engine in (client, "auto"))
+    assert "this machine" in there
+    assert "this machine" not in here
+
+
+def test_blocks_are_let_go_with_their_pass(client):
+    _, spins, _, threads = build((11, 3, 5), Product(0.2))
+    passes = as_engine(client).mask_pass(spins, threads.model, 0.7)
+    passes.effective_size([np.zeros((1, n, 1)) for n in spins.shape])
+    assert any("mask_block" in key for keys in client.has_what().values() for key in map(str, keys))
+    del passes
+    deadline = 50
+    while any("mask_block" in str(key) for keys in client.has_what().values() for key in keys) and deadline:
+        deadline -= 1
+        distributed.wait(client.submit(int, pure=False))
+    assert deadline, "workers still hold the blocks of a pass that is gone"
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with local_cluster(2, processes=True) as made, distributed.Client(made, set_as_default=False) as found:
+        yield found
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_worker_lost_in_the_middle_of_a_fit_changes_nothing(processes, monkeypatch, lazy):
+    processes.wait_for_workers(2, timeout=60)
+    _, kept = drawn()
+    model = IsingPropensity(coupling=1 / 15, rank=2)
+    one = model.fit(kept, 0.7)
+    killed = []
+    ask = cluster.Blocks.ask
+
+    def ask_and_kill(self, method, arguments):
+        if method == "loss_and_contractions" and not killed and next(count) == 4:
+            killed.append(self.owners[0])
+            os.kill(processes.run(os.getpid)[self.owners[0]], signal.SIGKILL)
+        return ask(self, method, arguments)
+
+    count = iter(range(1000))
+    monkeypatch.setattr(cluster.Blocks, "ask", ask_and_kill)
+    other = model.fit(da.from_array(kept, chunks=(7, 14, 12)) if lazy else kept, 0.7, engine=processes)
+    assert killed
+    assert other.passes == one.passes
+    assert difference(one, other) <= CLOSE
+
+
+def test_blocks_of_a_worker_that_is_gone_are_made_again(client, monkeypatch):
+    """What waits for a worker that will never come back is found out by looking."""
+    tt, spins, _, threads = build((11, 3, 5), Product(0.2))
+    passes = as_engine(client).mask_pass(spins, threads.model, 0.7)
+    wanted = passes.loss_and_contractions(tt.frame())
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0.2)
+    passes.blocks.owners[1] = "tcp://127.0.0.1:1"
+    stuck = client.submit(int, workers=["tcp://127.0.0.1:1"], pure=False)
+    passes.blocks.futures[1] = stuck
+    assert_same_pass(passes.loss_and_contractions(tt.frame()), wanted)
+    assert passes.blocks.owners[1] in client.nthreads()
+
+
+def test_errors_say_what_to_do(client, monkeypatch):
+    _, spins, _, threads = build((12, 3, 5), Product(0.2))
+    engine = as_engine(client)
+    assert isinstance(engine, Cluster)
+    assert engine.label == "dask (3 workers, 3 threads)"
+    with pytest.raises(TypeError, match="int8"):
+        engine.mask_pass(spins.astype(int), threads.model, 0.7)
+    with pytest.raises(ValueError, match="train_share"):
+        engine.mask_pass(spins, threads.model, 1.5)
+    engine.mask_pass(da.from_array(spins, chunks=(12, 1, 5)), threads.model, 0.7)
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="chunks of 12 planes"):
+        patch.setattr(cluster, "SMALL_BYTES", 1)
+        engine.mask_pass(da.from_array(spins, chunks=(12, 1, 5)), threads.model, 0.7)
+    unknown = da.from_array(spins)[da.from_array(np.arange(12) > 3)]
+    with pytest.raises(ValueError, match="compute_chunk_sizes"):
+        engine.residual_pass(unknown, unknown)
+    lazy = da.from_array(spins > 0)
+    with pytest.raises(ValueError, match="tt-svd"):
+        IsingPropensity(coupling=0.1, rank=2, start="tt-svd").fit(lazy, engine=client)
+    with pytest.raises(TypeError, match="boolean"):
+        IsingPropensity(coupling=0.1, rank=2).fit(lazy.astype(float), engine=client)
+    with pytest.raises(ValueError, match="other numbers"):
+        IsingPropensity(coupling=0.1, rank=2).fit(da.full((6, 4, 4), 3, dtype=np.int8), engine=client)
+    with pytest.raises(TypeError, match=r"distributed\.Client"):
+        Cluster("tcp://127.0.0.1:8786")
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    with pytest.raises(ConnectionError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:9"):
+        connect("tcp://127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ImportError, match=r"corten\[cluster\]"):
+        as_engine("dask")
+
+
+def test_a_cluster_without_workers_or_a_closed_client_is_refused(monkeypatch):
+    monkeypatch.setattr(cluster, "WORKER_SECONDS", 0.2)
+    with local_cluster(0) as made, distributed.Client(made, set_as_default=False) as found:
+        engine = Cluster(found)
+        with pytest.raises(ConnectionError, match="no worker"):
+            engine.workers()
+    with pytest.raises(ValueError, match="closed"):
+        as_engine(found)
+
+
+def test_dask_is_the_client_there_is(client):
+    assert as_engine("dask").client is client
+
+
+def test_mask_pass_has_the_whole_interface():
+    own = {name for name in vars(MaskPass) if not name.startswith("_") and callable(getattr(MaskPass, name))}
+    assert own - {"log_odds_between"} <= set(vars(ClusterMaskPass))
+    assert {"loss_and_contractions", "contractions_of_data"} <= set(vars(ClusterResidualPass))
+    assert LocalFrame._fields == ("left", "right")
+
+
+def test_importing_corten_loads_no_dask():
+    code = "import sys, corten, corten.engine.cluster, corten.engine.cluster_passes; assert 'dask' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+OPTIONS = ["--completion", "tucker", "--propensity", "uniform", "--calibration", "random"]
+
+
+@pytest.fixture
+def days(tmp_path):
+    """Three files of one small tensor each, the last without anything observed."""
+    rng = np.random.default_rng(0)
+    paths = []
+    for day in range(3):
+        x = rng.normal(size=(5, 1)) * rng.normal(size=(1, 12)) + 0.1 * rng.normal(size=(5, 12))
+        x[rng.random(x.shape) < 0.3] = np.nan
+        if day == 2:
+            x[:] = np.nan
+        xr.Dataset({"tec": (("lat", "lon"), x)}).to_netcdf(tmp_path / f"day{day}.nc")
+        paths.append(str(tmp_path / f"day{day}.nc"))
+    return paths
+
+
+def test_the_command_line_uses_a_cluster(client, days, tmp_path):
+    alone = [*OPTIONS, "--output"]
+    address = client.scheduler.address
+    runner = CliRunner()
+    for more, name in (([], "here.nc"), (["--cluster", address], "there.nc")):
+        done = runner.invoke(app, ["complete", days[0], "--json", *more, *alone, str(tmp_path / name)])
+        assert done.exit_code == 0, done.output
+        assert ("3 workers" in json.loads(done.stdout)["settings"]["engine"]) == bool(more)
+    here, there = (xr.load_dataset(tmp_path / name) for name in ("here.nc", "there.nc"))
+    xr.testing.assert_allclose(here, there, atol=1e-3)
+
+
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_several_files_are_completed_each_by_itself(client, days, tmp_path, where):
+    runner = CliRunner()
+    more = ["--cluster", client.scheduler.address] if where == "there" else []
+    folder = tmp_path / where
+    done = runner.invoke(app, ["complete", *days, *more, *OPTIONS, "--output", str(folder)])
+    assert done.exit_code == 2
+    assert "1 of 3 files could not be completed" in done.output
+    assert "no observed value" in done.output
+    assert sorted(path.name for path in folder.iterdir()) == ["day0.nc", "day1.nc"]
+    single = runner.invoke(app, ["complete", days[1], *OPTIONS, "--output", str(tmp_path / "one.nc")])
+    assert single.exit_code == 0, single.output
+    one, many = xr.load_dataset(tmp_path / "one.nc"), xr.load_dataset(folder / "day1.nc")
+    for name in ("estimate", "lower", "upper"):
+        np.testing.assert_array_equal(one[name], many[name])
+
+
+def test_the_command_line_refuses_what_cannot_be(days, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    runner = CliRunner()
+    for arguments, why in (
+        ([*days, "--output", str(tmp_path / "all.nc")], "give a folder"),
+        ([*days, "--output", str(tmp_path / "all"), "--report", "page.html"], "one file"),
+        ([days[0], days[0], "--output", str(tmp_path / "all")], "several inputs would be written"),
+        ([days[0], "--cluster", "tcp://127.0.0.1:9", "--output", str(tmp_path / "a.nc")], "no Dask scheduler answers"),
+    ):
+        done = runner.invoke(app, ["complete", *arguments])
+        assert done.exit_code == 2
+        assert why in done.output
+    assert not list(tmp_path.glob("a*"))
