@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
+from corten.summary import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from corten.result import Intervals
 
-__all__ = ["LongTable", "from_table", "long_form"]
+__all__ = ["LongTable", "about", "from_table", "long_form"]
 
 _DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}")
 ANSWERS = ("estimate", "lower", "upper", "flag")
@@ -66,7 +68,9 @@ class LongTable:
         whole = self.frame.reset_index(drop=True)
         if extra.size:
             whole = pd.concat([whole, pd.DataFrame(labels)], ignore_index=True)
-        return whole.assign(**{name: array[rows] for name, array in answers.items()})
+        answered = whole.assign(**{name: array[rows] for name, array in answers.items()})
+        answered.attrs["corten"] = about(result)
+        return answered
 
 
 def from_table(
@@ -152,7 +156,14 @@ def long_form(result: Intervals) -> pd.DataFrame:
     for axis, place in zip(observed.axes, np.unravel_index(keep, observed.shape)):
         columns[axis.name] = place if axis.coordinates is None else axis.coordinates[place]
     arrays = (result.estimate_array, result.lower_array, result.upper_array, result.flag_array)
-    return pd.DataFrame(columns | {name: array.ravel()[keep] for name, array in zip(ANSWERS, arrays)})
+    frame = pd.DataFrame(columns | {name: array.ravel()[keep] for name, array in zip(ANSWERS, arrays)})
+    frame.attrs["corten"] = about(result)
+    return frame
+
+
+def about(result: Intervals) -> str:
+    """What was done, as JSON: summary, seed and all settings. Tables carry it in `attrs`, Parquet files keep it."""
+    return json.dumps({"summary": result.summary().to_dict(), "settings": plain(result.source.settings())})
 
 
 def _labelled(result: Intervals, name: str) -> xr.DataArray:

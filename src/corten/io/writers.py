@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,8 @@ import numpy as np
 
 from corten.io.dataset import to_dataset, write_netcdf, write_zarr
 from corten.io.files import suffix_of
-from corten.io.table import LongTable, long_form
+from corten.io.table import LongTable, about, long_form
 from corten.io.whole import refuse_taken, whole_file
-from corten.summary import plain
 
 if TYPE_CHECKING:
     from corten.result import Intervals
@@ -43,7 +41,8 @@ def write(
 
     .nc .h5 .zarr hold everything with labels; .npz and .mat the arrays and coordinates; .npy estimate, lower
     and upper stacked along a new first mode; .csv .csv.gz .parquet one row per cell or, given the `table`
-    that was read, its own rows in their order followed by rows for the missing cells.
+    that was read, its own rows in their order followed by rows for the missing cells. All but .npy and .csv, which
+    have no place for it, hold the seed and all settings.
 
     Example:
         >>> write("filled.nc", result)                                    # doctest: +SKIP
@@ -87,14 +86,7 @@ def _arrays(result: Intervals) -> dict[str, np.ndarray]:
         "flag": result.flag_array,
         "axes": np.array([axis.name for axis in result.observed.axes]),
         "coverage": np.array(result.coverage),
-        "about": np.array(
-            json.dumps(
-                {
-                    "summary": result.summary().to_dict(),
-                    "settings": plain(result.source.settings()),
-                }
-            )
-        ),
+        "about": np.array(about(result)),
     }
     return found
 
