@@ -8,6 +8,7 @@ import corten
 NAMES = [
     "BernoulliPropensity",
     "CPCompletion",
+    "Checkpoint",
     "ConformalCompleter",
     "CrossConformal",
     "Fitted",

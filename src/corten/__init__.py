@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 _HOME = {
     "BernoulliPropensity": "corten.propensity",
     "CPCompletion": "corten.completion.alternating",
+    "Checkpoint": "corten.checkpoint",
     "ConformalCompleter": "corten.completer",
     "CrossConformal": "corten.calibration.cross",
     "Fitted": "corten.fitted",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from corten.calibration.cross import CrossConformal, RepeatedSplits
     from corten.calibration.gap_shaped import GapShaped
     from corten.calibration.random_split import RandomSplit
+    from corten.checkpoint import Checkpoint
     from corten.completer import ConformalCompleter, complete, complete_table
     from corten.completion.alternating import CPCompletion
     from corten.completion.gaussian_process import GaussianProcessCompletion

@@ -31,14 +31,15 @@ def write_archive(
     arrays: dict[str, np.ndarray],
     *,
     overwrite: bool = False,
+    packed: bool = True,
 ) -> Path:
-    """Write JSON content and the arrays it speaks of; an existing file is refused."""
+    """Write JSON content and the arrays it speaks of; an existing file is refused. packed: smaller, but slower."""
     from corten import __version__
 
     with whole_file(path, overwrite) as temporary, zipfile.ZipFile(temporary, "w", allowZip64=True) as archive:
         sums = {}
         for name, array in arrays.items():
-            with archive.open(_member(f"{name}.npy"), "w", force_zip64=True) as stream:
+            with archive.open(_member(f"{name}.npy", packed), "w", force_zip64=True) as stream:
                 hashed = _Hashed(stream)
                 np.lib.format.write_array(hashed, np.asarray(array, order="C"), allow_pickle=False)
             sums[name] = hashed.digest()
@@ -90,9 +91,9 @@ class _Hashed:
         return self._sum.hexdigest()
 
 
-def _member(name: str) -> zipfile.ZipInfo:
+def _member(name: str, packed: bool = True) -> zipfile.ZipInfo:
     info = zipfile.ZipInfo(name, _DATE)
-    info.compress_type = zipfile.ZIP_DEFLATED
+    info.compress_type = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
     return info
 
 

@@ -15,10 +15,11 @@ from corten.commands.complete import complete
 from corten.commands.demo import demo
 from corten.commands.evaluate import evaluate
 from corten.commands.info import info
+from corten.commands.interrupt import end_at_once, watch_for_interrupt
 from corten.commands.simulate import simulate
 from corten.commands.study import app as study
 from corten.commands.study_fields import tec
-from corten.commands.terminal import remember
+from corten.commands.terminal import printable, remember
 
 __all__ = ["app", "main"]
 
@@ -28,6 +29,8 @@ _EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
 
 class _Group(TyperGroup):
     """Commands whose errors are one clear line and exit code 2; `--debug`, anywhere, shows where they arose."""
+
+    alone = False  # whether the process is ours to end
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         remember(args)
@@ -40,8 +43,12 @@ class _Group(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             message = " ".join(str(problem).split()) or type(problem).__name__
-            print(f"corten: {message}", file=sys.stderr)
+            print(f"corten: {printable(message)}", file=sys.stderr)
             raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            if _Group.alone:
+                end_at_once()
+            raise
 
 
 app = typer.Typer(
@@ -88,6 +95,8 @@ app.add_typer(study, name="study", rich_help_panel="Check")
 
 def main() -> None:
     """Run the program."""
+    watch_for_interrupt()
+    _Group.alone = True
     app(prog_name="corten")
 
 

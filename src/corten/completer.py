@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from corten.calibration.run import run_rounds
+from corten.checkpoint import Checkpoint
 from corten.choices import Choice
 from corten.conformal.scores import Score, as_score
 from corten.engine import as_engine
@@ -84,20 +85,21 @@ class ConformalCompleter:
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, str] | None = None,
         progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> Fitted:
         """Fit everything once; the answer gives intervals of any coverage.
 
         where: the domain, True where a cell could be observed; periodic, axis_kinds: what the labels do not
-        say; progress: called with a stage and the share of it that is done.
+        say; progress: called with a stage and the share of it that is done; checkpoint: keeps rounds that are done.
         """
         began, tell = perf_counter(), progress or (lambda stage, share: None)
         observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
         if observed.complete:
             return Fitted.nothing_to_fill(observed, self._settings())
         with one_library_thread:
-            return self._fit(observed, tell, began)
+            return self._fit(observed, tell, began, checkpoint)
 
-    def _fit(self, observed: ObservedTensor, tell: Progress, began: float) -> Fitted:
+    def _fit(self, observed: ObservedTensor, tell: Progress, began: float, checkpoint: Checkpoint | None) -> Fitted:
         calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
         choices = (*observed.choices, *choices)
         plan = calibration.plan(observed, self.seed)
@@ -111,6 +113,8 @@ class ConformalCompleter:
         )
         completion = as_completion(self.completion, plan.refit, self.engine)
         choices = (*choices, *stays_here(completion, self.engine))
+        if checkpoint is not None:
+            completion = checkpoint.keeping(completion)
         if plan.merge:
             trace = Trace(self._settings(), (*choices, *plan.choices), began, self, None, check_bounds(self.bounds))
             model, score = as_propensity(self.propensity), as_score(self.score)
@@ -178,6 +182,7 @@ def complete(
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, str] | None = None,
     progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> Intervals:
     """Fill a tensor with gaps and give every filled entry an interval of the asked coverage: the whole method.
 
@@ -197,7 +202,9 @@ def complete(
     completer = ConformalCompleter(
         completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
     )
-    fitted = completer.fit(x, where=where, periodic=periodic, axis_kinds=axis_kinds, progress=progress)
+    fitted = completer.fit(
+        x, where=where, periodic=periodic, axis_kinds=axis_kinds, progress=progress, checkpoint=checkpoint
+    )
     return fitted.intervals(coverage)
 
 

@@ -41,6 +41,9 @@ Coverage = Annotated[
 ]
 Report = Annotated[Path | None, typer.Option(help="Also write a page with figures, for any browser.")]
 Save = Annotated[Path | None, typer.Option(help="Also save the fit, to ask it for other coverages (corten.load).")]
+Kept = Annotated[
+    Path | None, typer.Option("--checkpoint", help="A folder for finished rounds: killed, the same command goes on.")
+]
 MODEL, DATA, TALK = "What to use", "What the data mean", "How to talk"
 Completion = Annotated[
     str,
@@ -114,6 +117,7 @@ def complete(
     coverage: Coverage = "0.9",
     report: Report = None,
     save: Save = None,
+    checkpoint: Kept = None,
     overwrite: Overwrite = False,
     seed: Seed = 0,
     completion: Completion = "auto",
@@ -146,10 +150,11 @@ def complete(
     else:
         from corten.commands.many import Job, complete_files, targets
 
-        if report is not None or save is not None:
-            raise ValueError("--report and --save are for one file: leave them out, or give one file")
+        if report is not None or save is not None or checkpoint is not None:
+            raise ValueError("--report, --save and --checkpoint are for one file: leave them out, or give one file")
         named = targets(files, output, overwrite)
     # Unknown options are refused before the file is read, and files before anything is fitted.
+    from corten.checkpoint import Checkpoint
     from corten.completer import ConformalCompleter
 
     completer = ConformalCompleter(
@@ -167,6 +172,7 @@ def complete(
         return io.read(
             path, variable, domain=where, quality=flags, accept=accept,
             axes=None if axes is None else [name.strip() for name in axes.split(",")], axis_kinds=kinds,
+            careful=shared is None,
         )  # fmt: skip
 
     if len(files) > 1:
@@ -177,7 +183,7 @@ def complete(
     if shared is None and too_large(file, variable, memory):
         refused = {
             "--report": report, "--save": save, "--transform": transform, "--climatology": climatology, "--axes": axes,
-            "--quality": quality,
+            "--quality": quality, "--checkpoint": checkpoint,
         }  # fmt: skip
         complete_from_disk(
             file, output, completer, levels, memory, terminal, refused, variable=variable, where=where,
@@ -189,10 +195,13 @@ def complete(
         completer = replace(completer, engine=shared)
     for note in loaded.notes:
         terminal.say(f"{file}: {note}")
+    kept = None if checkpoint is None else Checkpoint(checkpoint)
     with terminal.progress() as move:
         fitted = completer.fit(
-            loaded.data, where=loaded.where, periodic=periodic or [], axis_kinds=kinds, progress=move
+            loaded.data, where=loaded.where, periodic=periodic or [], axis_kinds=kinds, progress=move, checkpoint=kept
         )
+    if kept is not None and kept.kept:
+        terminal.say(f"{kept.kept} finished fills were kept in {checkpoint}, and not done again")
     from corten.commands.levels import write_levels
 
     results = fitted.intervals(levels)
@@ -203,6 +212,8 @@ def complete(
         written.append(write_report(results[0], report, overwrite, command=typed()))
     if save is not None:
         written.append(fitted.save(save, overwrite=overwrite))
+    if kept is not None:
+        kept.clear()
     summary = results[0].summary()
     terminal.say(summary)
     for path in written:

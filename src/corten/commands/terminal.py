@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "remember", "typed"]
+__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "printable", "remember", "typed"]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same bits.")]
 
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _command: ContextVar[str] = ContextVar("command", default="")
 
 STAGES = {
@@ -42,9 +45,7 @@ class Terminal:
         """Show text or a table to a person."""
         if self.quiet or self.as_json:
             return
-        from rich.console import Console
-
-        Console(soft_wrap=isinstance(what, str)).print(what, style=style, markup=False, highlight=False)
+        _console()(soft_wrap=isinstance(what, str)).print(what, style=style, markup=False, highlight=False)
 
     def answer(self, facts: dict[str, Any]) -> None:
         """Print the JSON object that scripts read."""
@@ -78,6 +79,31 @@ class Terminal:
                     bars.update(tasks[stage], total=1.0, completed=min(share, 1.0))
 
             yield move
+
+
+def printable(text: str) -> str:
+    """Text from a file, with characters that could steer a terminal or turn a line around made visible.
+
+    Example:
+        >>> printable("a" + chr(27) + "[2J")
+        'a\\\\x1b[2J'
+    """
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+
+
+@cache
+def _console() -> Any:
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Careful(Console):
+        """Shows labels of a file as they are written, whatever they hold."""
+
+        def render(self, renderable: Any, options: Any = None) -> Any:
+            for part in super().render(renderable, options):
+                yield part if part.control else Segment(printable(part.text), part.style)
+
+    return Careful
 
 
 def typed() -> str:

@@ -325,7 +325,7 @@ def _folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str
     return folded, inside == 1
 
 
-def _frame(path: Path, max_bytes: int) -> Any:
+def _frame(path: Path, max_bytes: int = MAX_BYTES) -> Any:
     import pandas as pd
 
     try:
