@@ -31,11 +31,12 @@ def run_gaps(
     rounds: int,
     seed: int,
     completion: Completion | None = None,
+    drawn: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, Calibrated, dict[str, Any]]:
     """The whole recipe: estimate and scale everywhere, the calibrated scores, and seconds of each stage."""
     began = time.perf_counter()
     observed = ObservedTensor.of(np.where(mask, values, np.nan), axes=axes)
-    plan = GapShaped(rounds).plan(observed, seed)
+    plan = GapShaped(rounds, drawn).plan(observed, seed)
     run = run_rounds(plan, completion or StackedCompletion(), observed, seed)
     filled = time.perf_counter()
     local = learn_locally(run, observed, seed)
@@ -97,13 +98,14 @@ def main() -> None:
     parser.add_argument("sets", nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=GapShaped().rounds)
+    parser.add_argument("--drawn", type=float, default=0.0, help="share of rounds drawn from a fitted Ising model")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     options = parser.parse_args()
     for name in options.sets:
         truth, mask, axes, where = load(name, options.data)
         for seed in options.seeds:
             began, busy = time.perf_counter(), time.process_time()
-            estimate, u, calibrated, stages = run_gaps(truth, mask, axes, options.rounds, seed)
+            estimate, u, calibrated, stages = run_gaps(truth, mask, axes, options.rounds, seed, None, options.drawn)
             row = score(truth, np.flatnonzero(where), estimate, u, calibrated)
             row["seconds"] = time.perf_counter() - began
             row["cpu_seconds"] = time.process_time() - busy

@@ -1,5 +1,7 @@
 """The study of real fields, on the data beside the project where they are."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -28,6 +30,22 @@ def test_a_set_is_scored_with_widths_and_finite_share_beside_coverage(tmp_path):
     assert all(path.stat().st_size for path in fields.write_rows([row], tmp_path))
     assert draw_bins(one, {"plain": result}, tmp_path / "bins.png").stat().st_size > 1000
     assert draw_maps(one, result, tmp_path / "maps.png").stat().st_size > 1000
+
+
+def test_the_grid_search_tries_every_strength_in_every_neighbourhood(monkeypatch, tmp_path):
+    monkeypatch.setattr(fields, "load_set", lambda name, folder: small_field())
+    monkeypatch.setattr(fields, "PAPER_RANK", 2)
+    told = []
+    rows = fields.validate("small", tmp_path, (0.05, "learned"), ("adjacent", "adjacent:0,1"), tell=told.append)
+    assert told == rows
+    assert [row.method for row in rows] == [
+        "Ising 0.05*xy, adjacent", "Ising learned*xy, adjacent", "Ising 0.05*xy, adjacent:0,1",
+        "Ising learned*xy, adjacent:0,1",
+    ]  # fmt: skip
+    best = min(rows, key=lambda row: row.miscoverage)
+    assert f"smallest mis-coverage: {best.method}" in fields.verdict(rows)
+    infinite = [replace(row, infinite90=50.0) for row in rows]
+    assert "none has fewer" in fields.verdict(infinite)
 
 
 def test_unknown_names_and_absent_data_are_named(tmp_path):

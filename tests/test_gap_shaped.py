@@ -84,12 +84,21 @@ def test_units_are_permuted_whole() -> None:
         assert one.hidden.all(axis=1).sum() == 1
 
 
-def test_given_shapes_are_hidden_under() -> None:
-    mask = patchy()
-    shape = np.random.default_rng(5).random(mask.shape) < 0.5
-    plan = GapShaped(rounds=2).plan(tensor(mask), seed=0, masks=[shape])
-    np.testing.assert_array_equal(plan.rounds[0].hidden, mask & ~shape)
-    assert "1 of them drawn from a model" in plan.choices[0].because
+def test_a_share_of_the_rounds_hides_under_masks_drawn_from_a_fitted_law() -> None:
+    observed = tensor(patchy((10, 12, 8)))
+    plan = GapShaped(rounds=4, drawn=0.5).plan(observed, seed=0)
+    assert "2 of them drawn from an Ising model" in plan.choices[0].because
+    moved = GapShaped(rounds=4).plan(observed, seed=0)
+    assert "drawn" not in moved.choices[0].because
+    # Every copy of the gap has as many cells as the gap; draws do not keep to that, and lie elsewhere.
+    for one in plan.rounds:
+        np.testing.assert_array_equal(one.train | one.hidden, observed.mask)
+        assert one.hidden.any()
+    assert not (plan.rounds[0].hidden == plan.rounds[1].hidden).all()
+    again = GapShaped(rounds=4, drawn=0.5).plan(observed, seed=0)
+    assert all((a.hidden == b.hidden).all() for a, b in zip(plan.rounds, again.rounds))
+    with pytest.raises(ValueError, match="drawn is 2"):
+        GapShaped(drawn=2)
 
 
 @pytest.mark.parametrize("missing", [1, 11])

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from corten.calibration.hiding import draw_masks
 from corten.calibration.rounds import Plan, Round
 from corten.choices import Choice
 from corten.completion.axes_kinds import axis_kinds, move_gap
+from corten.propensity import IsingPropensity
 
 __all__ = ["GapShaped"]
 
@@ -27,26 +29,24 @@ class GapShaped:
     The hidden entries then lie as deep inside gaps as the missing ones do. The final estimate uses everything
     observed. No theorem stands behind it: check it by an audit on fresh rounds.
 
+    drawn: the share of rounds that hide under masks drawn from an Ising model fitted to the real mask instead.
+
     Example:
         >>> GapShaped().rounds
         24
     """
 
     rounds: int = 24
+    drawn: float = 0.0
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise ValueError(f"rounds is {self.rounds}: give at least 1 (24 or more is better)")
+        if not 0.0 <= self.drawn <= 1.0:
+            raise ValueError(f"drawn is {self.drawn}: give a share of the rounds between 0 and 1")
 
-    def plan(self, observed: Any, seed: int, masks: Sequence[np.ndarray] = ()) -> Plan:
-        """Draw the rounds.
-
-        Args:
-            observed: has `mask`, `domain` (or None) and `axes`.
-            seed: seeds the draws.
-            masks: further shapes to hide under (True = observed), such as draws from a fitted model;
-                each takes the place of one moved copy of the real gaps.
-        """
+    def plan(self, observed: Any, seed: int) -> Plan:
+        """Draw the rounds; `observed` has `mask`, `domain` (or None) and `axes`."""
         mask = np.asarray(observed.mask, dtype=bool)
         domain = np.ones(mask.shape, bool) if observed.domain is None else np.asarray(observed.domain, bool)
         gap = domain & ~mask
@@ -56,7 +56,7 @@ class GapShaped:
         kinds = axis_kinds(observed.axes, mask.shape)
         rng = np.random.default_rng((seed, STREAM))
         least = LEAST_SHARE * min(int(gap.sum()), int(seen.sum()))
-        shapes = [~np.asarray(m, bool) for m in list(masks)[: self.rounds]]
+        shapes = [~mask for mask in self._drawn_masks(observed, seed)]
         rounds = []
         for number in range(self.rounds):
             given = shapes[number] if number < len(shapes) else None
@@ -67,10 +67,26 @@ class GapShaped:
             "pseudo-gaps",
             f"{self.rounds} rounds hiding {share:.0%} of the observed entries",
             "copies of the real gaps"
-            + (f", {len(shapes)} of them drawn from a model" if shapes else "")
+            + (f", {len(shapes)} of them drawn from an Ising model of the mask" if shapes else "")
             + ", moved along ordered axes and permuted along units",
         )
         return Plan(tuple(rounds), refit=True, choices=(choice,))
+
+
+    def _drawn_masks(self, observed: Any, seed: int) -> list[np.ndarray]:
+        """Masks drawn by Gibbs sampling from a law fitted to the real mask, for the first rounds."""
+        count = round(self.drawn * self.rounds)
+        if count == 0:
+            return []
+        axes = observed.axes
+        law = IsingPropensity(max_rank=5).fit(
+            np.asarray(observed.mask, bool),
+            1.0,
+            domain=observed.domain,
+            axis_names=[axis.name for axis in axes],
+            periodic=[axis.periodic for axis in axes],
+        )
+        return list(draw_masks(law, observed, count, seed))
 
 
 def _hide(

@@ -16,7 +16,7 @@ from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity
 
-__all__ = ["KINDS", "Hiding", "draw_hidings"]
+__all__ = ["KINDS", "Hiding", "draw_hidings", "draw_masks"]
 
 KINDS = ("drawn", "moved", "random")
 SHARE = 0.15
@@ -64,7 +64,7 @@ def draw_hidings(
         if kind not in KINDS:
             raise ValueError(f"kinds holds {kind!r}; allowed are {', '.join(map(repr, KINDS))}")
     order = [kinds[number % len(kinds)] for number in range(rounds)]
-    drawn = iter(_draws(law, observed, order.count("drawn"), seed))
+    drawn = iter(draw_masks(law, observed, order.count("drawn"), seed))
     made = []
     for number, kind in enumerate(order):
         rng = np.random.default_rng([seed, 31, number])
@@ -77,7 +77,7 @@ def draw_hidings(
     return [one for one in made if one.hidden.any() and (observed.mask & ~one.hidden).any()]
 
 
-def _draws(law: FittedPropensity, observed: ObservedTensor, count: int, seed: int) -> NDArray[np.bool_]:
+def draw_masks(law: FittedPropensity, observed: ObservedTensor, count: int, seed: int) -> NDArray[np.bool_]:
     """Masks drawn from the fitted model, apart enough to be different."""
     from corten.simulate import bernoulli, ising
 

@@ -24,7 +24,7 @@ def tec(
     data: Annotated[Path | None, typer.Option(help="Folder of the data.", show_default="../shared/data")] = None,
     output: Annotated[Path, typer.Option(help="Folder for tables and figures.")] = Path("study-output/fields"),
     validate: Annotated[
-        bool, typer.Option("--validate", help="The paper's grid search of the coupling strength, on the first set.")
+        bool, typer.Option("--validate", help="The paper's grid search of strength and neighbourhood, on the first set.")
     ] = False,
 ) -> None:
     """Run the paper's section 5 on real fields: unweighted, Bernoulli, Ising, and our defaults."""
@@ -36,9 +36,14 @@ def tec(
 
     console = Console()
     chosen = list(SETS) if sets == ["all"] else sets or list(PAPER)
+
+    def tell(row: Any) -> None:
+        console.print(fields.markdown([row]).splitlines()[-1], highlight=False, soft_wrap=True)
+
     if validate:
-        rows = fields.validate_strength(chosen[0], (0.05, 0.2, 0.5, 1.25, 2.0), data)
-        console.print(fields.markdown(rows), highlight=False, soft_wrap=True)
+        found = fields.validate(chosen[0], data, tell=tell)
+        console.print(fields.markdown(found), highlight=False, soft_wrap=True)
+        console.print(fields.verdict(found), highlight=False)
         return
     kept: dict[str, dict[str, Any]] = {}
     known: dict[str, Any] = {}
@@ -47,9 +52,6 @@ def tec(
         if seed == 0:
             known[one.name] = one
             kept.setdefault(one.name, {})[name] = result
-
-    def tell(row: Any) -> None:
-        console.print(fields.markdown([row]).splitlines()[-1], highlight=False, soft_wrap=True)
 
     rows = fields.run_fields(chosen, method or list(fields.METHODS), seeds, data, tell, keep)
     written = fields.write_rows(rows, output)
