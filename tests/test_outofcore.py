@@ -434,3 +434,38 @@ def test_a_uniform_law_reads_spins_and_domain():
     share = (mask & domain).sum() / (0.7 * domain.sum())
     level = pytest.approx(np.log(share / (1 - share)))
     assert one.parameter.at_flat([0])[0] == other.parameter.at_flat([0])[0] == level
+
+
+# ---- the command
+
+
+def command(*words):
+    from typer.testing import CliRunner
+
+    from corten.cli import app
+
+    return CliRunner().invoke(app, ["complete", *map(str, words)])
+
+
+def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeypatch):
+    xr.Dataset({"tec": labelled(data())}).to_netcdf(tmp_path / "x.nc")
+    words = ["--propensity", "bernoulli", "--completion", "tensor-train"]
+    inside = command(tmp_path / "x.nc", "-o", tmp_path / "inside.zarr", "--memory", "700MB", *words)
+    assert inside.exit_code == 0, inside.output
+    monkeypatch.setattr("corten.completer.SPLIT_BYTES", 10**9)  # a tensor of a thousand entries counts as large
+    words += ["--coverage", "0.9,0.5", "--memory", "700MB"]
+    told = command(tmp_path / "x.nc", "-o", tmp_path / "disk.zarr", *words)
+    assert told.exit_code == 0, told.output
+    assert "of memory, and up to" in told.output and "wrote" in told.output
+    one, other = (xr.open_zarr(tmp_path / name, chunks=None) for name in ("inside.zarr", "disk.zarr"))
+    np.testing.assert_allclose(one.estimate.values, other.estimate.values, rtol=1e-5, atol=1e-5)
+    assert "upper_50" in other and "work from disk" in other.attrs["corten_choices"]
+    for words, message in (
+        (("-o", tmp_path / "o.nc"), "ends in .zarr"),
+        (("-o", tmp_path / "o.zarr", "--report", tmp_path / "r.html"), "--report cannot be had from disk"),
+        (("-o", tmp_path / "o.zarr", "--memory", "lots"), "memory is 'lots'"),
+        (("-o", tmp_path / "o.zarr", "--variable", "none"), "no variable 'none'"),
+    ):
+        refusal = command(tmp_path / "x.nc", *words)
+        assert refusal.exit_code == 2 and message in " ".join(refusal.output.split()), refusal.output
+    assert sorted(os.listdir(tmp_path)) == ["disk.zarr", "inside.zarr", "x.nc"]

@@ -33,6 +33,7 @@ NAMES = [
     "__version__",
     "complete",
     "complete_table",
+    "complete_to_zarr",
     "conformal",
     "io",
     "load",
