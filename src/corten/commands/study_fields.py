@@ -24,7 +24,7 @@ def tec(
     data: Annotated[Path | None, typer.Option(help="Folder of the data.", show_default="../shared/data")] = None,
     output: Annotated[Path, typer.Option(help="Folder for tables and figures.")] = Path("study-output/fields"),
     validate: Annotated[
-        bool, typer.Option("--validate", help="The paper's grid search of strength and neighbourhood, on the first set.")
+        bool, typer.Option("--validate", help="The paper's grid search of the coupling, on the first set.")
     ] = False,
 ) -> None:
     """Run the paper's section 5 on real fields: unweighted, Bernoulli, Ising, and our defaults."""
