@@ -98,7 +98,9 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         parts["scale"] = _scale(parts["scale"])
         if parts["calibrated"] is not None:
             parts["calibrated"] = _calibrated(parts)
-        return Fitted(**parts)
+        fitted = Fitted(**parts)
+        fitted.observed.wrap(fitted.intervals(0.9).estimate_array)  # parts that do not fit together show here
+        return fitted
     except Exception as problem:  # whatever hostile content makes the parts' own constructors say
         raise ValueError(
             f"{path} does not hold what a fit needs ({problem!r}): was it written by another corten?"
