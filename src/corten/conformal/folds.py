@@ -31,11 +31,9 @@ __all__ = ["MergedSplits", "SplitList"]
 Entries = NDArray[np.intp]
 Floats = NDArray[np.float64]
 CHUNK = 1 << 16
-STEPS = 18
+STEPS = 64  # to the last digit: ends of a higher coverage must not fall inside those of a lower one by rounding
 HIGHEST = 600.0  # exp of more than this, times a few, would overflow
 DOMINATED = 1e-3  # where less than this share of the weight stays, its difference has lost digits
-STEPS_OF_CHANGED = 30
-"""A change of variable may stretch the bracket, so more halvings are needed to cut it as finely."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,8 +223,10 @@ def _ends(
         never = (mean_p(np.full(low.size, np.inf) if not changed else edge) > limit) | ~np.isfinite(high)
         inside = mean_p(np.nextafter(high, np.inf)) > limit  # rounding of the bracket itself
         high = np.where(inside & ~never, furthest + 1e-9 * (np.abs(furthest) + np.abs(low)), high)
-        for _ in range(STEPS_OF_CHANGED if changed else STEPS):
+        for _ in range(STEPS):
             middle = 0.5 * (low + high)
+            if ((middle <= low) | (middle >= high)).all():
+                break
             kept = mean_p(middle) > limit
             low, high = np.where(kept, middle, low), np.where(kept, high, middle)
     return np.where(never, edge, high)
