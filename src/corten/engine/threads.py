@@ -82,3 +82,13 @@ class _OneThread:
 
 
 one_library_thread = _OneThread()
+
+
+def _forget_threads() -> None:
+    """A forked process has none of its parent's threads: it makes pools and locks of its own."""
+    _pool.cache_clear()
+    one_library_thread.__init__()  # type: ignore[misc]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
