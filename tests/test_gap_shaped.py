@@ -9,9 +9,12 @@ import pytest
 
 from corten.calibration.auto import choose_calibration, share_deeper
 from corten.calibration.gap_shaped import GapShaped
+from corten.calibration.local import reach
 from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Calibration, Round
+from corten.completer import ConformalCompleter
 from corten.observed import ObservedTensor
+from corten.simulate import tec_like
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -139,3 +142,17 @@ def test_the_choice_on_real_masks(name: str, key: str, expected: type) -> None:
     mask = np.load(DATA / f"{name}.npz")[key].astype(bool)
     calibration, choice = choose_calibration(tensor(mask), seed=0)
     assert isinstance(calibration, expected), choice
+
+
+def test_gaps_deeper_than_what_was_hidden_are_warned_of() -> None:
+    rng = np.random.default_rng(0)
+    near, deep = rng.exponential(1.0, 4000), rng.exponential(1.6, 4000)
+    assert reach(near, rng.exponential(1.0, 4000)).taken == "deep enough"
+    assert reach(near, deep).taken == "too short"
+    # Oceans at the edge of a small map: rolled copies of them lie between observations, not beyond them.
+    field = tec_like((20, 24, 24), seed=2).observed
+    fitted = ConformalCompleter("smooth", "uniform", GapShaped(rounds=6)).fit(field)
+    assert "lie deeper inside gaps" in fitted.intervals(0.9).summary().warnings[-1]
+    even = np.add.outer(np.sin(np.arange(24) / 4), np.cos(np.arange(24) / 5)) + 0.01 * rng.normal(size=(24, 24))
+    even[rng.random(even.shape) < 0.3] = np.nan
+    assert ConformalCompleter("smooth", "uniform", GapShaped(rounds=6)).fit(even).warnings() == []

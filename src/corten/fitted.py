@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -97,6 +97,7 @@ class Fitted:
         if plan.refit:
             local = learn_locally(run, changed, int(trace.settings["seed"]))
             scale, at_hidden, how = local.scale, local.at_hidden, local.weights
+            trace = replace(trace, choices=(*trace.choices, local.choice))
         else:
             scale = scale_of(score, run.final, law, changed.values, plan.rounds[0].train)
             at_hidden, how = scale.at(entries), weights_of(law, observed, entries, weights)
@@ -239,12 +240,14 @@ class Fitted:
         """What the user must know, in whole sentences."""
         if self.calibrated is None:
             return []
+        short = [choice.because for choice in self.choices if choice.taken == "too short"]
         size, count = self.calibrated.effective_sample_size(), len(self.scores)
         if size >= FEW and self.bearable >= BEARS_LEAST:
-            return []
+            return short
         tried = any("no candidate's weights" in choice.because for choice in self.choices)
         none = ", and no model of the missingness that was tried has weights worth more" if tried else ""
         return [
+            *short,
             f"The weights of the {count} calibration entries are worth {size:.0f} equal ones{none}: intervals rest on "
             f"few entries, and only up to a coverage of {self.bearable:.3g} are 99% of them finite. Ask for no more "
             "than that"

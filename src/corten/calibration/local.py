@@ -7,22 +7,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from corten.calibration.run import Run
+from corten.choices import Choice
 from corten.conformal.depth import depth, depth_log_weights
 from corten.conformal.local_scale import CellFeatures, LearnedScale
 from corten.conformal.scale import TableScale
 from corten.conformal.weights import PooledWeights
 from corten.observed import ObservedTensor
 
-__all__ = ["Local", "learn_locally"]
+__all__ = ["Local", "learn_locally", "reach"]
+
+DEEP = 0.95
+SHORT = 0.1
+"""Missing entries beyond the depth of 95% of the hidden ones: 3 to 8% on real fields that are covered as asked, 16 to
+31% on small simulated ones that are covered at 80 to 87% where 90% was asked."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """The learned scale at hidden cells (in the order of the run's entries) and everywhere, and weights by depth."""
+    """The learned scale at hidden cells (in the order of the run's entries) and everywhere, and weights by depth.
+
+    choice: whether the pseudo-gaps reached as deep as the real ones.
+    """
 
     at_hidden: np.ndarray
     scale: TableScale
     weights: PooledWeights
+    choice: Choice
 
 
 def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
@@ -44,7 +54,29 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
     at_missing = describe.at(missing, values, observed.mask, final.estimate, final.members, deep)
     scale = np.ones(values.size)
     scale[missing] = learned.predict(at_missing)
-    hidden_weight, missing_weight = depth_log_weights(np.concatenate(depths), deep.reshape(-1)[missing])
+    hidden_depth, missing_depth = np.concatenate(depths), deep.reshape(-1)[missing]
+    hidden_weight, missing_weight = depth_log_weights(hidden_depth, missing_depth)
     table = np.zeros(values.size)
     table[missing] = missing_weight
-    return Local(learned.hidden, TableScale(scale), PooledWeights(entries, hidden_weight, table))
+    weights = PooledWeights(entries, hidden_weight, table)
+    return Local(learned.hidden, TableScale(scale), weights, reach(hidden_depth, missing_depth))
+
+
+def reach(hidden: np.ndarray, missing: np.ndarray) -> Choice:
+    """Whether pseudo-gaps reached as deep as the real gaps, from the depths of hidden and of missing entries.
+
+    Example:
+        >>> reach(np.array([1.0, 2.0, 3.0]), np.array([1.0, 5.0])).taken
+        'too short'
+    """
+    share = float(np.mean(missing > np.quantile(hidden, DEEP))) if hidden.size and missing.size else 0.0
+    if share <= SHORT:
+        because = f"{share:.0%} of the missing entries lie deeper than {DEEP:.0%} of the hidden ones"
+        return Choice("reach of pseudo-gaps", "deep enough", because)
+    because = (
+        f"{share:.0%} of the missing entries lie deeper inside gaps than {DEEP:.0%} of the entries hidden for "
+        "calibration: how wrong the estimate is there was never seen, and such intervals cover less than asked (80 to "
+        "87% for 90% on small simulated fields). Mark what need not be filled by where=, or trust those near "
+        "observations only."
+    )
+    return Choice("reach of pseudo-gaps", "too short", because)
