@@ -117,12 +117,19 @@ def _pooled(rows: list[Row]) -> list[Claim]:
             found.append((f"pooled {shown} of our default not worse than plain", not_worse, where))
         bad = [(key, test) for key, test, p in tests if p < 0.05]
         looks = [(key, test) for key, test, p in every if isnan(p) and test.mean > 2 * test.error]
-        text = "; ".join(_cell(*one) for one in bad) or f"none of {len(tests)} cells"
+        text = "; ".join(_cell(*one) + _oracle(rows, one[0], value) for one in bad) or f"none of {len(tests)} cells"
         if looks:
             text += f". Looks worse, few pairs: {'; '.join(_cell(*one) for one in looks)}"
         holds = "NO" if bad else "too few" if looks else "yes"
         found.append((f"no cell worse in {shown} after Holm's correction", holds, text))
     return found
+
+
+def _oracle(rows: list[Row], key: tuple[Any, ...], value: str) -> str:
+    """What the true weights would have given there: no estimate of them can be blamed for that much."""
+    some = take(rows, **dict(zip(("model", "d", "rank", "noise"), key)))
+    test = paired(take(some, method="oracle"), take(some, method="plain"), value)
+    return "" if test is None else f", with the true weights {test}"
 
 
 def _cell(key: tuple[Any, ...], test: Paired) -> str:

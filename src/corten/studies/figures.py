@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +20,14 @@ __all__ = ["FIGURES", "draw"]
 Row = dict[str, Any]
 
 
-def draw(part: str, data: Rows, folder: Path) -> list[Path]:
-    """Draw the figures of a part that has any and write each twice."""
+def draw(part: str, data: Rows, folder: Path, kinds: Sequence[str] = (".png", ".svg")) -> list[Path]:
+    """Draw the figures of a part that has any and write each in every kind."""
     written: list[Path] = []
     if part not in FIGURES:
         return written
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in FIGURES[part](data).items():
-        for suffix in (".png", ".svg"):
+        for suffix in kinds:
             file = folder / f"{name}{suffix}"
             figure.savefig(file, dpi=130, metadata={"Date": None} if suffix == ".svg" else None)
             written.append(file)

@@ -59,16 +59,18 @@ def page(preset: Preset, store: Store, docs: Path, parts: Sequence[Part] | None 
     ]
     body: list[str] = []
     every = [part for part in parts or PARTS.values() if part.cells(preset)]
-    for part in every:
+    for part in parts or PARTS.values():
         data = rows_of(part, preset, store)
         if not _has_rows(part, data):
             continue
         versions = sorted({row["version"] for rows in data.values() for row in rows})
         tables = tables_of(part.name, data)
         write_tables(tables, folder)
-        body += [f"## {part.name}", "", f"{part.shows[0].upper()}{part.shows[1:]}.", ""]
+        body += [f"## {part.name}", "", f"{part.shows[0].upper()}{part.shows[1:]} (`{part.label}`).", ""]
         body += [*_mixed(versions), *_findings(part, data, tables)]
         body += [table.markdown() for table in tables]
+        for file in draw(part.name, data, folder / "figures", (".png",)):
+            body += [f"![{part.shows}: {file.stem}](results/figures/{file.name})", ""]
     cells = [cell for part in every for cell in part.cells(preset)]
     data = {name: store.rows(name, cells) for name in ("conformal", "ranks")}
     tables = [claims(data), progress(every, preset, store), *pooled(data)]
