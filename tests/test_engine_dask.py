@@ -110,6 +110,22 @@ def test_expected_spins_are_those_of_the_threads(client, periodic):
     assert_same_pass(other.loss_and_contractions(tt.frame(), mine), wanted)
 
 
+def test_workers_may_use_an_accelerator_for_their_block(client):
+    pytest.importorskip("jax", reason="needs JAX: pip install 'corten[gpu]'")
+    tt, spins, _, threads = build((11, 3, 5), Product(0.2), periodic=(0,))
+    engine = Cluster(client, inside="jax")
+    assert engine.label == "dask (3 workers, 3 threads, jax inside)"
+    passes = engine.mask_pass(spins, threads.model, 0.7)
+    assert_same_pass(passes.loss_and_contractions(tt.frame()), threads.loss_and_contractions(tt.frame()))
+    base = TensorTrain.random(spins.shape, 2, 9) * 0.5
+    found = passes.loss_and_contractions(tt.frame(), passes.soft_spins(base.frame()))
+    wanted = threads.loss_and_contractions(tt.frame(), threads.soft_spins(base.frame()))
+    assert found[0] == pytest.approx(wanted[0], rel=1e-3)  # rounding to 1/127 may fall either way
+    assert passes.effective_size(tt.cores) == pytest.approx(threads.effective_size(tt.cores), rel=1e-4)
+    data = engine.residual_pass(spins, spins).loss_and_contractions(tt.frame())
+    assert_same_pass(data, ResidualPass(spins, spins).loss_and_contractions(tt.frame()))
+
+
 @pytest.mark.parametrize("observed", [0.7, 0.05])
 def test_passes_over_data_agree_with_the_threads(client, observed):
     tt, _, _, _ = build((10, 5, 4), Product(0.2))

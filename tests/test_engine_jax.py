@@ -221,6 +221,8 @@ import jax, numpy as np
 from test_engine import Product, TensorTrain, build
 from corten.engine.accelerator import Accelerator
 from corten.engine.residuals import ResidualPass
+from corten.propensity.ising import IsingPropensity
+from corten.simulate.fields import block_parameter
 
 assert len(jax.devices()) == 2
 engine = Accelerator(devices=jax.devices())
@@ -241,6 +243,15 @@ for periodic in ((0,),):
         for have, want in zip(found[1], wanted[1]):
             np.testing.assert_allclose(have, want, atol=1e-4 * np.abs(want).max())
     np.testing.assert_allclose(passes.log_odds(tt.cores), threads.log_odds(tt.cores), rtol=1e-4, atol=1e-5)
+    assert abs(passes.effective_size(tt.cores) / threads.effective_size(tt.cores) - 1) < 1e-4
+
+parameter = block_parameter((20, 16, 14), 2, seed=2)
+mask = np.random.default_rng(5).random(parameter.shape) < 0.7 / (1 + np.exp(-parameter))
+model = IsingPropensity(coupling=1 / 15, rank=2)
+one, two = (model.fit(mask, 0.7, engine=Accelerator(devices=jax.devices()[:count])) for count in (1, 2))
+assert abs(one.loss - two.loss) < 1e-5 * one.loss
+a, b = one.parameter.to_dense(), two.parameter.to_dense()
+assert np.linalg.norm(a - b) < 1e-3 * np.linalg.norm(a)
 """
 
 
@@ -252,7 +263,7 @@ def test_two_devices_share_the_planes():
         "PYTHONPATH": here,
     }
     done = subprocess.run(
-        [sys.executable, "-c", TWO_DEVICES], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", TWO_DEVICES], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
 

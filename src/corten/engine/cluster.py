@@ -61,8 +61,9 @@ class Cluster:
     @property
     def label(self) -> str:
         threads = self.client.nthreads()
-        more = f" each with {self.inside!r}" if self.inside is not None else ""
-        return f"dask ({len(threads)} workers, {sum(threads.values())} threads{more})"
+        count, total = len(threads), sum(threads.values())
+        words = f"{count} worker{'s' * (count != 1)}, {total} thread{'s' * (total != 1)}"
+        return f"dask ({words}{f', {self.inside} inside' if self.inside is not None else ''})"
 
     def mask_pass(self, spins: Any, model: Model, train_share: float) -> ClusterMaskPass:
         """Passes over spins (an array, or a Dask array that workers load); they are placed on workers now."""
