@@ -109,7 +109,8 @@ class ConformalCompleter:
         refuse_beyond(
             needed,
             f"completing {observed.values.size:,} entries",
-            "complete a part of the tensor, give float32 values, or ask for calibration='random'",
+            "work from disk (corten.complete_to_zarr, corten complete to a .zarr), complete a part of the tensor, or ask "
+            "for calibration='random'",
         )
         completion = as_completion(self.completion, plan.refit, self.engine)
         choices = (*choices, *stays_here(completion, self.engine))
