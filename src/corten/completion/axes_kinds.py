@@ -123,7 +123,7 @@ def standardise(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> S
     mean = y.sum() / max(count, 1.0)
     y -= mean * mask
     spread = float(np.sqrt((y**2).sum() / max(count, 1.0)))
-    spread = spread if spread > 1e-12 * max(abs(mean), 1e-300) else 1.0
+    spread = spread if spread > 1e-14 * max(abs(mean), 1e-300) else 1.0
     y /= spread
     centre, scale = np.full(ones, mean), np.full(ones, spread)
     for k, kind in enumerate(kinds):

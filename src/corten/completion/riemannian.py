@@ -185,7 +185,7 @@ def _prepare(
         rows.append({"rank": "x".join(map(str, ranks)), config.criterion: score})
         if best is None or score < best[0]:
             best = score, ranks
-        rises = rises + 1 if score > last else 0
+        rises = rises + 1 if score >= last else 0
         last = score
         if rises >= PATIENCE:
             break
