@@ -5,7 +5,7 @@ missing ones: entry s is missing with chance 1 - p_s, but observed and then hidd
 hidden entry counts with the weight (1 - p_s) / (p_s h_s): the odds of a reference model of the missingness over
 the chance of the hiding. The reference is fitted anew to the whole mask, or is the pipeline's own model where that
 explains the mask better: were it always the pipeline's own, wrong weights would be weighed by themselves, and the
-audit could never see them.
+audit could never see them. With pseudo-gaps hidden entries are weighed by their depth instead.
 
 What it cannot see. Missingness that depends on the values themselves, and a bias of the field inside gaps that no
 hidden entry shows.
@@ -38,6 +38,8 @@ __all__ = ["Audit", "audit", "reference_law"]
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 ENOUGH = 200.0
 """Effective number of hidden entries asked of the audit's weights: a standard error of two points at 90 %."""
+FEW = 50
+"""Depths that fewer hidden entries reach are not audited, and the notes say how many missing entries lie there."""
 
 
 def audit(
@@ -71,9 +73,9 @@ def audit(
     wanted = tuple(check_coverage(level) for level in levels)
     pooled = len(fitted.rounds) > 0 and fitted.rounds[0].train_share is None
     tell("reference", 0.0)
-    law, because = reference_law(fitted, reference)
+    law, because = reference_law(fitted, fitted.propensity if pooled and reference is None else reference)
     odds = np.asarray(law.log_weights(fitted.observed.mask), np.float64)
-    if law is not reference:
+    if law is not reference and not pooled:
         odds = rake(odds, fitted.observed.mask, fitted.observed.missing)
     own = np.asarray(fitted.propensity.log_odds(fitted.observed.mask), np.float64)
     chosen = tuple(kinds) if kinds is not None else ("moved",) if pooled else KINDS
@@ -90,10 +92,11 @@ def audit(
         deep = depth(seen, fitted.observed.axes, np.ones(seen.ndim)).reshape(-1)[entries]
         samples.append(Sample(hiding.kind, entries, logs, deep, (lower <= truth) & (truth <= upper), upper - lower))
     weighing = _weigh(samples, fitted.observed, pooled)
+    notes = weighing.notes if pooled else (because, *weighing.notes)
     tell("audit", 1.0)
     return Audit(
         fitted.observed, wanted, tuple(samples), weighing.logs, law.probability(fitted.observed.mask),
-        pooled, fitted.calibrated.effective_sample_size(), (because, *weighing.notes), perf_counter() - began,
+        pooled, fitted.calibrated.effective_sample_size(), notes, perf_counter() - began,
     )  # fmt: skip
 
 
@@ -142,24 +145,32 @@ def _weigh(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) ->
     """Log-weights of all hidden entries, one round after another; flattened, and said so, where a few would speak
     for all.
 
-    Under gap-shaped calibration hidden entries are also brought to the depths of the missing ones.
+    Under gap-shaped calibration hidden entries are brought to the depths of the missing ones instead: odds and depth
+    say the same there, that an entry lies deep inside a gap, and both together count it twice.
     """
-    logs = np.concatenate([one.log_weights for one in samples])
-    notes = []
-    extra = np.zeros(logs.size)
     if pooled:
         missing = depth(observed.mask, observed.axes, np.ones(observed.mask.ndim))[observed.missing]
-        extra, _ = depth_log_weights(np.concatenate([one.depth for one in samples]), missing)
-        notes.append("Hidden entries are brought to the depths at which the missing ones lie.")
+        hidden = np.concatenate([one.depth for one in samples])
+        by_depth, _ = depth_log_weights(hidden, missing)
+        notes = ["Hidden entries are brought to the depths at which the missing ones lie."]
+        beyond = float(np.mean(missing > np.sort(hidden)[-min(FEW, hidden.size)]))
+        if beyond > 0.01:
+            notes.append(
+                f"{beyond:.0%} of the missing entries lie deeper inside gaps than all but {FEW} hidden ones: of those "
+                "the audit knows next to nothing."
+            )
+        return _Weighing(by_depth, tuple(notes))
+    notes = []
+    logs = np.concatenate([one.log_weights for one in samples])
     entries = np.concatenate([one.entries for one in samples])
     need = min(ENOUGH, 0.1 * np.unique(entries).size)
-    power = next((p for p in (1.0, 0.75, 0.5, 0.25) if _size(p * logs + extra, entries) >= need), 0.0)
+    power = next((p for p in (1.0, 0.75, 0.5, 0.25) if _size(p * logs, entries) >= need), 0.0)
     if power < 1.0:
         notes.append(
             "The odds are so uneven that a handful of entries would speak for all, so they enter to the power "
             f"{power:g}: the audit then says less about the entries least likely to be observed."
         )
-    return _Weighing(power * logs + extra, tuple(notes))
+    return _Weighing(power * logs, tuple(notes))
 
 
 def _size(logs: NDArray[np.float64], entries: NDArray[np.intp]) -> float:
