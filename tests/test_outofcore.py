@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from corten.conformal.sketch import NO_CELL, cells_of
 from corten.conformal.weights import ExactIsingWeights
 from corten.engine import memory
 from corten.engine.passes import MaskPass
+from corten.engine.threads import in_order
 from corten.io.lazy import LazyTensor
 from corten.large import needs
 from corten.large.settings import middle_box
@@ -248,7 +250,7 @@ corten.complete_to_zarr(x, {str(tmp_path / "o.zarr")!r}, completion=corten.Tucke
     propensity=corten.IsingPropensity(corten.Product(0.1), rank=2), memory="700 MB", say=told.append)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
-    np.save(tmp_path / "x.npy", data((400, 160, 160)))
+    np.save(tmp_path / "x.npy", data((400, 160, 160), dtype=np.float64))
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert int(done.stdout) < 700_000_000 < 90 * 400 * 160 * 160
 
@@ -319,6 +321,21 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path, small_runs, stage):
             raise KeyboardInterrupt
 
     refused(tmp_path, KeyboardInterrupt, None, progress=interrupt)
+
+
+def test_after_an_error_nobody_works_on():
+    begun, ended = [], []
+
+    def work(item):
+        begun.append(item)
+        if item == 1:
+            raise OSError("full")
+        time.sleep(0.2)
+        ended.append(item)
+
+    with pytest.raises(OSError, match="full"):
+        list(in_order(work, range(8), 3, pool="test"))
+    assert sorted(begun) == sorted([*ended, 1])
 
 
 def test_an_unwritable_folder_is_named_before_any_work(tmp_path):

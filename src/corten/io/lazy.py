@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from corten import labels as _labels
+from corten.engine.memory import is_mapped, let_go
 from corten.io.files import existing, plain_error, suffix_of
 from corten.io.stores import of_dataset
 from corten.labels import Axis
@@ -100,7 +101,13 @@ class LazyTensor:
 
         def read(start: int, stop: int) -> np.ndarray:
             part = x[start:stop]
-            return np.asarray(part.values) if labelled else part
+            if labelled:
+                return np.asarray(part.values)
+            if not is_mapped(part):
+                return np.asanyarray(part)
+            read = np.array(part)
+            let_go(part)
+            return read
 
         return cls(
             shape, np.dtype(np.float32 if single else np.float64), axes, _chunk_of(x), source, read,
