@@ -11,8 +11,10 @@ import pytest
 
 import corten
 from corten import metrics, simulate
-from corten.audit_table import clustered_share
+from corten.audit import _weigh
+from corten.audit_table import Sample, clustered_share
 from corten.calibration.hiding import draw_hidings
+from corten.conformal.depth import depth
 from corten.observed import ObservedTensor
 from corten.rerun import rerun
 
@@ -213,7 +215,7 @@ def test_gap_shaped_fits_are_audited_with_their_limit():
     completer = corten.ConformalCompleter(completion="smooth", calibration=corten.GapShaped(rounds=3))
     fitted = completer.fit(field.observed)
     audit = fitted.audit(rounds=3, levels=(0.9,), reference=BERNOULLI)
-    assert audit.gap_shaped and "+- 5 points" in audit.verdict()
+    assert audit.gap_shaped and "+- 8 points" in audit.verdict()
     assert 0.5 < audit.coverage(0.9) <= 1.0
 
 
@@ -236,3 +238,22 @@ def test_what_cannot_be_audited_is_refused(adversarial, tmp_path):
         fitted.audit(rounds=1)
     with pytest.raises(ValueError, match="kinds holds"):
         fitted.audit(rounds=2, kinds=("blocks",), reference=BERNOULLI)
+
+
+def test_gap_shaped_audits_weigh_by_depth_alone_and_say_what_lies_deeper():
+    """The weighted depths are those of the missing entries, whatever the odds say."""
+    rng = np.random.default_rng(0)
+    mask = np.ones((20, 30, 30), bool)
+    mask[:, :12, :12] = False
+    observed = ObservedTensor.of(np.where(mask, rng.normal(size=mask.shape), np.nan))
+    missing = depth(observed.mask, observed.axes, np.ones(3))[observed.missing]
+    count = 5000
+    shallow = rng.choice(np.arange(1.0, 9.0), count, p=np.array([8, 7, 6, 5, 4, 3, 2, 1]) / 36)
+    nothing = np.zeros((1, count))
+    sample = Sample("moved", np.arange(count), 9.0 * rng.normal(size=count), shallow, nothing > 0, nothing)
+    weighing = _weigh([sample], observed, pooled=True)
+    weight = np.exp(weighing.logs)
+    for edge in (2.5, 4.5, 6.5):
+        assert weight[shallow < edge].sum() / weight.sum() == pytest.approx(np.mean(missing < edge), abs=0.06)
+    beyond = np.mean(missing > 8.0)
+    assert beyond > 0.01 and f"{beyond:.0%} of the missing entries lie deeper" in " ".join(weighing.notes)

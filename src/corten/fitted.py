@@ -56,7 +56,8 @@ class Fitted:
     completion: the fill the estimate comes from; propensity: the fitted law of the missingness; rounds: which entries
     trained and which were hidden; entries, scores: the hidden entries (flat) and how wrong their estimate was;
     log_weights: what each counts; residuals: truth minus estimate of the hidden entries, in the variable that was
-    modelled (`undo` maps it back); completer: what was asked for (None where it could not be saved).
+    modelled (`undo` maps it back; merged splits have maps of their own, and residuals in the data's variable);
+    completer: what was asked for (None where it could not be saved).
     """
 
     observed: ObservedTensor
