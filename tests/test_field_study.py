@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from corten.completer import ConformalCompleter
-from corten.studies import fields
+from corten.studies import field_page, fields
 from corten.studies.field_figures import draw_bins, draw_maps
 from corten.studies.field_sets import SETS, FieldSet, data_folder, load_set
 
@@ -67,3 +67,29 @@ def test_every_set_loads_where_the_data_are(name):
     assert one.truth.shape == one.mask.shape and len(one.axes) == one.truth.ndim
     assert one.score.any() and not (one.score & one.mask).any()
     assert np.isfinite(one.truth[one.mask]).all()
+
+
+def test_a_stopped_run_goes_on_where_it_was_and_the_page_names_what_is_missed(monkeypatch, tmp_path):
+    counted = []
+
+    def evaluate(name, one, completer, method):
+        counted.append((name, method, completer.seed))
+        numbers = 0.3, 1.0, 90.0, 95.0, 2.5, 0.0, 3.0, 9e3, 60.0
+        return fields.FieldRow(name, method, completer.seed, *numbers, "now"), None
+
+    monkeypatch.setattr(fields, "evaluate", evaluate)
+    monkeypatch.setattr(fields, "load_set", lambda name, folder: small_field())
+    monkeypatch.setattr(fields, "code_version", lambda: "now")
+    rows = fields.run_fields(["tec-america-1"], ["corten"], 1, tmp_path)
+    fields.write_rows(rows, tmp_path)
+    again = fields.run_fields(["tec-america-1"], ["corten"], 2, tmp_path, done=fields.read_rows(tmp_path))
+    assert counted == [("tec-america-1", "corten", 0), ("tec-america-1", "corten", 1)]
+    assert again[0] == rows[0]
+    stale = [replace(rows[0], version="before")]
+    fields.run_fields(["tec-america-1"], ["corten"], 1, tmp_path, done=stale)
+    assert len(counted) == 3
+    target = field_page.write_page(again, tmp_path / "page.md", tmp_path, "corten study tec")
+    text = target.read_text()
+    assert "seed 0: width 2.5; seed 1: width 2.5" in text and "| ndvi-50 | none run |" in text
+    fine = replace(rows[0], width90=1.5)
+    assert field_page.ASKED["tec-america-1"].missed(fine) == []

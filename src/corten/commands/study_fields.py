@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from corten.commands.terminal import typed
+
 __all__ = ["tec"]
 
 PAPER = ("tec-america-1", "tec-america-2")
@@ -23,11 +25,15 @@ def tec(
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions with different splits.")] = 1,
     data: Annotated[Path | None, typer.Option(help="Folder of the data.", show_default="../shared/data")] = None,
     output: Annotated[Path, typer.Option(help="Folder for tables and figures.")] = Path("study-output/fields"),
+    page: Annotated[Path | None, typer.Option(help="Also write a page of all rows in the folder, as Markdown.")] = None,
     validate: Annotated[
         bool, typer.Option("--validate", help="The paper's grid search of the coupling, on the first set.")
     ] = False,
 ) -> None:
-    """Run the paper's section 5 on real fields: unweighted, Bernoulli, Ising, and our defaults."""
+    """Run the paper's section 5 on real fields: unweighted, Bernoulli, Ising, and our defaults.
+
+    Rows that the output folder holds from the same version of the code are not computed again.
+    """
     from rich.console import Console
 
     from corten.studies import fields
@@ -45,17 +51,27 @@ def tec(
         console.print(fields.markdown(found), highlight=False, soft_wrap=True)
         console.print(fields.verdict(found), highlight=False)
         return
+    earlier = fields.read_rows(output)
     kept: dict[str, dict[str, Any]] = {}
-    known: dict[str, Any] = {}
+    written: list[Path] = []
+
+    def store(row: Any) -> None:
+        """A row is on disk as soon as it is known, so that a run that was stopped goes on where it was."""
+        tell(row)
+        same = (row.set, row.method, row.seed)
+        earlier[:] = [*(old for old in earlier if (old.set, old.method, old.seed) != same), row]
+        written[:2] = fields.write_rows(earlier, output)
 
     def keep(one: Any, name: str, seed: int, result: Any) -> None:
         if seed == 0:
-            known[one.name] = one
-            kept.setdefault(one.name, {})[name] = result
+            results = kept.setdefault(one.name, {})
+            results[name] = result
+            draw_bins(one, results, output / f"{one.name}-bins.png")
+            draw_maps(one, result, output / f"{one.name}-maps.png")
 
-    rows = fields.run_fields(chosen, method or list(fields.METHODS), seeds, data, tell, keep)
-    written = fields.write_rows(rows, output)
-    for name, results in kept.items():
-        written.append(draw_bins(known[name], results, output / f"{name}-bins.png"))
-        written.append(draw_maps(known[name], list(results.values())[-1], output / f"{name}-maps.png"))
+    fields.run_fields(chosen, method or list(fields.METHODS), seeds, data, store, keep, list(earlier))
+    if page is not None:
+        from corten.studies.field_page import write_page
+
+        written.append(write_page(earlier, page, output, typed()))
     console.print("written: " + ", ".join(map(str, written)))

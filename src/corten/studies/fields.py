@@ -14,10 +14,12 @@ import numpy as np
 from corten import metrics
 from corten.completer import ConformalCompleter
 from corten.completion.riemannian import TuckerCompletion
+from corten.io.whole import whole_file
 from corten.propensity import BernoulliPropensity, IsingPropensity, Product, UniformPropensity
 from corten.studies.field_sets import FieldSet, data_folder, load_set
+from corten.studies.store import code_version
 
-__all__ = ["METHODS", "FieldRow", "run_fields", "validate", "verdict"]
+__all__ = ["METHODS", "FieldRow", "markdown", "read_rows", "run_fields", "validate", "verdict", "write_rows"]
 
 PAPER_RANK = 7  # the paper searches ranks 2..7 on TEC
 PAPER_STRENGTH = 1.25
@@ -41,6 +43,7 @@ class FieldRow:
     interval_score90: float
     effective_size: float
     seconds: float
+    version: str = ""
 
 
 def _paper(propensity: Any) -> Callable[[int], ConformalCompleter]:
@@ -73,7 +76,7 @@ def evaluate(name: str, one: FieldSet, completer: ConformalCompleter, method: st
         100 * _share(truth, result, where), 100 * _share(truth, result.at(0.95), where),
         float(_finite(upper - lower, where)), 100 * float(np.mean(np.isinf((upper - lower)[where]))),
         float(np.mean(metrics.interval_scores(truth[where], lower[where], upper[where], 0.9))),
-        float(fitted.facts(0.9)["effective_sample_size"]), seconds,
+        float(fitted.facts(0.9)["effective_sample_size"]), seconds, code_version(),
     )  # fmt: skip
     return row, result
 
@@ -85,15 +88,23 @@ def run_fields(
     data: Path | None,
     tell: Callable[[FieldRow], None] = lambda row: None,
     keep: Callable[[FieldSet, str, int, Any], None] = lambda one, method, seed, result: None,
+    done: Sequence[FieldRow] = (),
 ) -> list[FieldRow]:
-    """Every method on every set; `tell` hears of each row, `keep` gets each result for figures."""
-    folder, rows = data_folder(data), []
+    """Every method on every set; `tell` hears of each row, `keep` gets each result for figures.
+
+    done: rows of an earlier run; those of this version of the code are taken over instead of computed.
+    """
+    folder, rows, version = data_folder(data), [], code_version()
+    known = {(row.set, row.method, row.seed): row for row in done if row.version == version}
     for name in sets:
         one = load_set(name, folder)
         for method in methods:
             if method not in METHODS:
                 raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
             for seed in range(seeds):
+                if (name, method, seed) in known:
+                    rows.append(known[name, method, seed])
+                    continue
                 row, result = evaluate(name, one, METHODS[method](seed), method)
                 rows.append(row)
                 tell(row)
@@ -161,14 +172,19 @@ def markdown(rows: Sequence[FieldRow]) -> str:
 
 
 def write_rows(rows: Sequence[FieldRow], folder: Path) -> list[Path]:
-    """fields.json and fields.md, with the version of the code."""
-    from corten import __version__
-
+    """fields.json and fields.md; each row has the version of the code that made it."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "fields.json", folder / "fields.md"]
-    paths[0].write_text(json.dumps({"corten": __version__, "rows": [asdict(r) for r in rows]}, indent=1) + "\n")
-    paths[1].write_text(markdown(rows) + "\n")
+    for path, text in zip(paths, (json.dumps([asdict(row) for row in rows], indent=1), markdown(rows))):
+        with whole_file(path, overwrite=True) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
     return paths
+
+
+def read_rows(folder: Path) -> list[FieldRow]:
+    """The rows a run left in its folder; none where it left none."""
+    path = folder / "fields.json"
+    return [FieldRow(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
 def _share(truth: np.ndarray, result: Any, where: np.ndarray) -> float:
