@@ -224,7 +224,9 @@ def test_needs_shrink_with_memory_and_align_with_chunks():
     wide = needs.Needs.of(lazy_of((2000, 1000, 1000)), 1_500_000_000, 3, 2)
     assert wide.planes == 2 and wide.memory <= 1_500_000_000 and wide.disk == 18 * 2 * 10**9 + 10**9 * 2
     narrow = needs.Needs.of(lazy_of((2000, 1000, 1000)), 850_000_000, 3, 2)
-    assert narrow.planes == 1 and narrow.memory <= 850_000_000
+    assert (narrow.planes, narrow.workers) == (1, 2) and narrow.memory <= 850_000_000
+    fewer = needs.Needs.of(lazy_of((2000, 1000, 1000)), 1_300_000_000, 3, 16)
+    assert 1 < fewer.workers < 16 and fewer.memory <= 1_300_000_000
     chunked = needs.Needs.of(lazy_of((2000, 1000, 1000), chunk=9), 2_000_000_000, 3, 2)
     assert (chunked.planes, chunked.block) == (1, 9)
     assert needs.Needs.of(lazy_of((200, 100, 100), chunk=7), 2_000_000_000, 3, 2).planes % 7 == 0

@@ -126,13 +126,13 @@ def complete_to_zarr(
             estimate = run.complete(filler, how)
             law = run.model_missingness(model, engine)
             sketches = stages.score(
-                lazy, run.scratch, run.cut, estimate, law, how, lambda share: run.tell("calibration", share)
+                lazy, run.scratch, needs, estimate, law, how, lambda share: run.tell("calibration", share)
             )
             writing = Writing(
                 run.scratch, estimate, law, how, sketches, coverages, names,
                 weights == "exact" and not law.independent, limits, run.beyond(), store,
             )  # fmt: skip
-            widths = stages.write(lazy, run.cut, writing, lambda share: run.tell("writing", share))
+            widths = stages.write(lazy, needs, writing, lambda share: run.tell("writing", share))
             options = {
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(split), "score": describe(score), "weights": weights, "bounds": str(bounds),
@@ -169,7 +169,6 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.scratch = Scratch.of(self.lazy.shape)
-        self.cut = (self.needs.block, self.needs.planes)
         self.counts = Counts()
         self.warnings: tuple[str, ...] = ()
         self.choices: tuple[Choice, ...] = (
@@ -190,7 +189,7 @@ class _Run:
             )
         if not self.counts.missing:
             raise ValueError(f"{lazy.source} has no missing entry: there is nothing to fill")
-        stages.scale(lazy, self.scratch, block, self.counts, lambda share: self.tell("reading", (1 + share) / 2))
+        stages.scale(lazy, self.scratch, self.needs, self.counts, lambda share: self.tell("reading", (1 + share) / 2))
 
     def complete(self, filler: Any, how: Score) -> Estimate:
         self.tell("completion", 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -23,34 +24,37 @@ PART_ENTRY, PART_ENTRIES = 90, 20_000_000  # the part that settings are chosen f
 
 @dataclass(frozen=True)
 class Needs:
-    """Planes worked on (`planes`) and read (`block`) at a time, and the most memory and disk it will take."""
+    """Planes worked on (`planes`) by each of `workers` threads and read (`block`) at a time, and the most memory and
+    disk it will take; settings are chosen on `part` planes.
+    """
 
     planes: int
     block: int
+    workers: int
     memory: int
     disk: int
     part: int
 
     @staticmethod
     def of(lazy: LazyTensor, memory: int, arrays: int, threads: int, radius: int = 1) -> Needs:
-        """The largest runs of planes that keep within `memory` bytes; refuses what cannot be done in them."""
+        """The most threads, then the largest runs of planes, within `memory` bytes; refuses what cannot be done."""
         item = lazy.dtype.itemsize
-        most = max(1, PIECE_ENTRIES // lazy.plane)
-        for planes in range(min(most, lazy.shape[0]), 0, -1):
+        most = min(max(1, PIECE_ENTRIES // lazy.plane), lazy.shape[0])
+        for workers, planes in product(range(threads, 0, -1), range(most, 0, -1)):
             planes, block = _aligned(planes, lazy)
-            needed = _peak(lazy, planes, block, threads, radius)
+            needed = _peak(lazy, planes, block, threads, workers, radius)
             if needed <= memory:
                 out = lazy.size * (arrays * item + 1)
                 disk = max(SCRATCH * lazy.size, KEPT * lazy.size + out)
                 part = int(min(PART_ENTRIES, (needed - BASE) / PART_ENTRY)) // lazy.plane
-                return Needs(planes, block, needed, disk, min(lazy.shape[0], max(2, part)))
-        least = _peak(lazy, 1, 1, threads, radius)
+                return Needs(planes, block, workers, needed, disk, min(lazy.shape[0], max(2, part)))
+        least = _peak(lazy, 1, 1, threads, 1, radius)
         if lazy.chunk > 1 and least <= memory:
             raise MemoryError(
                 f"the chunks of {lazy.source} hold {lazy.chunk} planes of the first axis, {lazy.axes[0].name!r}, and "
                 f"{lazy.chunk} planes are {in_words(lazy.chunk * lazy.plane * item)}: reading plane by plane would "
                 f"read everything each time. Rechunk it with few planes a chunk, put the axis with the shortest chunks "
-                f"first, or allow {in_words(_peak(lazy, *_aligned(1, lazy), threads, radius))} of memory"
+                f"first, or allow {in_words(_peak(lazy, *_aligned(1, lazy), threads, 1, radius))} of memory"
             )
         raise MemoryError(
             f"one plane of {lazy.source} holds {lazy.plane:,} entries and takes about {in_words(least)}; the limit is "
@@ -75,12 +79,12 @@ def _aligned(planes: int, lazy: LazyTensor) -> tuple[int, int]:
     return max(d for d in range(1, planes + 1) if chunk % d == 0), chunk
 
 
-def _peak(lazy: LazyTensor, planes: int, block: int, threads: int, radius: int) -> int:
+def _peak(lazy: LazyTensor, planes: int, block: int, threads: int, workers: int, radius: int) -> int:
     """Bytes of the heavier of two steps: a pass over the mask, and the making of intervals."""
     item, plane = lazy.dtype.itemsize, lazy.plane
     halo = (planes + 2 * radius) / planes if planes < lazy.shape[0] else 1.0
-    ahead = -(-(2 * threads + 1) * planes // block) + 1  # blocks that threads still read while others are fetched
-    work = threads * planes * plane * (PER_ENTRY + PER_HALO_ENTRY * halo) + (ahead + 1) * block * plane * item
+    ahead = -(-(2 * workers + 1) * planes // block) + 1  # blocks that threads still read while others are fetched
+    work = workers * planes * plane * (PER_ENTRY + PER_HALO_ENTRY * halo) + (ahead + 1) * block * plane * item
     mapped = 3 * min(slab_planes(lazy.shape[0]) + 4 * radius, lazy.shape[0]) * plane * 2  # spins and expected ones
     passes = mapped + threads * PASS_BYTES
     cores = 64 * 20**2 * sum(lazy.shape[1:-1]) if prod(lazy.shape[1:-1]) > 1 else 0

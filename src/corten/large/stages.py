@@ -19,6 +19,7 @@ from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
 from corten.io.chunked import ChunkedStore
 from corten.io.lazy import LazyTensor
+from corten.large.needs import Needs
 from corten.lowrank import TensorTrain, Tucker
 from corten.propensity.fitted import FittedPropensity
 from corten.result import FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
@@ -114,11 +115,12 @@ def blocks(lazy: LazyTensor, block: int, tell: Tell) -> Iterator[Run]:
         tell(min(1.0, (start + block) / lazy.shape[0]))
 
 
-def pieces(lazy: LazyTensor, block: int, planes: int, tell: Tell) -> Iterator[Run]:
-    """The same cut into runs of `planes` planes."""
-    for start, values, inside in blocks(lazy, block, tell):
-        for a in range(0, len(values), planes):
-            yield start + a, values[a : a + planes], None if inside is None else inside[a : a + planes]
+def pieces(lazy: LazyTensor, needs: Needs, tell: Tell) -> Iterator[Run]:
+    """The same cut into the runs that one thread works on."""
+    for start, values, inside in blocks(lazy, needs.block, tell):
+        for a in range(0, len(values), needs.planes):
+            run = slice(a, a + needs.planes)
+            yield start + a, values[run], None if inside is None else inside[run]
 
 
 def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, seed: int, tell: Tell) -> Counts:
@@ -146,7 +148,7 @@ def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, see
     return counts
 
 
-def scale(lazy: LazyTensor, scratch: Scratch, block: int, counts: Counts, tell: Tell) -> None:
+def scale(lazy: LazyTensor, scratch: Scratch, needs: Needs, counts: Counts, tell: Tell) -> None:
     """Read everything again: centred and scaled training values to scratch."""
 
     def one(item: Run) -> None:
@@ -157,7 +159,7 @@ def scale(lazy: LazyTensor, scratch: Scratch, block: int, counts: Counts, tell: 
         let_go(scratch.numbers[start:stop])
         let_go(scratch.train[start:stop])
 
-    for _ in in_order(one, blocks(lazy, block, tell), pool="pieces"):
+    for _ in in_order(one, blocks(lazy, needs.block, tell), needs.workers, pool="pieces"):
         pass
 
 
@@ -168,8 +170,8 @@ def as_spins(scratch: Scratch) -> None:
 
 
 def score(
-    lazy: LazyTensor, scratch: Scratch, cut: tuple[int, int], estimate: Estimate, law: FittedPropensity,
-    how: Score, tell: Tell,
+    lazy: LazyTensor, scratch: Scratch, needs: Needs, estimate: Estimate, law: FittedPropensity, how: Score,
+    tell: Tell,
 ) -> dict[Tail, ScoreSketch]:  # fmt: skip
     """Scores of the hidden entries: their cells to scratch, and one sketch per tail that the score uses."""
     passes = MaskPass(scratch.observed, law.model, 1.0)
@@ -196,7 +198,7 @@ def score(
             found[-1].add(cells, logs)
         return found
 
-    found = list(in_order(one, pieces(lazy, *cut, tell), pool="pieces"))
+    found = list(in_order(one, pieces(lazy, needs, tell), needs.workers, pool="pieces"))
     return {tail: reduce(ScoreSketch.merge, [part[t] for part in found]) for t, tail in enumerate(tails)}
 
 
@@ -338,7 +340,7 @@ def _on(planes: np.ndarray, a: int, b: int, read: Callable[[int, int], np.ndarra
     return np.asarray(read(int(planes[a]), int(planes[b - 1]) + 1))
 
 
-def write(lazy: LazyTensor, cut: tuple[int, int], writing: Writing, tell: Tell) -> Widths:
+def write(lazy: LazyTensor, needs: Needs, writing: Writing, tell: Tell) -> Widths:
     """Write every run of planes; threads share the runs, each run has chunks of its own."""
-    found = in_order(writing.run, pieces(lazy, *cut, tell), pool="pieces")
+    found = in_order(writing.run, pieces(lazy, needs, tell), needs.workers, pool="pieces")
     return reduce(Widths.with_part, found, Widths())
