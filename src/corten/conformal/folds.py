@@ -195,7 +195,8 @@ class _Asked:
     def p_values(self, sign: float, list_: tuple[Any, ...], x: Floats, folded: bool) -> Floats:
         """p_k of the values sign * x."""
         z = self.split.modelled(self.flat, sign * x)
-        return np.asarray(_p_values(*list_, sign * self.middle, self.unit, sign * z, folded))
+        kernel: Any = _p_values
+        return np.asarray(kernel(*list_, sign * self.middle, self.unit, sign * z, folded))
 
 
 def _ends(
