@@ -159,18 +159,22 @@ class Joint(_Shaped):
         levels = as_levels(coverage)
         lower, upper = np.empty((2, levels.size, entries.size))
         middle, unit = np.broadcast_to(estimate, entries.shape), np.broadcast_to(scale, entries.shape)
-        for _, here in _members(self.slices[entries]):
-            for row, level in enumerate(levels):
-                share = min(self.budget(float(level), here.size) / here.size, 1.0 - 1e-9)
-                ends = self._ends(entries[here], middle[here], unit[here], share)
-                lower[row, here], upper[row, here] = ends
+        slices = _members(self.slices[entries])
+        for row, level in enumerate(levels):
+            share = np.empty(entries.size)
+            for _, here in slices:
+                share[here] = min(self.budget(float(level), here.size) / here.size, 1.0 - 1e-9)
+            far = share < self._least
+            for one in np.unique(share[~far]):
+                here = np.flatnonzero(share == one)
+                ends = self._massless.intervals(entries[here], middle[here], unit[here], 1.0 - one)
+                lower[row, here], upper[row, here] = ends[0][0], ends[1][0]
+            if far.any():
+                lower[row, far], upper[row, far] = self._continued(entries[far], middle[far], unit[far], share[far])
         return lower, upper
 
-    def _ends(self, entries: Entries, middle: ArrayLike, unit: ArrayLike, share: float) -> Ends:
-        """Both ends at which a share of the calibration weight lies beyond."""
-        if share >= self._least:
-            lower, upper = self._massless.intervals(entries, middle, unit, 1.0 - share)
-            return lower[0], upper[0]
+    def _continued(self, entries: Entries, middle: ArrayLike, unit: ArrayLike, share: NDArray[np.float64]) -> Ends:
+        """Both ends beyond which a share of the calibration weight would lie that is too small to be read off."""
         shares = (self._least, STRETCH * self._least)
         lower, upper = self._massless.intervals(entries, middle, unit, [1.0 - one for one in shares])
         further = KNOWN * ((self._least / share) ** (1.0 / KNOWN) - 1.0) / np.log(STRETCH)
