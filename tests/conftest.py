@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 # Compiled loops on shared machines: time says nothing about a property, and data are drawn from seeds.
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 settings.register_profile("short", max_examples=6, derandomize=True, deadline=None, suppress_health_check=QUIET)
-settings.register_profile("long", max_examples=300, deadline=None, suppress_health_check=QUIET, print_blob=True)
+settings.register_profile("long", max_examples=400, deadline=None, suppress_health_check=QUIET, print_blob=True)
 settings.load_profile(os.environ.get("CORTEN_HYPOTHESIS", "short"))
 
 CASES: dict[str, int] = {}
