@@ -179,7 +179,7 @@ def test_a_domain_may_be_lazy_too(client):
     assert difference(one, other) <= CLOSE
 
 
-def test_complete_gives_the_same_intervals(client):
+def test_complete_gives_the_same_intervals(client, tmp_path):
     rng = np.random.default_rng(0)
     x = corten.simulate.tucker_signal((12, 11, 10), rank=2) + 0.1 * rng.normal(size=(12, 11, 10))
     x[rng.random(x.shape) < 0.3] = np.nan
@@ -191,6 +191,8 @@ def test_complete_gives_the_same_intervals(client):
     np.testing.assert_allclose(other.estimate, one.estimate, atol=1e-3)
     np.testing.assert_allclose(other.upper, one.upper, atol=1e-2)
     assert "3 workers" in other.source.settings()["engine"]
+    other.source.save(tmp_path / "fit.corten")
+    assert corten.load(tmp_path / "fit.corten").completer.engine == "auto"
 
 
 def test_completions_that_stay_on_this_machine_say_so(client):

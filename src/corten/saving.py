@@ -185,7 +185,12 @@ def _scale(kept: np.ndarray | None) -> UnitScale | TableScale:
 
 
 def _asked_for(completer: Any) -> Any:
-    """The completer, for audits of a loaded fit; None where it holds code or objects of the user's own."""
+    """The completer, for audits of a loaded fit; None where it holds code or objects of the user's own.
+
+    An engine object, such as the client of a cluster, will be gone by then: audits run on the default engine.
+    """
+    if completer is not None and not isinstance(completer.engine, str | int):
+        completer = replace(completer, engine="auto")
     try:
         Packer(_KNOWN).pack(completer)
     except ValueError:
