@@ -51,6 +51,7 @@ def tec(
         console.print(fields.markdown(found), highlight=False, soft_wrap=True)
         console.print(fields.verdict(found), highlight=False)
         return
+    methods = method or list(fields.METHODS)
     earlier = fields.read_rows(output)
     kept: dict[str, dict[str, Any]] = {}
     written: list[Path] = []
@@ -66,10 +67,11 @@ def tec(
         if seed == 0:
             results = kept.setdefault(one.name, {})
             results[name] = result
-            draw_bins(one, results, output / f"{one.name}-bins.png")
-            draw_maps(one, result, output / f"{one.name}-maps.png")
+            if len(results) == len(methods):  # a run that went on knows some methods by their rows only
+                draw_bins(one, results, output / f"{one.name}-bins.png")
+                draw_maps(one, result, output / f"{one.name}-maps.png")
 
-    fields.run_fields(chosen, method or list(fields.METHODS), seeds, data, store, keep, list(earlier))
+    fields.run_fields(chosen, methods, seeds, data, store, keep, list(earlier))
     if page is not None:
         from corten.studies.field_page import write_page
 
