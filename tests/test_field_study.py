@@ -74,7 +74,7 @@ def test_a_stopped_run_goes_on_where_it_was_and_the_page_names_what_is_missed(mo
 
     def evaluate(name, one, completer, method):
         counted.append((name, method, completer.seed))
-        numbers = 0.3, 1.0, 90.0, 95.0, 2.5, 0.0, 3.0, 9e3, 60.0
+        numbers = 0.3, 1.0, 90.0, 95.0, 2.5, 0.0, 3.0, 9e3, 60.0, 110.0
         return fields.FieldRow(name, method, completer.seed, *numbers, "now"), None
 
     monkeypatch.setattr(fields, "evaluate", evaluate)
