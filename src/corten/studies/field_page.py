@@ -95,7 +95,7 @@ def write_page(rows: Sequence[FieldRow], target: Path, folder: Path, command: st
 
 
 def _reached(rows: Sequence[FieldRow]) -> str:
-    heads = "set", "seeds", "MAE", "mis-coverage %", "90 % coverage", "infinite %", "width at 90 %", "s", "CPU s", "missed"
+    heads = "set", "seeds", "MAE", "mis-coverage %", "90 % coverage", "infinite %", "width", "s", "CPU s", "missed"
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for name, asked in ASKED.items():
         mine = [row for row in rows if row.set == name and row.method == OURS]
