@@ -208,10 +208,10 @@ def test_blocks_are_let_go_with_their_pass(client):
     _, spins, _, threads = build((11, 3, 5), Product(0.2))
     passes = as_engine(client).mask_pass(spins, threads.model, 0.7)
     passes.effective_size([np.zeros((1, n, 1)) for n in spins.shape])
-    assert any("mask_block" in key for keys in client.has_what().values() for key in map(str, keys))
+    assert any("MaskBlock" in key for keys in client.has_what().values() for key in map(str, keys))
     del passes
     deadline = 50
-    while any("mask_block" in str(key) for keys in client.has_what().values() for key in keys) and deadline:
+    while any("MaskBlock" in str(key) for keys in client.has_what().values() for key in keys) and deadline:
         deadline -= 1
         distributed.wait(client.submit(int, pure=False))
     assert deadline, "workers still hold the blocks of a pass that is gone"

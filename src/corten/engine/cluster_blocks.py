@@ -8,7 +8,7 @@ reaches into the neighbours' planes. Nobody talks to anybody during a pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from corten.engine.log_odds import weight_sums
 from corten.engine.passes import Model
 
-__all__ = ["LocalFrame", "MaskBlock", "Part", "ResidualBlock", "SoftRecipe", "call", "mask_block", "parts_of"]
+__all__ = ["LocalFrame", "MaskBlock", "Part", "ResidualBlock", "SoftRecipe", "call", "merged_weights", "parts_of"]
 
 
 class LocalFrame(NamedTuple):
@@ -76,7 +76,10 @@ def parts_of(planes: int, shares: Sequence[float], radius: int, halo: int, perio
 
 @dataclass
 class MaskBlock:
-    """Passes over one block of a mask. spins: the held planes; inside: the engine that runs on the worker."""
+    """Passes over one block of a mask. spins: the held planes; inside: the engine that runs on the worker.
+
+    Where the first mode is periodic, the block closes on itself between planes that are held out: no term sees it.
+    """
 
     spins: np.ndarray
     part: Part
@@ -175,12 +178,6 @@ class ResidualBlock:
 def call(block: Any, method: str, arguments: tuple[Any, ...]) -> Any:
     """The task every pass is made of."""
     return getattr(block, method)(*arguments)
-
-
-def mask_block(spins: np.ndarray, part: Part, whole: bool, model: Model, train_share: float, inside: Any) -> MaskBlock:
-    """A block from its planes; mode 1 closes on itself only inside a block that holds all of it."""
-    local = model if whole else replace(model, periodic=(False, *model.periodic[1:]))
-    return MaskBlock(spins, part, local, train_share, inside)
 
 
 def merged_weights(found: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:

@@ -12,10 +12,10 @@ from corten.engine.arithmetic import PRODUCT
 from corten.engine.cluster import Blocks, Cluster, planes_in, planes_on, warn_of_chunks
 from corten.engine.cluster_blocks import (
     LocalFrame,
+    MaskBlock,
     Part,
     ResidualBlock,
     SoftRecipe,
-    mask_block,
     merged_weights,
     parts_of,
 )
@@ -49,13 +49,13 @@ class ClusterMaskPass:
         shares = list(workers.values())
         self.parts = parts_of(planes_in(spins, "the mask"), shares, radius, halo, bool(model.periodic[0]))
         warn_of_chunks(spins, self.parts, "the mask")
-        client, whole, share = cluster.client, len(self.parts) == 1, self.train_share
+        client, share = cluster.client, self.train_share
 
         def maker(part: Part) -> Any:
             def make(owner: str) -> Any:
                 planes = planes_on(client, spins, part, owner)
                 return client.submit(
-                    mask_block, planes, part, whole, model, share, cluster.inside,
+                    MaskBlock, planes, part, model, share, cluster.inside,
                     workers=[owner], allow_other_workers=True, pure=False,
                 )  # fmt: skip
 
