@@ -212,7 +212,7 @@ def main() -> None:
     if given.page is not None:
         text = given.page.read_text(encoding="utf-8")
         for name, lines in parts.items():
-            block = "\n".join([f"<!-- {name} -->", *lines, f"<!-- end {name} -->"])
+            block = "\n".join([f"<!-- {name} -->", "", *lines, "", f"<!-- end {name} -->"])
             text = re.sub(f"<!-- {name} -->.*?<!-- end {name} -->", lambda _, b=block: b, text, flags=re.DOTALL)
         given.page.write_text(text, encoding="utf-8")
 

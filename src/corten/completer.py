@@ -27,7 +27,7 @@ from corten.transform import FittedTransform, as_transform
 __all__ = ["ConformalCompleter", "complete", "complete_table"]
 
 Progress = Callable[[str, float], None]
-SPLIT_BYTES = 90  # peak bytes an entry takes, measured; with pseudo-gaps, for every round
+SPLIT_BYTES = 120  # peak bytes an entry takes, writing included, measured; with pseudo-gaps, for every round
 GAP_BYTES = 70
 
 
@@ -109,8 +109,8 @@ class ConformalCompleter:
         refuse_beyond(
             needed,
             f"completing {observed.values.size:,} entries",
-            "work from disk (corten.complete_to_zarr, corten complete to a .zarr), complete a part of the tensor, or ask "
-            "for calibration='random'",
+            "work from disk (corten.complete_to_zarr, or corten complete to a .zarr), complete a part of the tensor, or "
+            "ask for calibration='random'",
         )
         completion = as_completion(self.completion, plan.refit, self.engine)
         choices = (*choices, *stays_here(completion, self.engine))
