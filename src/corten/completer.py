@@ -109,7 +109,7 @@ class ConformalCompleter:
         refuse_beyond(
             needed,
             f"completing {observed.values.size:,} entries",
-            "work from disk (corten.complete_to_zarr, or corten complete to a .zarr), complete a part of the tensor, or "
+            "work from disk (corten.complete_to_zarr, or corten complete to .zarr), complete a part of the tensor, or "
             "ask for calibration='random'",
         )
         completion = as_completion(self.completion, plan.refit, self.engine)
