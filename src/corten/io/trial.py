@@ -11,6 +11,8 @@ from pathlib import Path
 
 __all__ = ["refuse_crashing"]
 
+SECONDS, BYTES_A_SECOND = 20, 5e6  # of computing: far more than any whole file has been seen to need
+
 
 def refuse_crashing(path: Path, work: Callable[[], object]) -> None:
     """Run `work` in a forked process; a ValueError if a signal ended it. What it raises is left to be raised again.
@@ -24,7 +26,7 @@ def refuse_crashing(path: Path, work: Callable[[], object]) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        _try(work)
+        _try(work, SECONDS + int(path.stat().st_size / BYTES_A_SECOND))
     try:
         _, status = os.waitpid(pid, 0)
     except BaseException:
@@ -33,16 +35,17 @@ def refuse_crashing(path: Path, work: Callable[[], object]) -> None:
         raise
     if os.WIFSIGNALED(status):
         raise ValueError(
-            f"{path} makes the library that reads it crash (signal {os.WTERMSIG(status)}): it is damaged, or was made "
-            "to do harm"
+            f"{path} makes the library that reads it crash or hang (signal {os.WTERMSIG(status)}): it is damaged, or "
+            "was made to do harm"
         )
 
 
-def _try(work: Callable[[], object]) -> None:
+def _try(work: Callable[[], object], seconds: int) -> None:
     import resource
 
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)

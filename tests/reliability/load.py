@@ -1,0 +1,69 @@
+"""Load: many fits at once from threads and processes, and very many one after another."""
+
+from __future__ import annotations
+
+import gc
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import corten
+
+__all__ = ["soak", "together"]
+
+
+def data(seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(6, 1, 1)) * rng.normal(size=(6, 1)) * rng.normal(size=6) + 0.1 * rng.normal(size=(6, 6, 6))
+    x[rng.random(x.shape) < 0.3] = np.nan
+    return x
+
+
+def answer(seed: int) -> bytes:
+    """All bits of the answer to a small problem; every third is weighted by a fitted law of the missingness."""
+    law: Any = corten.BernoulliPropensity(rank=1) if seed % 3 == 0 else "uniform"
+    result = corten.complete(data(seed), completion=corten.TuckerCompletion(1), propensity=law, calibration="random")
+    return b"".join(np.asarray(one).tobytes() for one in (result.estimate, result.lower, result.upper))
+
+
+def together(count: int, seed: int) -> dict[str, Any]:
+    """The same fits one after another, from 8 threads, from 4 forked and from 4 fresh processes: are all bits equal?"""
+    seeds = range(seed, seed + count)
+    serial = [answer(one) for one in seeds]
+    with ThreadPoolExecutor(8) as pool:
+        threads = list(pool.map(answer, seeds))
+    found = {"calls": count, "threads_equal": sum(a == b for a, b in zip(serial, threads, strict=True))}
+    for how in ("fork", "spawn"):
+        with ProcessPoolExecutor(4, mp_context=get_context(how)) as pool:
+            others = list(pool.map(answer, seeds, chunksize=5))
+        found[f"{how}_equal"] = sum(a == b for a, b in zip(serial, others, strict=True))
+    return found
+
+
+def resident() -> int:
+    """Bytes of memory this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def soak(count: int, seed: int) -> dict[str, Any]:
+    """Small fits one after another: growth of memory in bytes a fit, over the second half, and its standard error."""
+    began, at, held = time.monotonic(), [], []
+    for k in range(count):
+        answer(seed + k % 50)
+        if k >= count // 2 and k % max(1, count // 200) == 0:
+            gc.collect()
+            at.append(k)
+            held.append(resident())
+    line, covariance = np.polyfit(at, held, 1, cov=True)
+    return {
+        "fits": count,
+        "slope": float(line[0]),
+        "error": float(np.sqrt(covariance[0, 0])),
+        "resident": held[-1],
+        "grown": held[-1] - held[0],
+        "seconds": time.monotonic() - began,
+    }

@@ -1,0 +1,110 @@
+"""The long runs behind docs/reliability.md: `make reliability`, or one part: `python tests/reliability/run.py fuzz`.
+
+Every part leaves a JSON file in the folder of results, one for each seed; the page is written from all of them, so
+parts can be run on their own and in pieces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+ROOT = Path(__file__).parents[2]
+LIBRARIES = ("numpy", "scipy", "numba", "xarray", "netCDF4", "h5py", "zarr", "pandas", "pyarrow", "hypothesis")
+
+
+def run_fuzz(size: int, seed: int) -> dict[str, Any]:
+    from reliability.fuzz import fuzz
+
+    tally = fuzz(size, seed)
+    return asdict(tally) | {"total": tally.total}
+
+
+def run_faults(size: int, seed: int) -> dict[str, Any]:
+    from reliability.faults import many_faults
+
+    return many_faults(size, seed)
+
+
+def run_load(size: int, seed: int) -> dict[str, Any]:
+    from reliability.load import soak, together
+
+    return {"together": together(100, seed), "soak": soak(size, seed)}
+
+
+def run_properties(size: int, seed: int) -> dict[str, Any]:
+    """The suite's property tests with their long profile; each test writes how many cases it tried."""
+    cases = Path(os.environ.get("TMPDIR", "/tmp")) / f"corten-cases-{os.getpid()}"
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=long",
+        f"--hypothesis-seed={seed}", *sorted(str(path) for path in (ROOT / "tests").glob("test_propert*.py")),
+    ]  # fmt: skip
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {"CORTEN_CASES": str(cases)}, capture_output=True, text=True
+    )
+    found = [json.loads(line) for line in cases.read_text().splitlines()] if cases.exists() else []
+    cases.unlink(missing_ok=True)
+    total = sum(one["cases"] for one in found)
+    return {
+        "tests": len(found),
+        "cases": total,
+        "said": (done.stdout.strip().splitlines() or [""])[-1],
+        "rc": done.returncode,
+    }
+
+
+PARTS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
+    "properties": (run_properties, 0),
+    "fuzz": (run_fuzz, 100_000),
+    "faults": (run_faults, 40),
+    "load": (run_load, 10_000),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="?", choices=(*PARTS, "page", "all"), default="all")
+    parser.add_argument("--size", type=int, default=None, help="files to fuzz, faults of each kind, fits of the soak")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--results", type=Path, default=ROOT / "reliability-output")
+    asked = parser.parse_args()
+    asked.results.mkdir(parents=True, exist_ok=True)
+    failed = False
+    for name in PARTS if asked.part == "all" else [asked.part] if asked.part in PARTS else []:
+        work, size = PARTS[name]
+        began = datetime.now(UTC)
+        found = work(asked.size or size, asked.seed)
+        about = {"asked": asked.size or size, "seed": asked.seed, "date": f"{began:%Y-%m-%d %H:%M} UTC"}
+        about |= {"seconds": (datetime.now(UTC) - began).total_seconds(), "versions": versions()}
+        (asked.results / f"{name}-{asked.seed}.json").write_text(json.dumps(about | found, indent=1) + "\n")
+        print(name, json.dumps(found)[:2000])
+    if asked.part in ("page", "all"):
+        from reliability.page import write_page
+
+        failed = write_page(asked.results, ROOT / "docs" / "reliability.md")
+    sys.exit(failed)
+
+
+def versions() -> str:
+    import corten
+
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    own = f"corten {corten.__version__}" + (f" ({commit.stdout.strip()})" if commit.returncode == 0 else "")
+    known = " ".join(f"{name} {version(name)}" for name in LIBRARIES)
+    return f"{own}, Python {platform.python_version()}, {known}, {platform.system()} {platform.machine()}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Faults, with real processes and real signals: a few of each here, many in `make reliability`."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+import corten
+from corten.completion.protocol import Fill
+from corten.io.whole import whole_file
+from reliability import faults
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks and signals as Linux has them"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+
+@pytest.mark.parametrize("fault", faults.FAULTS.values(), ids=lambda fault: fault.__name__)
+def test_survived(fault, tmp_path):
+    fault(Random(1), tmp_path)
+
+
+def test_an_interrupted_program_ends_at_once(tmp_path):
+    """The program as a shell starts it, from its first moments on."""
+    np.save(tmp_path / "in.npy", faults.data())
+    program = [sys.executable, "-c", "from corten.cli import main; main()", "complete", str(tmp_path / "in.npy")]
+    running = subprocess.Popen(
+        [*program, "-o", str(tmp_path / "out.nc"), *faults.GAPS], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    while b"numba" not in Path(f"/proc/{running.pid}/maps").read_bytes() and running.poll() is None:
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    since = time.monotonic()
+    _, words = running.communicate(timeout=60)
+    assert running.returncode == 130 and "Traceback" not in words, words
+    assert time.monotonic() - since < 5.0  # a tenth of a second on an idle machine; this one may be busy
+    assert [path.name for path in tmp_path.iterdir()] == ["in.npy"]
+
+
+class Counting:
+    """A completion that counts its fills, and can be told to die."""
+
+    fills = 0
+    most = 10**9
+
+    def __repr__(self):
+        return "Counting()"
+
+    def prepare(self, values, mask, axes, seed):
+        return self
+
+    choices = ()
+
+    def fill(self, values, mask, warm=None):
+        if Counting.fills >= Counting.most:
+            raise KeyboardInterrupt
+        Counting.fills += 1
+        return Fill(np.where(mask, values, np.nanmean(np.where(mask, values, np.nan))))
+
+    def combine(self, members, truth):
+        return self
+
+    def mix(self, members):
+        raise AssertionError
+
+
+def test_a_checkpoint_does_only_what_is_left(tmp_path, monkeypatch):
+    x = faults.data()
+    completer = corten.ConformalCompleter(Counting(), "uniform", corten.GapShaped(6), seed=1)
+    expected = completer.fit(x).intervals(0.9)
+    monkeypatch.setattr(Counting, "fills", 0)
+    monkeypatch.setattr(Counting, "most", 3)
+    with pytest.raises(KeyboardInterrupt), corten.Checkpoint(tmp_path / "kept") as checkpoint:
+        completer.fit(x, checkpoint=checkpoint)
+    rounds = sorted((tmp_path / "kept").glob("*.round"))
+    assert len(rounds) == 3
+    rounds[0].write_bytes(rounds[0].read_bytes()[:-9])  # one of them damaged
+    monkeypatch.setattr(Counting, "fills", 0)
+    monkeypatch.setattr(Counting, "most", 10**9)
+    with corten.Checkpoint(tmp_path / "kept") as checkpoint:
+        found = completer.fit(x, checkpoint=checkpoint).intervals(0.9)
+    assert checkpoint.kept == 2 and Counting.fills == 6 + 1 - 2
+    for name in ("estimate", "lower", "upper"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name), equal_nan=True)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_checkpoint_of_other_data_or_settings_is_not_used(tmp_path):
+    x = faults.data()
+    checkpoint = corten.Checkpoint(tmp_path)
+    corten.ConformalCompleter("smooth", "uniform", corten.GapShaped(2)).fit(x, checkpoint=checkpoint)
+    for seed, data in ((1, x), (0, x + 1e-12), (0, np.swapaxes(x, 0, 1))):
+        again = corten.Checkpoint(tmp_path)
+        corten.ConformalCompleter("smooth", "uniform", corten.GapShaped(2), seed=seed).fit(data, checkpoint=again)
+        assert again.kept == 0
+    same = corten.Checkpoint(tmp_path)
+    corten.ConformalCompleter("smooth", "uniform", corten.GapShaped(2)).fit(x, checkpoint=same)
+    assert same.kept >= 2
+    own = corten.Checkpoint(tmp_path / "own")  # code may have changed between two runs: it is not kept
+    corten.ConformalCompleter(lambda x: np.where(np.isnan(x), 0, x), "uniform", "random").fit(x, checkpoint=own)
+    assert not (tmp_path / "own").exists()
+
+
+def test_what_a_killed_program_left_is_cleared_away(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with whole_file(tmp_path / "x.txt") as temporary:
+        temporary.write_text("new")
+        mine = temporary.name
+        left = tmp_path / mine.replace(str(os.getpid()), str(ended.pid))
+        left.write_text("half")
+        other = tmp_path / f"{mine}.other"  # of another file, and of a program that runs
+        other.write_text("not ours")
+    with whole_file(tmp_path / "x.txt", overwrite=True) as temporary:
+        assert not left.exists()
+        temporary.write_text("newer")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([other.name, "x.txt"])
+    assert (tmp_path / "x.txt").read_text() == "newer"
+
+
+def test_a_folder_that_had_stepped_aside_comes_back(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    target = tmp_path / "x.zarr"
+    with whole_file(target) as temporary:
+        temporary.mkdir()
+        name = temporary.name.replace(str(os.getpid()), str(ended.pid))
+    os.replace(target, tmp_path / f"{name}.old")  # killed between the two steps of replacing a folder
+    with pytest.raises(FileExistsError), whole_file(target):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]

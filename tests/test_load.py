@@ -1,0 +1,21 @@
+"""Many fits at once give the bits of one at a time, and fits one after another keep no memory."""
+
+import warnings
+
+import pytest
+
+from reliability.load import soak, together
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_fits_from_threads_and_processes_have_the_bits_of_serial_ones():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads
+        found = together(12, seed=0)
+    assert found == {"calls": 12, "threads_equal": 12, "fork_equal": 12, "spawn_equal": 12}
+
+
+def test_a_short_soak_keeps_no_memory():
+    # A fit that kept its tensor would keep 1.7 kB of values alone, and several times that with its tables.
+    found = soak(200, seed=0)
+    assert found["grown"] < 4 * 2**20, found
