@@ -61,7 +61,8 @@ _KNOWN: tuple[type, ...] = (
     Axis, Choice, Round, ObservedTensor, SavedCompletion, FittedPropensity, TensorTrain, Neighborhood,
     Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Adaptive, Normalized,
     Signed, ConformalCompleter, RandomSplit, GapShaped, CrossConformal, RepeatedSplits, IsingPropensity,
-    BernoulliPropensity, UniformPropensity, KnownPropensity, TuckerCompletion, TensorTrainCompletion, SmoothCompletion, Affine, Power, FittedChain,
+    BernoulliPropensity, UniformPropensity, KnownPropensity, TuckerCompletion, TensorTrainCompletion,
+    SmoothCompletion, Affine, Power, FittedChain,
 )  # fmt: skip
 
 
