@@ -151,7 +151,7 @@ def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[
     table = audit.table()
     if hasattr(table, "to_dict") and hasattr(table, "columns"):
         table = table.to_dict("records")
-    rows = []
+    rows: list[Row] = []
     for row in table:
         one: Any = row if hasattr(row, "get") else vars(row)
         if one.get("by", "all") != by:
