@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 DOCS   := $(VENV)/.docs-installed
 
-.PHONY: demo test lint docs bench study dist clean
+.PHONY: demo test lint docs bench reliability study dist clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -30,6 +30,10 @@ $(DOCS): $(READY)
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
+# Hours: long property tests, 100,000 bad files, many faults, a soak; writes docs/reliability.md. Parts: see the script.
+reliability: $(READY)
+	$(BIN)/python tests/reliability/run.py
+
 bench: $(READY)
 	$(BIN)/corten bench --output bench-output
 
@@ -41,4 +45,4 @@ dist: $(READY)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) dist build site demo-output bench-output study-output
+	rm -rf $(VENV) dist build site demo-output bench-output study-output reliability-output

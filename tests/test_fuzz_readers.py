@@ -1,4 +1,4 @@
-"""Hostile files: every reader reads or refuses by name; it never crashes, hangs, grows, unpickles or leaves its file."""
+"""Hostile files: every reader reads or refuses by name; none crashes, hangs, grows, unpickles or leaves its file."""
 
 import gzip
 import os

@@ -1,0 +1,111 @@
+"""Writes docs/reliability.md from the results of the parts, as they are: what was not reached is said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write_page"]
+
+GOAL_CASES, GOAL_FILES = 10_000, 100_000
+HEAD = """\
+# Reliability: what was tried to break it
+
+Written by `make reliability` (tests/reliability/run.py) from its last runs; short versions of all parts are in
+`make test`. A test of the list fails when what it tells about stops being true.
+
+"""
+LIMITS = """\
+## What is promised, and what is not
+
+- A file that corten cannot read is refused by a `ValueError` (or `OSError`) that names it. Nothing is unpickled, no
+  path out of the file is followed, and declared sizes are checked before anything is allocated.
+- HDF5 and NetCDF are read by libraries in C, which can crash or hang on damaged files. `corten complete` reads such
+  files in a process of its own first (Linux); in Python that is `corten.io.read(path, careful=True)`. Files that were
+  refused by this alone are counted above as *contained*.
+- Outputs appear whole or not at all: written under a temporary name, flushed to the disk, renamed. What a killed
+  program left under a temporary name goes when the file is written again.
+- `corten complete --checkpoint FOLDER` keeps every finished round; killed, the same command goes on and gives the same
+  bits. Choosing the settings before the first round, the final fill and the law of the missingness are done again.
+  Without the option it starts clean.
+- Ctrl-C ends the program with code 130. A compiled call that holds Python's lock delays it until the call returns.
+- Too little memory is predicted from the number of entries and rounds, before starting; it is no measurement.
+"""
+
+
+def write_page(results: Path, page: Path) -> bool:
+    """Write the page; whether anything went wrong."""
+    parts = {name: _found(results, name) for name in ("properties", "fuzz", "faults", "load")}
+    rows, notes = [], []
+    if parts["properties"]:
+        cases = sum(one["cases"] for one in parts["properties"])
+        tests = sum(one["tests"] for one in parts["properties"])
+        rows.append(("generated cases", f"{cases:,} of {tests} properties", _goal(cases, GOAL_CASES)))
+        notes += [f"properties, seed {one['seed']}: {one['said']}" for one in parts["properties"] if one["rc"]]
+    tried: dict[str, int] = {}
+    for one in parts["fuzz"]:
+        for kind, count in one["tried"].items():
+            tried[kind] = tried.get(kind, 0) + count
+        for what in ("crashed", "hung", "wrong"):
+            notes += [f"{what}: {case}" for case in one[what]]
+    if tried:
+        total = sum(tried.values())
+        read, refused = (sum(one[what] for one in parts["fuzz"]) for what in ("read", "refused"))
+        bad = sum(len(one[what]) for one in parts["fuzz"] for what in ("crashed", "hung", "wrong"))
+        held = sum(len(one["contained"]) for one in parts["fuzz"])
+        said = f"{read:,} read, {refused:,} refused by name, {held} contained, **{bad} crashes, hangs or wrong errors**"
+        rows.append(("bad files", f"{total:,}", f"{said}; {_goal(total, GOAL_FILES)}"))
+    for one in parts["faults"]:
+        for name, found in one["faults"].items():
+            rows.append((name, f"{found['tried']}", f"{found['survived']} survived"))
+            notes += [f"{name}: {case}" for case in found["failed"]]
+        rows.append(("slowest end after Ctrl-C", "", f"{one['slowest_interrupt']:.2f} s"))
+    for one in parts["load"]:
+        rows += _load(one)
+    absent = [name for name, found in parts.items() if not found]
+    text = HEAD + "| tried | how often | what happened |\n|---|---|---|\n"
+    text += "".join(f"| {a} | {b} | {c} |\n" for a, b, c in rows)
+    if absent:
+        text += f"\nNot run for this page: {', '.join(absent)}.\n"
+    if tried:
+        listed = ", ".join(f"{kind} {count:,}" for kind, count in sorted(tried.items()))
+        text += f"\nBad files by format: {listed}.\n"
+    text += "\n## What went wrong\n\n" + ("".join(f"- {_plain(note)}\n" for note in notes) or "Nothing.\n")
+    text += "\n" + LIMITS + "\n## The runs\n\n" + "".join(_about(name, one) for name in parts for one in parts[name])
+    page.write_text(text, encoding="utf-8")
+    return bool(notes)
+
+
+def _found(results: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(results.glob(f"{name}-*.json"))]
+
+
+def _goal(reached: int, goal: int) -> str:
+    return f"the goal of {goal:,} is reached" if reached >= goal else f"**the goal of {goal:,} is not reached**"
+
+
+def _load(one: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = []
+    if one.get("together"):
+        both = one["together"]
+        for key, how in (
+            ("threads", "from 8 threads"),
+            ("fork", "from 4 forked processes"),
+            ("spawn", "from 4 fresh processes"),
+        ):
+            same = f"{both[f'{key}_equal']} with the bits of the serial answer"
+            rows.append((f"`complete` {how} at once", f"{both['calls']}", same))
+    if one.get("soak"):
+        soak = one["soak"]
+        grown = f"memory grows by {soak['slope']:.0f} ± {soak['error']:.0f} bytes a fit over the second half"
+        rows.append(("small fits one after another", f"{soak['fits']:,}", grown))
+    return rows
+
+
+def _about(name: str, one: dict[str, Any]) -> str:
+    return f"- {name}: seed {one['seed']}, {one['date']}, {one['seconds'] / 60:.0f} min; {one['versions']}\n"
+
+
+def _plain(note: str) -> str:
+    return " ".join(note.split()).replace("|", "\\|").replace("<", "&lt;")[:300]
