@@ -31,7 +31,12 @@ SHARE = 0.7
 PASSES = 24  # of a fit with the thinning correction at a fixed rank, measured at 1000^3
 ELSEWHERE = [  # measured by other scripts on the same machine, beside what --measure finds
     {"what": "fit", "shape": (1000, 1000, 1000), "rank": 3, "cores": 2, "seconds": 54.0, "passes": 24},  # billion.py
-]
+    # cluster.py, workers of one thread; a pass costs 12 ms beside the kernels there (20 x 20 x 20)
+    {"what": "pass", "on": "one Dask worker", "shape": (400, 400, 400), "rank": 5, "cores": 1, "seconds": 0.353,
+     "dask": 0.012},
+    {"what": "pass", "on": "two Dask workers", "shape": (400, 400, 400), "rank": 5, "cores": 2, "seconds": 0.206,
+     "dask": 0.012},
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,11 +148,11 @@ def checked(points: list[dict], speed: Speed) -> list[str]:
     for p in points:
         shape: Shape = tuple(p["shape"])
         if p["what"] == "pass":
-            said = speed.one_pass(shape, p["rank"], p["cores"])
+            said = speed.one_pass(shape, p["rank"], p["cores"]) + p.get("dask", 0.0)
         else:
             said = speed.fit(shape, p["rank"], p["cores"], p["passes"])
         error = "fitted" if is_fitted(p) else f"{said / p['seconds'] - 1:+.0%}"
-        name = p["what"] if p["what"] == "pass" else f"fit, {p['passes']} passes"
+        name = f"fit, {p['passes']} passes" if p["what"] == "fit" else f"pass, {p['on']}" if "on" in p else "pass"
         size = " x ".join(map(str, shape))
         lines.append(f"| {name} | {size} | {p['rank']} | {words(p['seconds'])} | {words(said)} | {error} |")
     return lines
