@@ -280,6 +280,16 @@ def test_pairs_are_of_the_same_cell_and_holm_is_stricter_than_each() -> None:
     assert holm(raw) == pytest.approx([0.06, 0.2, 0.003])
 
 
+def test_cells_far_apart_do_not_hide_that_all_of_them_are_better() -> None:
+    """Cells are the settings there are, not a sample of settings: their spread is no error of the mean."""
+    tests = [comparison.of_gaps(gap + 0.01 * np.arange(-2, 3)) for gap in (-0.05, -0.1, -3.0)]
+    found = comparison.over_cells([test for test in tests if test is not None])
+    assert found is not None
+    assert found.smaller < 1e-6
+    assert found.error == pytest.approx(0.01 * np.sqrt(2.5 / 5) / np.sqrt(3))
+    assert comparison.over_cells([]) is None
+
+
 def test_worse_cells_are_called_worse() -> None:
     rng = np.random.default_rng(1)
     base = {"d": 40, "rank": 3, "draw": 0, "score": "absolute", "model": "ising"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from corten.studies.comparison import Paired, grouped, holm, of_gaps, paired, summarise
+from corten.studies.comparison import Paired, grouped, holm, over_cells, paired, summarise
 from corten.studies.paper_numbers import SCORES, SELECTION
 from corten.studies.part_tables import SHORT, Rows, take
 from corten.studies.readings import OURS
@@ -115,13 +115,14 @@ def _pooled(rows: list[Row]) -> list[Claim]:
     for value, shown in MEASURES:
         every = against_plain(rows, value)
         tests = [(key, test, p) for key, test, p in every if not isnan(p)]
-        over = of_gaps(np.array([test.mean for _, test, _ in tests]))
+        over = over_cells([test for _, test, _ in tests])
         if over is None:
             continue
-        where = f"{over} over {over.count} cells"
+        better = sum(test.mean < 0 for _, test, _ in tests)
+        where = f"{over} over {over.count} cells, smaller in {better} of them"
         if value == "relative_error":
-            better = "yes" if over.smaller < 0.05 else "NO"
-            found.append((f"pooled {shown} of our default better than plain", better, f"{where}, p {over.smaller:.2g}"))
+            holds = "yes" if over.smaller < 0.05 else "NO"
+            found.append((f"pooled {shown} of our default better than plain", holds, f"{where}, p {over.smaller:.2g}"))
         else:
             not_worse = "yes" if over.larger > 0.05 else "NO"
             found.append((f"pooled {shown} of our default not worse than plain", not_worse, where))

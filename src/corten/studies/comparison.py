@@ -14,11 +14,12 @@ from math import isfinite, nan, sqrt
 from typing import Any
 
 import numpy as np
+from scipy.stats import norm as normal
 from scipy.stats import t as student
 
 from corten.studies.paper_numbers import REPETITIONS, Number
 
-__all__ = ["Paired", "Summary", "differs", "grouped", "holm", "paired", "summarise"]
+__all__ = ["Paired", "Summary", "differs", "grouped", "holm", "over_cells", "paired", "summarise"]
 
 Row = dict[str, Any]
 PAIR = ("d", "rank", "model", "draw", "repetition", "noise", "score", "working_rank", "noise_sd")
@@ -120,6 +121,21 @@ def of_gaps(gaps: np.ndarray) -> Paired | None:
         return Paired(mean, 0.0, gaps.size, 0.5 if same else float(mean < 0), 0.5 if same else float(mean > 0))
     larger = float(student.sf(mean / error, gaps.size - 1))
     return Paired(mean, error, gaps.size, larger, 1.0 - larger)
+
+
+def over_cells(tests: Sequence[Paired]) -> Paired | None:
+    """The mean of cells' differences; its error is that of their repetitions, for the cells are all there are.
+
+    Example:
+        >>> print(over_cells([Paired(-0.2, 0.03, 10, 1.0, 0.0), Paired(-0.4, 0.04, 10, 1.0, 0.0)]))
+        -0.3 ± 0.025
+    """
+    if not tests:
+        return None
+    mean = float(np.mean([test.mean for test in tests]))
+    error = sqrt(sum(test.error**2 for test in tests)) / len(tests)
+    larger = float(normal.sf(mean / error)) if error else float(mean <= 0)
+    return Paired(mean, error, len(tests), larger, 1.0 - larger)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from corten.studies.cells import Cell
 from corten.studies.claims import ENOUGH, MEASURES, against_plain
-from corten.studies.comparison import grouped, of_gaps, paired, summarise
+from corten.studies.comparison import grouped, over_cells, paired, summarise
 from corten.studies.draws import parameter_of
 from corten.studies.part_tables import PAIRED_NOTE, SHORT, TABLES, Rows, table_rank, take
 from corten.studies.readings import readings_table
@@ -253,12 +253,12 @@ def pooled(data: Rows) -> list[Table]:
             where = noise if value == "miscoverage" else ""
             lines.append((shown, SHORT[model], d, rank, where, test, test.count, p, verdict))
         tests = [(key, test, p) for key, test, p in tests if not isnan(p)]
-        over = of_gaps(np.array([test.mean for _, test, _ in tests]))
+        over = over_cells([test for _, test, _ in tests])
         if over is not None:
             bad = sum(p < 0.05 for _, _, p in tests)
             summary.append(
-                f"{shown}: over {len(tests)} cells of at least {ENOUGH} pairs default - plain is {over} (p that it"
-                f" is larger: {over.larger:.3g}); "
+                f"{shown}: over {len(tests)} cells of at least {ENOUGH} pairs default - plain is {over} (error "
+                f"from the repetitions within cells; p that it is larger: {over.larger:.3g}); "
                 f"{bad} cell(s) significantly worse after Holm's correction."
             )
     columns = names("measure | model | d | r | noise | default - plain | n | p worse (Holm) | verdict")
