@@ -24,7 +24,8 @@ from corten.io.lazy import LazyTensor, open_lazily
 from corten.io.whole import refuse_taken
 from corten.large import settings, stages
 from corten.large.needs import Needs
-from corten.large.stages import Counts, Estimate, Scratch, Widths, Writing
+from corten.large.stages import Counts, Estimate, Scratch
+from corten.large.writing import Widths, Writing, write
 from corten.lowrank import TensorTrain
 from corten.options import as_propensity, check_bounds, describe
 from corten.propensity.fitted import FittedPropensity
@@ -132,7 +133,7 @@ def complete_to_zarr(
                 run.scratch, estimate, law, how, sketches, coverages, names,
                 weights == "exact" and not law.independent, limits, run.beyond(), store,
             )  # fmt: skip
-            widths = stages.write(lazy, needs, writing, lambda share: run.tell("writing", share))
+            widths = write(lazy, needs, writing, lambda share: run.tell("writing", share))
             options = {
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(split), "score": describe(score), "weights": weights, "bounds": str(bounds),
