@@ -76,6 +76,7 @@ def _coverage(data: Rows) -> dict[str, Figure]:
                     panel.set_title(above)
                 else:
                     panel.set_xlabel("d")
+                    panel.set_xticks(sizes)
             axes[place, 0].set_ylabel(title)
         legend(figure, axes[0, -1])
         made[f"coverage-width-r{rank}"] = figure
@@ -123,27 +124,26 @@ def _estimation(data: Rows) -> dict[str, Figure]:
         panel.set(title=SHORT[model], xlabel="r/d", ylabel="relative error of B")
     legend(figure, axes[0, 0])
     starts, three = panels(1, 3, 3.6, 3.0)
+    began = data.get("start", [])
+    sizes = sorted({row["d"] for row in began})
+    largest = take(began, d=sizes[-1]) if sizes else []
     for model, style in zip(SHORT, ("o-", "s--")):
         for method in ("plain", "default"):
-            some = take(data.get("start", []), model=model, method=method)
-            label = f"{SHORT[model]}, {NAMES[method]}"
-            line(three[0, 0], take(some, noise_sd=0.1), "d", "relative_error", COLOURS[method], label, style)
+            label, some = f"{SHORT[model]}, {NAMES[method]}", take(began, model=model, method=method, noise_sd=0.1)
+            line(three[0, 0], some, "d", "relative_error", COLOURS[method], label, style)
+            some = take(largest, model=model, method=method)
             line(three[0, 2], some, "noise_sd", "relative_error", COLOURS[method], label, style)
-        line(
-            three[0, 1],
-            take(data.get("start", []), model=model, method="plain"),
-            "noise_sd",
-            "start_error",
-            "k",
-            SHORT[model],
-            style,
-        )
+        some = take(largest, model=model, method="plain")
+        line(three[0, 1], some, "noise_sd", "start_error", "k", SHORT[model], style)
     for panel, x, y in zip(
         three[0],
         ("d", "sd of the start's noise", "sd of the start's noise"),
         ("final error", "error of the start", "final error"),
     ):
         panel.set(xlabel=x, ylabel=y)
+    three[0, 0].set_xticks(sizes)
+    for panel in three[0, 1:]:
+        panel.set_title(f"d = {sizes[-1]}" if sizes else "")
     legend(starts, three[0, 0])
     return {"estimation": figure, "estimation-start": starts}
 
@@ -199,6 +199,7 @@ def _timing(data: Rows) -> dict[str, Figure]:
         for (method,), some in grouped(data["timing"], "method").items():
             line(panel, some, "d", value, COLOURS.get(method, "k"), method)
         panel.set(xlabel="d", ylabel=title, yscale="log")
+        panel.set_xticks(sorted({row["d"] for row in data["timing"]}))
     legend(figure, axes[0, 0])
     return {"timing": figure}
 
@@ -222,6 +223,9 @@ def _theory(data: Rows) -> dict[str, Figure]:
             x, y = [100 * row["weight_error"] for row in some], [90 - row["coverage90"] for row in some]
             axes[0, 1].plot(x, y, style, color=COLOURS[method], ms=3, label=label, alpha=0.7)
     axes[0, 0].set(xscale="log", yscale="log", xlabel="sqrt(r* d_bar / d*)", ylabel="relative error of B")
+    for axis, ticks in ((axes[0, 0].xaxis, (0.05, 0.1, 0.2, 0.4)), (axes[0, 0].yaxis, (0.2, 0.4, 0.8, 1.6))):
+        axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ticks([], minor=True)
     limit = axes[0, 1].get_xlim()[1]
     axes[0, 1].plot([0, limit], [0, limit], "k:", lw=0.8, label="the lemma's bound")
     axes[0, 1].set(xlabel="Delta, %", ylabel="shortfall of 90 % intervals, %")
