@@ -75,7 +75,7 @@ def test_another_seed_gives_other_bits():
 
 NAMES = (
     "completion", "propensity", "calibration", "score", "weights", "transform", "climatology", "bounds", "seed",
-    "engine", "corten", "numpy",
+    "engine", "axes", "outside_the_domain", "corten", "numpy",
 )  # fmt: skip
 
 
@@ -105,7 +105,8 @@ def stored_settings(path):
 @pytest.mark.parametrize("suffix", [".nc", ".zarr", ".parquet", ".npz", ".mat", ".corten", ".html"])
 def test_every_output_says_how_it_was_made(tmp_path, suffix):
     completer = corten.ConformalCompleter("smooth", "uniform", "random", "signed", seed=12345, bounds=(None, 9.5))
-    fitted = completer.fit(data())
+    x = data()
+    fitted = completer.fit(x, periodic=[1], axis_kinds={2: "unit"}, where=np.arange(x.shape[0])[:, None, None] > 0)
     result, path = fitted.intervals(0.8), tmp_path / f"filled{suffix}"
     if suffix == ".html":
         result.report(path)
@@ -119,11 +120,14 @@ def test_every_output_says_how_it_was_made(tmp_path, suffix):
     found = stored_settings(path)
     assert int(found["seed"]) == 12345 and found["score"] == "signed" and "9.5" in found["bounds"]
     assert not [name for name in NAMES if name not in found]
+    assert found["axes"] == "axis_0 ordered, axis_1 ordered periodic, axis_2 unit"
+    assert int(found["outside_the_domain"]) == x[0].size
     again = corten.ConformalCompleter(
         found["completion"], found["propensity"], found["calibration"], found["score"], found["weights"],
         seed=int(found["seed"]), bounds=(None, 9.5),
     )  # fmt: skip
-    np.testing.assert_array_equal(again.fit(data()).intervals(0.8).upper, result.upper)
+    repeated = again.fit(x, periodic=[1], axis_kinds={2: "unit"}, where=fitted.observed.inside)
+    np.testing.assert_array_equal(repeated.intervals(0.8).upper, result.upper)
 
 
 def test_tables_in_memory_say_it_too():

@@ -274,10 +274,15 @@ class Fitted:
         return WeightEvidence(self)
 
     def settings(self) -> dict[str, Any]:
-        """Seed, options and versions: what it takes to run this again."""
+        """Seed, options, what the axes mean, and versions: what it takes to run this again."""
         from corten import __version__
 
-        return {**self.options, "corten": __version__, "numpy": np.__version__}
+        axes = [f"{a.name} {a.kind}{' periodic' if a.periodic else ''}" for a in self.observed.axes]
+        outside = int(np.count_nonzero(~self.observed.inside))
+        return {
+            **self.options, "axes": ", ".join(axes), "outside_the_domain": outside,
+            "corten": __version__, "numpy": np.__version__,
+        }  # fmt: skip
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write this fit to one file, without pickle; `corten.load` gives it back with the same bits."""
