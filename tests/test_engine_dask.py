@@ -27,6 +27,7 @@ from corten.engine.cluster_blocks import LocalFrame, parts_of
 from corten.engine.cluster_passes import ClusterMaskPass, ClusterResidualPass
 from corten.engine.passes import MaskPass
 from corten.engine.residuals import ResidualPass
+from corten.io import formats
 from corten.lowrank import TensorTrain
 from corten.propensity.coupling import Product
 from corten.propensity.ising import IsingPropensity
@@ -318,16 +319,18 @@ def test_importing_corten_loads_no_dask():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-OPTIONS = ["--completion", "tucker", "--propensity", "uniform", "--calibration", "random"]
+OPTIONS = ["--completion", "smooth", "--propensity", "uniform", "--calibration", "random"]  # few passes
 
 
 @pytest.fixture
-def days(tmp_path):
+def days(tmp_path, monkeypatch):
     """Three files of one small tensor each, the last without anything observed."""
+    # Files are tried in a forked process first, which the threads of a cluster in this process do not bear well.
+    monkeypatch.setattr(formats, "refuse_crashing", lambda path, work: None)
     rng = np.random.default_rng(0)
     paths = []
     for day in range(3):
-        x = rng.normal(size=(3, 1)) * rng.normal(size=(1, 20)) + 0.1 * rng.normal(size=(3, 20))
+        x = np.add.outer(np.arange(8.0), np.sin(np.arange(9.0))) + 0.1 * rng.normal(size=(8, 9))
         x[rng.random(x.shape) < 0.3] = np.nan
         if day == 2:
             x[:] = np.nan
