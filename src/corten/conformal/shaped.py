@@ -135,10 +135,12 @@ class Joint(_Shaped):
     slice go together, so less is needed: `budget(c, m)` gives the t at which a share c of slices made of calibration
     entries would have been held.
 
-    What is promised is promised on average over slices, so the test entry's own mass, which is for single entries,
-    is left out: with it the far levels asked here would be infinite wherever an entry is heavy. Levels with fewer
-    than `BEYOND` calibration entries beyond them are reached by continuing the ends as an exponential tail goes on
-    whose slope was learned from a few entries (its predictive law is Pareto's): wider than needed for lighter tails.
+    What is promised is promised on average over slices, so the test entry does not enter with its own mass, which is
+    for single entries: the far levels asked here would be infinite wherever an entry is heavy. It enters with that of
+    the entries seen beyond the level, on average: without any, the cutoff that leaves k of n entries beyond is missed
+    with chance (k + 1) / (n + 1), and k is small here. Levels with fewer than `BEYOND` calibration entries beyond them
+    are reached by continuing the ends as an exponential tail goes on whose slope was learned from a few entries (its
+    predictive law is Pareto's): wider than needed for lighter tails.
     """
 
     def __init__(self, inner: Any, slices: NDArray[np.intp], budget: Callable[[float, int], float]) -> None:
@@ -148,6 +150,7 @@ class Joint(_Shaped):
         self._massless = _without_test_mass(inner)
         self._size = inner.enough if isinstance(inner, Grouped) else inner.effective_sample_size()
         self._least = min(BEYOND / self._size, 0.1)
+        self._shares, self._heavier = _weight_beyond(inner)
 
     def beyond(self, coverage: float, missing: int) -> float:
         """How many equally weighted calibration entries lie beyond the band of a slice with so many missing ones."""
@@ -167,7 +170,7 @@ class Joint(_Shaped):
             far = share < self._least
             for one in np.unique(share[~far]):
                 here = np.flatnonzero(share == one)
-                ends = self._massless.intervals(entries[here], middle[here], unit[here], 1.0 - one)
+                ends = self._massless.intervals(entries[here], middle[here], unit[here], 1.0 - self._left(one))
                 lower[row, here], upper[row, here] = ends[0][0], ends[1][0]
             if far.any():
                 lower[row, far], upper[row, far] = self._continued(entries[far], middle[far], unit[far], share[far])
@@ -176,9 +179,17 @@ class Joint(_Shaped):
     def _continued(self, entries: Entries, middle: ArrayLike, unit: ArrayLike, share: NDArray[np.float64]) -> Ends:
         """Both ends beyond which a share of the calibration weight would lie that is too small to be read off."""
         shares = (self._least, STRETCH * self._least)
-        lower, upper = self._massless.intervals(entries, middle, unit, [1.0 - one for one in shares])
+        lower, upper = self._massless.intervals(entries, middle, unit, [1.0 - self._left(one) for one in shares])
         further = KNOWN * ((self._least / share) ** (1.0 / KNOWN) - 1.0) / np.log(STRETCH)
         return lower[0] + further * (lower[0] - lower[1]), upper[0] + further * (upper[0] - upper[1])
+
+
+    def _left(self, share: float) -> float:
+        """What calibration entries may weigh beyond a level that is missed with chance `share`: the test entry's mass
+        taken off, at most half of it.
+        """
+        mass = float(np.interp(share, self._shares, self._heavier)) / self._size
+        return max(share * (1.0 + mass) - mass, 0.5 * share)
 
 
 class _NoTestMass:
@@ -194,6 +205,20 @@ class _NoTestMass:
 
     def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
         return None
+
+
+def _weight_beyond(inner: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rising shares of the weight, and how many times as heavy as a missing entry usually is one would be that lies
+    among the largest scores of that share.
+    """
+    whole = inner.inner if isinstance(inner, Grouped) else inner
+    lists = [one.calibrated for one in whole.splits] if isinstance(whole, MergedSplits) else [whole]
+    scores = np.concatenate([np.abs(np.asarray(one.scores, np.float64)) for one in lists])
+    logs = [np.asarray(one.weights.log_weight(one.entries), np.float64) for one in lists]
+    weights = [np.exp(one - one.max(initial=-np.inf)) for one in logs]
+    weight = np.concatenate([one / one.sum() for one in weights])[np.argsort(-scores, kind="stable")]
+    sums, squares = np.cumsum(weight), np.cumsum(weight**2)
+    return sums / sums[-1], squares / np.maximum(sums, np.finfo(np.float64).tiny) * sums[-1] / squares[-1]
 
 
 def _without_test_mass(inner: Any) -> Any:
