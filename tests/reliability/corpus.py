@@ -130,7 +130,7 @@ def build(folder: Path) -> dict[str, list[Content]]:
     named = data.assign_coords(station=[0, 1, 2])
     whole = data.to_dataset().assign(sea=(("lat", "station"), np.ones((2, 3), "i1")))
     packed = {"tec": {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -9, "zlib": True}}
-    maps = np.arange(2 * 2 * 19).reshape(2, 1, 2, 19)
+    maps = np.arange(2 * 3 * 19).reshape(2, 1, 3, 19)
     text = ionex(maps, rms=maps[:1]).encode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

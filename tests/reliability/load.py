@@ -54,7 +54,7 @@ def soak(count: int, seed: int) -> dict[str, Any]:
     began, at, held = time.monotonic(), [], []
     for k in range(count):
         answer(seed + k % 50)
-        if k >= count // 2 and k % max(1, count // 200) == 0:
+        if k >= count // 2 and k % max(1, count // 40) == 0:
             gc.collect()
             at.append(k)
             held.append(resident())

@@ -23,14 +23,19 @@ _unfinished: set[Path] = set()
 
 def refuse_taken(target: Path, overwrite: bool) -> None:
     """Say no to a file that exists (without `overwrite`), or whose folder does not or may not be written to."""
-    if target.exists() and not overwrite:
+    closed = f"the folder {target.parent} may not be written to: write {target.name} elsewhere"
+    try:
+        taken, there = target.exists(), target.parent.is_dir()
+    except PermissionError:
+        raise PermissionError(closed) from None
+    if taken and not overwrite:
         raise FileExistsError(f"{target} exists: choose another name, or allow it with overwrite=True (--overwrite)")
-    if not target.parent.is_dir():
+    if not there:
         raise FileNotFoundError(
             f"the folder {target.parent} does not exist: create it, or write {target.name} elsewhere"
         )
     if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"the folder {target.parent} may not be written to: write {target.name} elsewhere")
+        raise PermissionError(closed)
 
 
 @contextmanager
