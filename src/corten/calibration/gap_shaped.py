@@ -1,4 +1,4 @@
-"""Calibration on pseudo-gaps: hide observed entries under moved copies of the real gaps."""
+"""Calibration on pseudo-gaps: hide observed entries under moved copies of the real gaps, and under gaps like them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ LEAST_SHARE = 0.1
 
 @dataclass(frozen=True)
 class GapShaped:
-    """Hide observed entries under shifted, reflected and permuted copies of the real gaps, several times.
+    """Hide observed entries under shifted, reflected and permuted copies of the real gaps and drawn ones, several times.
 
     The hidden entries then lie as deep inside gaps as the missing ones do. The final estimate uses everything
     observed. No theorem stands behind it: check it by an audit on fresh rounds.
 
-    drawn: the share of rounds that hide under masks drawn from an Ising model fitted to the real mask instead.
+    drawn: the share of rounds that hide under masks drawn from an Ising model fitted to the real mask instead. They
+    temper single draws of moved copies that lie deeper than the real gaps.
 
     Example:
         >>> GapShaped().rounds
@@ -37,7 +38,7 @@ class GapShaped:
     """
 
     rounds: int = 24
-    drawn: float = 0.0
+    drawn: float = 1 / 3
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -71,7 +72,6 @@ class GapShaped:
             + ", moved along ordered axes and permuted along units",
         )
         return Plan(tuple(rounds), refit=True, choices=(choice,))
-
 
     def _drawn_masks(self, observed: Any, seed: int) -> list[np.ndarray]:
         """Masks drawn by Gibbs sampling from a law fitted to the real mask, for the first rounds."""
