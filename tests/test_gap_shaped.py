@@ -82,7 +82,7 @@ def test_units_are_permuted_whole() -> None:
     mask = np.ones((7, 20), bool)
     mask[2] = False
     observed = tensor(mask, axis_kinds={0: "unit"})
-    for one in GapShaped(rounds=6).plan(observed, seed=0).rounds:
+    for one in GapShaped(rounds=6, drawn=0.0).plan(observed, seed=0).rounds:
         assert one.hidden.sum() == 20
         assert one.hidden.all(axis=1).sum() == 1
 
@@ -91,7 +91,7 @@ def test_a_share_of_the_rounds_hides_under_masks_drawn_from_a_fitted_law() -> No
     observed = tensor(patchy((10, 12, 8)))
     plan = GapShaped(rounds=4, drawn=0.5).plan(observed, seed=0)
     assert "2 of them drawn from an Ising model" in plan.choices[0].because
-    moved = GapShaped(rounds=4).plan(observed, seed=0)
+    moved = GapShaped(rounds=4, drawn=0.0).plan(observed, seed=0)
     assert "drawn" not in moved.choices[0].because
     # Every copy of the gap has as many cells as the gap; draws do not keep to that, and lie elsewhere.
     for one in plan.rounds:

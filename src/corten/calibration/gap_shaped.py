@@ -24,7 +24,7 @@ LEAST_SHARE = 0.1
 
 @dataclass(frozen=True)
 class GapShaped:
-    """Hide observed entries under shifted, reflected and permuted copies of the real gaps and drawn ones, several times.
+    """Hide observed entries under moved copies of the real gaps and under drawn ones like them, several times.
 
     The hidden entries then lie as deep inside gaps as the missing ones do. The final estimate uses everything
     observed. No theorem stands behind it: check it by an audit on fresh rounds.
