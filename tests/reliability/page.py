@@ -21,9 +21,9 @@ LIMITS = """\
 
 - A file that corten cannot read is refused by a `ValueError` (or `OSError`) that names it. Nothing is unpickled, no
   path out of the file is followed, and declared sizes are checked before anything is allocated.
-- HDF5 and NetCDF are read by libraries in C, which can crash or hang on damaged files. `corten complete` reads such
-  files in a process of its own first (Linux); in Python that is `corten.io.read(path, careful=True)`. Files that were
-  refused by this alone are counted above as *contained*.
+- HDF5, NetCDF, Zarr and Parquet are read by libraries in C, which can crash or hang on damaged files. `corten complete`
+  reads such files in a process of its own first (Linux); in Python that is `corten.io.read(path, careful=True)`. Files
+  that were refused by this alone are counted above as *contained*.
 - Outputs appear whole or not at all: written under a temporary name, flushed to the disk, renamed. What a killed
   program left under a temporary name goes when the file is written again.
 - `corten complete --checkpoint FOLDER` keeps every finished round; killed, the same command goes on and gives the same

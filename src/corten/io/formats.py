@@ -36,7 +36,7 @@ _OPENERS = {
     ".h5": stores.open_hdf5,
     ".hdf5": stores.open_hdf5,
 }
-_IN_C = (".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".mat")
+_IN_C = (".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".mat", ".zarr", ".parquet")
 READABLE = (*_OPENERS, *_TABLES, ".inx", ".ionex", ".19i (any year; also .Z and .gz)")
 
 
@@ -82,7 +82,7 @@ def read(
         axis_kinds: `{"station": "unit"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
         fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
         max_bytes: refuse what declares to be larger.
-        careful: for HDF5 and NetCDF files from strangers: read twice, first in a process that may crash (Linux).
+        careful: for files from strangers: what libraries in C read is read twice, first in a process that may crash.
 
     Whatever is wrong with a file is a ValueError (or OSError) that names it.
 

@@ -26,7 +26,7 @@ def refuse_crashing(path: Path, work: Callable[[], object]) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
-        _try(work, SECONDS + int(path.stat().st_size / BYTES_A_SECOND))
+        _try(work, SECONDS + int(_size(path) / BYTES_A_SECOND))
     try:
         _, status = os.waitpid(pid, 0)
     except BaseException:
@@ -38,6 +38,11 @@ def refuse_crashing(path: Path, work: Callable[[], object]) -> None:
             f"{path} makes the library that reads it crash or hang (signal {os.WTERMSIG(status)}): it is damaged, or "
             "was made to do harm"
         )
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(one.stat().st_size for one in files)
 
 
 def _try(work: Callable[[], object], seconds: int) -> None:
