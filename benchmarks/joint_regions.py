@@ -1,6 +1,6 @@
 """Joint bands for whole maps: how often all missing entries of a map lie inside at once, and how wide the band is.
 
-    python benchmarks/joint_regions.py 40     (data sets per setting; half as many of the paper's)
+    python benchmarks/joint_regions.py 40 0     (data sets per setting, half as many of the paper's; first seed)
 
 Beside it the entrywise band, which is not made for the question, and Bonferroni's, each entry of a map with m missing
 ones at level 1 - 0.1/m. Errors are simulated (the completion is zero), but for the paper's setting.
@@ -88,8 +88,8 @@ def measured(truth: np.ndarray, fitted: Fitted) -> list[float]:
     return [*held, ratio, np.isinf(wide).mean(), np.isinf(own).mean()]
 
 
-def main(sets: int) -> None:
-    print(f"{sets} data sets per setting, {sets // 2} of the paper's; 90 % asked; +- is the standard error\n")
+def main(sets: int = 40, first: int = 0) -> None:
+    print(f"{sets} data sets per setting, {sets // 2} of the paper's, from seed {first}; 90 % asked; +- is the standard error\n")
     print("| setting | held: entrywise | Bonferroni | joint | width / Bonferroni | infinite: Bonferroni | joint |")
     print("|---|---|---|---|---|---|---|")
     makers = {name: (lambda seed, of=of: simulated(seed, **of)) for name, of in SETTINGS.items()}
@@ -98,7 +98,7 @@ def main(sets: int) -> None:
         makers[name] = lambda seed, noise=noise, score=score: paper(seed, noise, score)
     for name, make in makers.items():
         count = sets // 2 if name.startswith("the paper") else sets
-        found = np.array([measured(*make(seed)) for seed in range(count)])
+        found = np.array([measured(*make(seed)) for seed in range(first, first + count)])
         mean, error = np.nanmean(found, axis=0), np.nanstd(found, axis=0, ddof=1) / np.sqrt(count)
         held = " | ".join(f"{100 * mean[k]:.1f} +- {100 * error[k]:.1f} %" for k in range(3))
         ratio = f"{mean[3]:.2f}" if np.isfinite(mean[3]) else "-"
@@ -106,4 +106,4 @@ def main(sets: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 40)
+    main(*(int(one) for one in sys.argv[1:3]))

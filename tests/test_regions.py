@@ -10,8 +10,10 @@ import pytest
 
 import corten
 from corten import metrics
+from corten.conformal.calibrated import Calibrated
 from corten.conformal.selection import select
-from corten.conformal.shaped import enough_weight
+from corten.conformal.shaped import Joint, enough_weight
+from corten.conformal.weights import PooledWeights
 from corten.region_groups import group_numbers
 from corten.region_joint import joint_budget
 
@@ -100,6 +102,27 @@ def test_joint_bands_of_few_large_slices_hold_beyond_the_largest_error_seen():
         assert np.isfinite(joint.width_array).all()
         held.append(slices_held(truth, joint))
     assert abs(np.mean(held) - 0.9) < 0.05, "three points and two standard errors"
+
+
+@pytest.mark.parametrize("heavy", [1.0, 9.0])
+def test_far_levels_of_joint_bands_are_missed_as_often_as_asked(heavy):
+    """A fifth of the missing entries, or half if heavy, is of a hard kind that alone lies beyond 1: miss (2 - c) / 2.
+
+    Leaving k of n entries beyond, as without any mass of the test entry, is missed with chance (k + 1) / (n + 1): seven
+    standard errors more than asked, or eleven.
+    """
+    hard, share = (np.arange(200) % 5 == 0, 0.05) if heavy == 1.0 else (np.arange(200) % 10 == 0, 0.1)
+    logs = np.append(np.where(hard, np.log(heavy), 0.0), 0.0)
+    part = heavy * hard.sum() / np.exp(logs[:-1]).sum()
+    rng, missed = np.random.default_rng(0), []
+    for _ in range(600):
+        scores = rng.random(200) * np.where(hard, 2.0, 1.0)
+        law = PooledWeights(np.arange(200), logs[:-1], logs)
+        band = Joint(Calibrated("absolute", scores, np.arange(200), law), np.zeros(201, int), lambda c, m: share)
+        cutoff = float(band.intervals(np.array([200]), 0.0, 1.0, 0.9)[1][0, 0])
+        missed.append(part * (2.0 - cutoff) / 2.0)
+    assert np.mean(missed) <= share + 2.0 * np.std(missed) / np.sqrt(600)
+    assert np.mean(missed) > 0.8 * share
 
 
 def test_the_budget_is_bonferronis_for_independent_errors_and_grows_where_they_go_together():
