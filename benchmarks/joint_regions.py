@@ -89,7 +89,7 @@ def measured(truth: np.ndarray, fitted: Fitted) -> list[float]:
 
 
 def main(sets: int = 40, first: int = 0) -> None:
-    print(f"{sets} data sets per setting, {sets // 2} of the paper's, from seed {first}; 90 % asked; +- is the standard error\n")
+    print(f"{sets} data sets each, {sets // 2} of the paper's, from seed {first}; 90 % asked; +- standard error\n")
     print("| setting | held: entrywise | Bonferroni | joint | width / Bonferroni | infinite: Bonferroni | joint |")
     print("|---|---|---|---|---|---|---|")
     makers = {name: (lambda seed, of=of: simulated(seed, **of)) for name, of in SETTINGS.items()}
