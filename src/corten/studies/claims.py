@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from corten.studies.comparison import Paired, grouped, holm, over_cells, paired, summarise
+from corten.studies.comparison import Paired, grouped, holm, of_gaps, over_cells, paired, summarise
 from corten.studies.paper_numbers import SCORES, SELECTION
 from corten.studies.part_tables import SHORT, Rows, take
 from corten.studies.readings import OURS
@@ -120,6 +120,9 @@ def _pooled(rows: list[Row]) -> list[Claim]:
             continue
         better = sum(test.mean < 0 for _, test, _ in tests)
         where = f"{over} over {over.count} cells, smaller in {better} of them"
+        sample = of_gaps(np.array([test.mean for _, test, _ in tests]))
+        if sample is not None:
+            where += f" (were the cells a sample of settings: ± {sample.error:.2g}, p {sample.smaller:.2g} of smaller)"
         if value == "relative_error":
             holds = "yes" if over.smaller < 0.05 else "NO"
             found.append((f"pooled {shown} of our default better than plain", holds, f"{where}, p {over.smaller:.2g}"))
@@ -129,6 +132,9 @@ def _pooled(rows: list[Row]) -> list[Claim]:
         bad = [(key, test) for key, test, p in tests if p < 0.05]
         looks = [(key, test) for key, test, p in every if isnan(p) and test.mean > 2 * test.error]
         text = "; ".join(_cell(*one) + _oracle(rows, one[0], value) for one in bad) or f"none of {len(tests)} cells"
+        nearest = min(tests, key=lambda one: one[2])
+        if not bad and nearest[2] < 1:
+            text += f"; nearest {_cell(*nearest[:2])}, p {nearest[2]:.2g}{_oracle(rows, nearest[0], value)}"
         if looks:
             text += f". Looks worse, few pairs: {'; '.join(_cell(*one) for one in looks)}"
         holds = "NO" if bad else "too few" if looks else "yes"
