@@ -55,7 +55,10 @@ def ranks(cell: Cell, folder: Path | None) -> list[Row]:
     if cell["converged"]:
         # the same criterion where the descent is run to the end of the likelihood instead of stopped by a small step
         further = replace(Recipe.paper(), step="barzilai-borwein", max_passes=300)
-        _, tried = choose_rank(engine, spins, model, TRAIN_SHARE, further, "p-aic", RANKS, None)
+        try:
+            _, tried = choose_rank(engine, spins, model, TRAIN_SHARE, further, "p-aic", RANKS, None)
+        except np.linalg.LinAlgError:
+            return rows  # without a ridge B may grow past what floats hold: there is no end of the likelihood
         rows.append({"criterion": "P-AIC, converged", "chosen": _smallest(tried, 2.0)})
     return rows
 
