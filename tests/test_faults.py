@@ -32,8 +32,9 @@ def test_an_interrupted_program_ends_at_once(tmp_path):
     np.save(tmp_path / "in.npy", faults.data())
     program = [sys.executable, "-c", "from corten.cli import main; main()", "complete", str(tmp_path / "in.npy")]
     running = subprocess.Popen(
-        [*program, "-o", str(tmp_path / "out.nc"), *faults.GAPS], stderr=subprocess.PIPE, text=True, cwd=tmp_path
-    )
+        [*program, "-o", str(tmp_path / "out.nc"), *faults.GAPS], stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )  # fmt: skip
     while b"numba" not in Path(f"/proc/{running.pid}/maps").read_bytes() and running.poll() is None:
         time.sleep(0.02)
     running.send_signal(signal.SIGINT)

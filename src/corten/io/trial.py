@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 __all__ = ["refuse_crashing"]
 
 SECONDS, BYTES_A_SECOND = 20, 5e6  # of computing: far more than any whole file has been seen to need
+WAITING = 10  # times as long may pass by the clock: disks are slow, machines busy
 
 
 def refuse_crashing(path: Path, work: Callable[[], object]) -> None:
@@ -22,22 +24,42 @@ def refuse_crashing(path: Path, work: Callable[[], object]) -> None:
     if not sys.platform.startswith("linux"):
         return
     with warnings.catch_warnings():
-        # Python warns of forks beside threads, which may hold locks: the caller chose to be careful here.
-        warnings.simplefilter("ignore", DeprecationWarning)
+        # Python and JAX warn of forks beside threads, which may hold locks: the caller chose to be careful here, and a
+        # process that waits for such a lock is ended too.
+        warnings.simplefilter("ignore")
         pid = os.fork()
+    seconds = SECONDS + int(_size(path) / BYTES_A_SECOND)
     if pid == 0:
-        _try(work, SECONDS + int(_size(path) / BYTES_A_SECOND))
+        _try(work, seconds)
     try:
-        _, status = os.waitpid(pid, 0)
+        status = _answer(pid, WAITING * seconds)
     except BaseException:
-        with suppress(ProcessLookupError):
-            os.kill(pid, 9)
+        _end(pid)
         raise
     if os.WIFSIGNALED(status):
         raise ValueError(
             f"{path} makes the library that reads it crash or hang (signal {os.WTERMSIG(status)}): it is damaged, or "
             "was made to do harm"
         )
+
+
+def _answer(pid: int, seconds: float) -> int:
+    """The status a process ends with; after so many seconds by the clock it is ended."""
+    until, pause = time.monotonic() + seconds, 0.001
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return status
+        if time.monotonic() > until:
+            _end(pid)
+            until = float("inf")
+        time.sleep(pause)
+        pause = min(0.05, 1.3 * pause)
+
+
+def _end(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 9)
 
 
 def _size(path: Path) -> int:

@@ -159,7 +159,7 @@ def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[
         error = float(one.get("standard_error") or 0.0)
         rows.append(
             {
-                "group": str(one.get("group") or ""),
+                "group": one["group"] if isinstance(one.get("group"), str) else "",
                 "level": float(one["level"]),
                 "coverage": float(one["coverage"]),
                 "standard_error": error if np.isfinite(error) else 0.0,
