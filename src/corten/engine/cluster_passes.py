@@ -19,7 +19,7 @@ from corten.engine.cluster_blocks import (
     merged_weights,
     parts_of,
 )
-from corten.engine.passes import FrameLike, Model
+from corten.engine.passes import FrameLike, Model, whole
 
 __all__ = ["ClusterMaskPass", "ClusterResidualPass", "ClusterSoftSpins"]
 
@@ -81,10 +81,7 @@ class ClusterMaskPass:
 
     def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
         """eta of every entry as one float32 array here, with neighbours read from these spins."""
-        out = np.empty(self.spins.shape, np.float32)
-        for start, stop, part in self.log_odds_slabs(cores):
-            out[start:stop] = part
-        return out
+        return whole(self.spins.shape, self.log_odds_slabs(cores))
 
     def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
         """eta block by block: (start, stop, planes start:stop). One pass."""

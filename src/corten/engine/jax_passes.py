@@ -15,7 +15,7 @@ from jax.sharding import SingleDeviceSharding
 from corten.engine.jax_formulas import PRODUCT, Formula
 from corten.engine.jax_parts import Part, fits, flattened, gathered, has_fused_kernel, parts_of, vector_of
 from corten.engine.jax_slab import Packing, eta_of_slab, likelihood_pass, residual_pass_of, soft_values, weight_sums
-from corten.engine.passes import FrameLike, Model, SoftSpins, pack, unpack
+from corten.engine.passes import FrameLike, Model, SoftSpins, pack, unpack, whole
 
 FUSE_AFTER = 300_000_000_000  # entries passed over by array operations before compiling the fused kernel is worth it
 MOST_RANK = 5  # beyond it a tile's factors no longer fit into registers
@@ -94,10 +94,7 @@ class DeviceMaskPass:
 
     def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
         """eta of every entry as one float32 array, with neighbours read from these spins."""
-        out = np.empty(self.spins.shape, np.float32)
-        for start, stop, part in self.log_odds_slabs(cores):
-            out[start:stop] = part
-        return out
+        return whole(self.spins.shape, self.log_odds_slabs(cores))
 
     def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
         """eta slab by slab: (start, stop, planes start:stop). One pass; the next slab is computed while one is read."""

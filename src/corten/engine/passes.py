@@ -7,7 +7,7 @@ What leaves a box is as large as the cores, and that is all that ever travels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,7 +20,7 @@ from corten.engine.log_odds import field_box, weight_sums
 from corten.engine.memory import byte_tensor, let_go, parts
 from corten.engine.threads import in_order
 
-__all__ = ["FrameLike", "MaskPass", "Model", "SoftSpins", "pack", "unpack"]
+__all__ = ["FrameLike", "MaskPass", "Model", "SoftSpins", "pack", "unpack", "whole"]
 
 EMPTY = np.zeros((0, 0, 0), np.int8)
 FIELD_ENTRIES = 1 << 22  # log-odds are handed out in runs of planes of about this many entries
@@ -45,6 +45,14 @@ class Model:
     offsets: np.ndarray
     periodic: tuple[bool, ...]
     shift: float = 0.0  # added to every log-odds: twice the link's offset
+
+
+def whole(shape: tuple[int, ...], slabs: Iterable[tuple[int, int, np.ndarray]]) -> np.ndarray:
+    """Runs of planes (start, stop, planes) put together as one float32 array."""
+    out = np.empty(shape, np.float32)
+    for start, stop, part in slabs:
+        out[start:stop] = part
+    return out
 
 
 @dataclass
@@ -133,10 +141,7 @@ class MaskPass:
 
     def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
         """eta of every entry as one float32 array, with neighbours read from these spins."""
-        out = np.empty(self.spins.shape, np.float32)
-        for start, stop, part in self.log_odds_slabs(cores):
-            out[start:stop] = part
-        return out
+        return whole(self.spins.shape, self.log_odds_slabs(cores))
 
     def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
         """eta in runs of planes: (start, stop, planes start:stop). One pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,12 +39,12 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class StoppingRule:
+class StoppingRule(ABC):
     """Base of the rules: `reason(progress)` is a sentence when it is time to stop, else None."""
 
+    @abstractmethod
     def reason(self, progress: Progress) -> str | None:
         """Say why to stop, or None to go on."""
-        raise NotImplementedError
 
     def __or__(self, other: StoppingRule) -> AnyOf:
         return AnyOf((self, other))
