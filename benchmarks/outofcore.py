@@ -55,11 +55,13 @@ def run(source: Path, output: Path, memory: str | None) -> dict[str, object]:
     }
     warm(options)
     began, stages, last = time.perf_counter(), {}, [""]
+    used = busy()
 
     def progress(stage: str, share: float) -> None:
         now = time.perf_counter() - began
         if stage != last[0]:
-            stages[stage] = f"{now:.2f} s, {peak() / 1e9:.2f} GB"
+            stages[stage] = f"{now:.2f} s, {busy() - used:.2f} s of processor, {peak() / 1e9:.2f} GB"
+            print(stage, stages[stage], file=sys.stderr, flush=True)
             last[0] = stage
 
     words = ""
@@ -83,7 +85,7 @@ def run(source: Path, output: Path, memory: str | None) -> dict[str, object]:
     seconds = time.perf_counter() - began
     disk = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
     return {
-        "seconds": seconds, "peak": peak(), "disk": disk, "stages begin at": stages, "said": words,
+        "seconds": seconds, "processor": busy() - used, "peak": peak(), "disk": disk, "stages begin at": stages, "said": words,
         "mean width": summary.mean_width, "infinite": summary.infinite, "missing": summary.missing,
     }  # fmt: skip
 
@@ -91,6 +93,12 @@ def run(source: Path, output: Path, memory: str | None) -> dict[str, object]:
 def peak() -> int:
     """The most memory this process has held so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def busy() -> float:
+    """Processor seconds of this process so far, all threads together."""
+    spent = resource.getrusage(resource.RUSAGE_SELF)
+    return spent.ru_utime + spent.ru_stime
 
 
 def warm(options: dict[str, object]) -> None:
@@ -134,9 +142,10 @@ def main() -> None:
         for step in ("disk", "memory") if given.compare else ("disk",):
             found = apart(*shape, "--folder", folder, "--step", step, "--memory", given.memory)
             print(f"{' x '.join(map(str, shape))}, {step}: {found['seconds']:.1f} s, "
-                  f"{found['seconds'] / size * 1e9:.1f} ns an entry, peak {found['peak'] / 1e9:.2f} GB, "
+                  f"{found['seconds'] / size * 1e9:.1f} ns an entry, "
+                  f"{found['processor']:.1f} s of processor, {found['processor'] / size * 1e9:.1f} ns an entry, peak {found['peak'] / 1e9:.2f} GB, "
                   f"output {found['disk'] / 1e9:.2f} GB")  # fmt: skip
-            print("  ", {k: v for k, v in found.items() if k not in ("seconds", "peak", "disk")}, flush=True)
+            print("  ", {k: v for k, v in found.items() if k not in ("seconds", "processor", "peak", "disk")}, flush=True)
 
 
 if __name__ == "__main__":
