@@ -1,5 +1,6 @@
 """Completion from disk against the same completion in memory, and what happens when disk, store or folder are bad."""
 
+import dataclasses
 import errno
 import os
 import shutil
@@ -19,9 +20,10 @@ from corten.engine import memory
 from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
 from corten.io.lazy import LazyTensor
-from corten.large import needs
+from corten.large import flow, needs, stages
 from corten.large.settings import middle_box
 from corten.propensity import IsingPropensity, KnownPropensity, Product, UniformPropensity
+from test_engine import build
 
 zarr = pytest.importorskip("zarr", reason="needs zarr: pip install 'corten[files]'")
 
@@ -436,6 +438,64 @@ def test_pages_let_go_of_keep_what_was_written(tmp_path):
     memory.let_go(tensor[3:5])
     memory.let_go(expected)
     assert (tensor == expected).all()
+
+
+def resident(array):
+    """Bytes of a tensor in a file that this process holds in memory."""
+    if not os.path.exists("/proc/self/smaps"):
+        pytest.skip("needs /proc/self/smaps")
+    inside = False
+    with open("/proc/self/smaps") as lines:
+        for line in lines:
+            first = line.split()[0]
+            if "-" in first:
+                low, high = (int(end, 16) for end in first.split("-"))
+                inside = low <= array.ctypes.data < high
+            elif inside and first == "Rss:":
+                return 1024 * int(line.split()[1])
+    raise AssertionError("the tensor is not mapped")
+
+
+@pytest.mark.parametrize("walk", ["loss_and_contractions", "thinned", "effective_size", "soft_spins", "log_odds"])
+def test_no_pass_keeps_the_pages_it_read(walk):
+    shape = (40, 160, 160)
+    tt, spins, _, passes = build(shape, Product(0.1))
+    mapped = memory.file_tensor(shape, np.int8)
+    mapped[...] = spins
+    assert resident(mapped) == mapped.nbytes
+    memory.let_go(mapped)
+    there = MaskPass(mapped, passes.model, 0.7, threads=2)
+    if walk == "thinned":
+        soft = there.soft_spins(tt.frame())
+        there.loss_and_contractions(tt.frame(), soft)
+    else:
+        getattr(there, walk)(tt.cores if walk in ("effective_size", "log_odds") else tt.frame())
+    assert resident(mapped) == 0
+
+
+def test_no_stage_keeps_the_pages_it_read(tmp_path, monkeypatch):
+    """Resident pages of every scratch tensor when a stage ends: what threads met at, however much they walked through.
+
+    A page read while a neighbour lets go of it may stay, so a few planes are allowed; 8 of 40.
+    """
+    shape, kept = (40, 128, 128), {}
+    monkeypatch.setattr(needs, "PIECE_ENTRIES", 2 * 128 * 128)
+    made = stages.Scratch.of
+    scratch = []
+    monkeypatch.setattr(stages.Scratch, "of", lambda shape: scratch.append(made(shape)) or scratch[0])
+    for module, name in ((stages, "look"), (stages, "scale"), (flow, "descend_on"), (stages, "score"), (flow, "write")):
+
+        def watched(*args, name=name, work=getattr(module, name)):
+            answer = work(*args)
+            kept[name] = {f.name: resident(getattr(scratch[0], f.name)) for f in dataclasses.fields(scratch[0])}
+            return answer
+
+        monkeypatch.setattr(module, name, watched)
+    filled(data(shape), tmp_path, completion=TUCKER, propensity=IsingPropensity(Product(0.1), rank=1))
+    assert set(kept) == {"look", "scale", "descend_on", "score", "write"}
+    plane = 128 * 128
+    for stage, held in kept.items():
+        assert held["observed"] <= 8 * plane and held["train"] <= 8 * plane and held["numbers"] <= 8 * 4 * plane, stage
 
 
 def test_the_middle_of_a_tensor_keeps_its_short_axes_whole():

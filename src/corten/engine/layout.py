@@ -56,8 +56,9 @@ class Layout:
         return flat_shape(self.shape)
 
     def between(self, start: int, stop: int) -> list[Box]:
-        """Boxes that own planes [start, stop), with the rows of the first slab's."""
+        """Boxes that own planes [start, stop) and see their neighbours, with the rows of the first slab's."""
         index, level = _halo(start, stop, self.shape[0], self.radius, self.periodic_first)
+        index, level = index[level < 2], level[level < 2]  # neighbours of neighbours matter to a gradient only
         spin_start = int(np.argmax(index >= 0))
         first = [box for box in self.boxes if box.start == self.boxes[0].start]
         return [Box(start, stop, spin_start, index, level, b.rows, b.row_level, b.table) for b in first]

@@ -1,8 +1,8 @@
 """How much memory there is, how much a fit will need, and tensors in files for what does not fit.
 
-A tensor in a file is a memory map whose file has no name any more: it vanishes with its last reader, however
-that ends. Pages that were read stay in the process until somebody takes them, so whoever walks through such a
-tensor lets go of what lies behind (`let_go`); the answer of a pass is the same either way.
+A tensor in a file is a memory map whose file has no name: it vanishes with its last reader, however that ends.
+Pages that were read stay in the process until somebody takes them, so whoever walks through such a tensor lets go
+of what lies behind (`let_go`), all of it, or a large tensor piles up; the answer of a pass is the same either way.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 ROOM = 0.6  # share of what is available that one fit may plan on
+AROUND = max(1 << 16, mmap.PAGESIZE)  # a page that is read brings those beside it along
 PART_BYTES = 1 << 24  # what a walk through a file holds at a time
 
 
@@ -98,7 +99,7 @@ def file_tensor(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     limit = _LIMIT.get()
     size = prod(shape) * np.dtype(dtype).itemsize
     folder = limit.folder if limit is not None else Path(tempfile.gettempdir())
-    with tempfile.NamedTemporaryFile(prefix=".corten-", suffix=".scratch", dir=folder) as file:
+    with tempfile.TemporaryFile(prefix=".corten-", suffix=".scratch", dir=folder) as file:
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)
@@ -106,7 +107,7 @@ def file_tensor(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
                 file.truncate(size)
         except OSError as problem:
             raise full_disk(folder, size, "a scratch file", problem) from None
-        return np.memmap(file.name, dtype, "r+", shape=tuple(shape))
+        return np.memmap(file, dtype, "r+", shape=tuple(shape))  # type: ignore[call-overload]
 
 
 def is_mapped(array: Any) -> bool:
@@ -115,14 +116,16 @@ def is_mapped(array: Any) -> bool:
 
 
 def let_go(array: np.ndarray) -> None:
-    """Give the pages of (a part of) a tensor in a file back to the system; nothing is lost."""
+    """Give the pages of (a part of) a tensor in a file back to the system, with those mapped around them; nothing is
+    lost.
+    """
     if not is_mapped(array) or not array.size or not hasattr(mmap.mmap, "madvise"):
         return
     whole: mmap.mmap = array._mmap  # type: ignore[attr-defined]
     low, high = np.lib.array_utils.byte_bounds(array)
     base = np.frombuffer(whole, np.uint8).ctypes.data
-    start = (low - base) // mmap.PAGESIZE * mmap.PAGESIZE
-    whole.madvise(mmap.MADV_DONTNEED, start, min(high - base, len(whole)) - start)
+    start, stop = max(base, low // AROUND * AROUND) - base, -(-high // AROUND) * AROUND - base
+    whole.madvise(mmap.MADV_DONTNEED, start, min(stop, len(whole)) - start)
 
 
 def parts(array: np.ndarray, planes: int | None = None) -> Iterator[tuple[int, int, np.ndarray]]:

@@ -168,7 +168,7 @@ class MaskPass:
                 box.row_level, layout.offsets, box.table, layout.reach, layout.periodic_last,
                 *packed, model.coupling_kind, terms, model.link_kind, np.float32(model.shift), out,
             )  # fmt: skip
-        self._let_go(max(0, start - layout.radius), stop)
+        self._let_go(max(0, start - layout.radius), stop + layout.radius)
         return out.reshape((stop - start, *layout.shape[1:]))
 
     def effective_size(self, cores: Sequence[np.ndarray]) -> float:
@@ -178,6 +178,7 @@ class MaskPass:
             n = self.spins.shape[-1]
             spins = np.asarray(self.spins[start:stop]).reshape(-1, n)
             here, one, two = weight_sums(spins, eta.reshape(-1, n))
+            self._let_go(start, stop)
             if one > 0:
                 new_top = max(top, float(here))
                 old, new = float(np.exp(top - new_top)), float(np.exp(float(here) - new_top))

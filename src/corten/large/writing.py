@@ -134,7 +134,8 @@ class Writing:
             parameter: TensorTrain = self.law.parameter  # type: ignore[assignment]
             b = np.concatenate([_on(planes, i, j, parameter.slab).astype(np.float32) for i, j in runs])
             cells = np.concatenate([_on(planes, i, j, lambda x, y: self.scratch.cells[x:y]) for i, j in runs])
-            let_go(self.scratch.cells[start:stop])
+            for i, j in runs:  # the neighbours' planes too: the run they belong to may be over already
+                let_go(self.scratch.cells[max(0, planes[i]) : planes[j - 1] + 1])
         low = np.empty((len(self.coverages), tests.size))
         high = np.empty((len(self.coverages), tests.size))
         for a in range(0, tests.size, TESTS):
