@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -483,14 +484,14 @@ def test_no_stage_keeps_the_pages_it_read(tmp_path, monkeypatch):
     made = stages.Scratch.of
     scratch = []
     monkeypatch.setattr(stages.Scratch, "of", lambda shape: scratch.append(made(shape)) or scratch[0])
+
+    def watched(name, work, *args):
+        answer = work(*args)
+        kept[name] = {f.name: resident(getattr(scratch[0], f.name)) for f in dataclasses.fields(scratch[0])}
+        return answer
+
     for module, name in ((stages, "look"), (stages, "scale"), (flow, "descend_on"), (stages, "score"), (flow, "write")):
-
-        def watched(*args, name=name, work=getattr(module, name)):
-            answer = work(*args)
-            kept[name] = {f.name: resident(getattr(scratch[0], f.name)) for f in dataclasses.fields(scratch[0])}
-            return answer
-
-        monkeypatch.setattr(module, name, watched)
+        monkeypatch.setattr(module, name, partial(watched, name, getattr(module, name)))
     filled(data(shape), tmp_path, completion=TUCKER, propensity=IsingPropensity(Product(0.1), rank=1))
     assert set(kept) == {"look", "scale", "descend_on", "score", "write"}
     plane = 128 * 128
