@@ -4,6 +4,7 @@ import gzip
 import os
 import pickle
 import warnings
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import corten
 from corten import io
 from corten.commands.terminal import Terminal, printable
-from corten.io.trial import refuse_crashing
+from corten.io.trial import read_apart
 from reliability import fuzz as fuzzing
 from reliability.corpus import CORPUS, KINDS, zipped
 from reliability.hostile import MARK, SECRET, SECRET_FILE, Payload, npy
@@ -116,7 +117,7 @@ def test_a_crash_or_a_hang_of_a_library_is_a_refusal(tmp_path, monkeypatch):
     path = tmp_path / "x.h5"
     path.write_bytes(b"")
     with pytest.raises(ValueError, match=r"x\.h5 makes the library.*signal 11"):
-        refuse_crashing(path, lambda: os.kill(os.getpid(), 11))
+        read_apart(path, lambda: os.kill(os.getpid(), 11))
     monkeypatch.setattr("corten.io.trial.SECONDS", 1)
 
     def endless():
@@ -124,8 +125,79 @@ def test_a_crash_or_a_hang_of_a_library_is_a_refusal(tmp_path, monkeypatch):
             pass
 
     with pytest.raises(ValueError, match="crash or hang"):
-        refuse_crashing(path, endless)
-    refuse_crashing(path, lambda: 1 / 0)  # an error is left to be raised by the reading itself
+        read_apart(path, endless)
+
+
+def test_what_is_read_apart_comes_back_as_it_is(tmp_path):
+    """Arrays, labels and tables have the bits and types of a reading in this process, and can be written to."""
+    for kind in (".nc", ".h5", ".mat", ".zarr", ".parquet"):
+        path = tmp_path / f"good{kind}"
+        fuzzing.place(CORPUS[kind][0], path)
+        name = {".nc": "tec", ".zarr": "tec", ".mat": "mad"}.get(kind)
+        here, apart = io.read(path, name), io.read(path, name, careful=True)
+        one, other = np.asarray(here.data), np.asarray(apart.data)
+        assert one.dtype == other.dtype and one.flags.f_contiguous == other.flags.f_contiguous
+        assert np.array_equal(one, other, equal_nan=True)
+        assert (here.notes, here.variable) == (apart.notes, apart.variable)
+        other[...] = 0.0
+        if hasattr(here.data, "coords"):
+            assert all(here.data[dim].identical(apart.data[dim]) for dim in here.data.dims)
+        if here.table is not None:
+            assert here.table.frame.equals(apart.table.frame)
+
+
+def test_errors_and_warnings_come_back_from_a_reading_apart(tmp_path):
+    path = tmp_path / "x.h5"
+    path.write_bytes(b"no HDF5")
+    with pytest.raises(FileNotFoundError, match="not here"):
+        read_apart(path, lambda: Path("/not here").read_bytes())
+
+    def warn():
+        warnings.warn("so so", UserWarning, stacklevel=1)
+        return 3
+
+    with pytest.warns(UserWarning, match="so so"):
+        assert read_apart(path, warn) == 3
+    with pytest.raises(ValueError, match=r"x\.h5 could not be read"):
+        io.read(path, careful=True)
+
+
+@pytest.mark.parametrize("offset", [2**28, 2**30])
+def test_frames_of_blosc_that_lie_are_refused_before_blosc_sees_them(tmp_path, offset):
+    """numcodecs hands frames to Blosc without their length: one that claims more is read out of bounds, and crashes."""
+    import struct
+
+    whole = CORPUS[".zarr"][0]
+    frame = bytearray(whole["tec/0.0.0"])
+    struct.pack_into("<ii", frame, 12, 2**31 - 1, offset)  # the length of the frame, and where its first block begins
+    lies = r"zarr .*tec/0\.0\.0 declares a Blosc frame of 2147483647 bytes, and has 78"
+    for about in (whole, {name: data for name, data in whole.items() if name != ".zmetadata"}):
+        path = tmp_path / f"{len(about)}.zarr"
+        fuzzing.place(about | {"tec/0.0.0": bytes(frame)}, path)
+        for careful in (False, True):
+            with pytest.raises(ValueError, match=lies):
+                io.read(path, "tec", careful=careful)
+    with pytest.raises(ValueError, match="signal 11"):  # the library itself does crash on it
+        from numcodecs.blosc import Blosc
+
+        read_apart(path, lambda: Blosc("lz4").decode(bytes(frame)))
+
+
+def test_blosc_inside_of_something_else_is_refused(tmp_path):
+    import zarr
+
+    data = np.arange(24.0).reshape(2, 3, 4)
+    zarr.create_array(
+        tmp_path / "x.zarr", name="tec", data=data, chunks=(1, 3, 2), shards=(2, 3, 4), dimension_names=("x", "y", "z"),
+        compressors=zarr.codecs.BloscCodec(),
+    )  # fmt: skip
+    with pytest.raises(ValueError, match=r"x\.zarr.*Blosc inside"):
+        io.read(tmp_path / "x.zarr", "tec")
+    zarr.create_array(
+        tmp_path / "y.zarr", name="tec", data=data, chunks=(1, 3, 2), dimension_names=("x", "y", "z"),
+        compressors=[zarr.codecs.BloscCodec(), zarr.codecs.Crc32cCodec()],
+    )  # fmt: skip
+    assert np.array_equal(io.read(tmp_path / "y.zarr", "tec").data, data)
 
 
 def test_labels_cannot_steer_the_terminal_or_the_page(tmp_path, capsys):

@@ -101,6 +101,32 @@ def _array_layout(path: Path) -> None:
         group["2D Parameters/tec"] = field()
 
 
+def _packed_zarr(path: Path) -> None:
+    """Version 2 with filters, codecs of several libraries, and text of any length."""
+    import numcodecs
+
+    values = {"tec": labelled().fillna(0.0), "sea": (("lat", "station"), np.ones((2, 3), "i1"))}
+    stored = {
+        "tec": {"filters": [numcodecs.Delta("<f8")], "compressors": [numcodecs.LZ4()]},
+        "sea": {"filters": [numcodecs.Shuffle(1)], "compressors": [numcodecs.Zlib(1)]},
+        "lat": {"compressors": [numcodecs.Zstd(1)]},
+    }
+    names = np.array(["a", "bb", "c"], object)
+    xr.Dataset(values).assign_coords(station=names).to_zarr(path, zarr_format=2, encoding=stored)
+
+
+def _sharded_zarr(path: Path) -> None:
+    import zarr
+
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    group.create_array(
+        "tec", data=field(), chunks=(1, 3, 2), shards=(2, 3, 4), compressors=zarr.codecs.GzipCodec(level=1),
+        dimension_names=("lat", "lon", "time"),
+    )  # fmt: skip
+    crc = [zarr.codecs.BloscCodec(), zarr.codecs.Crc32cCodec()]
+    group.create_array("mad", data=field(), chunks=(2, 3, 4), compressors=crc, dimension_names=("lat", "lon", "time"))
+
+
 def _fit() -> corten.Fitted:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4, 1)) * rng.normal(size=5) + 0.1 * rng.normal(size=(4, 5))
@@ -168,6 +194,8 @@ def build(folder: Path) -> dict[str, list[Content]]:
             ".zarr": [
                 _folder(lambda p: whole.to_zarr(p, zarr_format=2), folder, "a.zarr"),
                 _folder(lambda p: whole.drop_vars("station").to_zarr(p, zarr_format=3), folder, "b.zarr"),
+                _folder(_packed_zarr, folder, "c.zarr"),
+                _folder(_sharded_zarr, folder, "d.zarr"),
             ],
         }
     return found

@@ -18,7 +18,7 @@ from corten.io.folding import fold_time
 from corten.io.ionex import is_ionex_name, read_ionex
 from corten.io.stores import Stored
 from corten.io.table import LongTable, from_table
-from corten.io.trial import refuse_crashing
+from corten.io.trial import read_apart
 from corten.io.writers import WRITABLE, check_target, write
 from corten.labels import broadcast_by_name, is_dataarray
 
@@ -82,7 +82,7 @@ def read(
         axis_kinds: `{"station": "unit"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
         fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
         max_bytes: refuse what declares to be larger.
-        careful: for files from strangers: what libraries in C read is read twice, first in a process that may crash.
+        careful: for files from strangers: what libraries in C read is read in a process of its own, which may crash.
 
     Whatever is wrong with a file is a ValueError (or OSError) that names it.
 
@@ -95,17 +95,15 @@ def read(
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
 
     def work() -> Loaded:
-        return _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, max_bytes)
+        try:
+            return _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, max_bytes)
+        except (ValueError, TypeError, OSError, ImportError):
+            raise
+        except Exception as problem:  # libraries raise errors of their own on damaged files
+            raise plain_error(found, "a tensor", problem) from None
 
     before = _state(found)
-    if careful and suffix_of(found) in _IN_C:
-        refuse_crashing(found, work)
-    try:
-        loaded = work()
-    except (ValueError, TypeError, OSError, ImportError):
-        raise
-    except Exception as problem:  # libraries raise errors of their own on damaged files
-        raise plain_error(found, "a tensor", problem) from None
+    loaded = read_apart(found, work) if careful and suffix_of(found) in _IN_C else work()
     if _state(found) != before:
         raise ValueError(f"{found} was changed while it was read: read it again when its writer is done")
     return loaded

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +10,8 @@ from typing import Any
 
 from corten.io.files import check_size
 
-__all__ = ["check_netcdf", "check_zarr", "refuse_outside"]
+__all__ = ["check_netcdf", "refuse_outside"]
 
-_CODECS = {
-    "adler32", "astype", "bitround", "blosc", "bytes", "bz2", "categorize", "crc32", "crc32c", "delta", "endian",
-    "fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "json2", "lz4", "lzma", "msgpack2", "packbits",
-    "quantize", "sharding_indexed", "shuffle", "transpose", "vlen-array", "vlen-bytes", "vlen-utf8", "zlib", "zstd",
-}  # fmt: skip
-MOST_CHUNKS = 10**6  # each costs a tenth of a millisecond or more to look for
 _LARGEST_METADATA = 64 * 2**20
 _TYPES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 4, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 8}
 
@@ -162,70 +154,3 @@ class _Classic:
             raise ValueError(
                 f"byte {place}: declares {need} bytes from byte {begin} on: the file is cut short or damaged"
             )
-
-
-def check_zarr(path: Path, max_bytes: int) -> None:
-    """Refuse a Zarr folder that names codecs which run code, links outside, or declares more than may be read."""
-    root = path.resolve()
-    for folder, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            at = Path(folder, name)
-            if at.is_symlink() and not at.resolve().is_relative_to(root):
-                raise ValueError(f"{at.relative_to(path)} is a link that leads outside the folder")
-        for name in files:
-            if name in (".zarray", "zarr.json", ".zmetadata"):
-                at = Path(folder, name)
-                check_size((at.stat().st_size,), 1, _LARGEST_METADATA, f"{path}, {name}")
-                try:
-                    described = json.loads(at.read_bytes())
-                except RecursionError:
-                    raise ValueError(f"{at.relative_to(path)} is nested too deeply") from None
-                _check_metadata(path, described, max_bytes)
-
-
-def _check_metadata(path: Path, described: Any, max_bytes: int) -> None:
-    """Every array described in a metadata file, wherever it stands in it (consolidated metadata hold many)."""
-    todo = [described]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, list):
-            todo += one
-            continue
-        if not isinstance(one, dict):
-            continue
-        todo += one.values()
-        for key in ("compressor", "filters", "codecs", "index_codecs"):
-            listed = one.get(key)
-            for codec in listed if isinstance(listed, list) else [listed]:
-                _check_codec(codec)
-        if "shape" in one:
-            _check_shape(path, one["shape"], max_bytes)
-            grid = one.get("chunk_grid")
-            inner = grid.get("configuration") if isinstance(grid, dict) else None
-            for chunks in (one.get("chunks"), inner.get("chunk_shape") if isinstance(inner, dict) else None):
-                _check_shape(path, chunks, max_bytes, every=True)
-                _check_number(one["shape"], chunks)
-
-
-def _check_number(shape: list[int], chunks: list[int] | None) -> None:
-    number = math.prod(-(-length // max(step, 1)) for length, step in zip(shape, chunks or shape))
-    if number > MOST_CHUNKS:
-        raise ValueError(
-            f"an array of shape {shape} comes in {number} chunks, above {MOST_CHUNKS}: write larger chunks"
-        )
-
-
-def _check_codec(codec: Any) -> None:
-    name = codec.get("id", codec.get("name")) if isinstance(codec, dict) else codec
-    if name is not None and str(name).removeprefix("numcodecs.") not in _CODECS:
-        raise ValueError(f"it is packed by {name!r}, which corten does not trust")
-
-
-def _check_shape(path: Path, shape: Any, max_bytes: int, every: bool = False) -> None:
-    if shape is None:
-        return
-    if not isinstance(shape, list) or not all(type(length) is int and length >= 0 for length in shape):
-        raise ValueError(f"a shape or chunk is {str(shape)[:80]!r}: expected whole numbers")
-    # Arrays of more modes are checked when they are read; coordinates are read when the folder is opened.
-    if every or len(shape) == 1:
-        check_size(shape, 1, max_bytes, str(path))

@@ -14,8 +14,11 @@ import numpy as np
 
 from corten import labels as _labels
 from corten.engine.memory import is_mapped, let_go
-from corten.io.files import existing, plain_error, suffix_of
+from corten.io.files import MAX_BYTES, existing, plain_error, suffix_of
+from corten.io.guards import check_netcdf
 from corten.io.stores import of_dataset
+from corten.io.trial import read_apart
+from corten.io.zarr_guard import check_zarr
 from corten.labels import Axis
 
 __all__ = ["OPENABLE", "LazyTensor", "open_lazily", "stored_size"]
@@ -166,12 +169,17 @@ def stored_size(path: Path, variable: str | None = None) -> int:
             return int(np.load(path, mmap_mode="r", allow_pickle=False).size)
         if suffix not in OPENABLE or not Path(path).exists():
             return 0
-        with _dataset(path, suffix) as dataset:
-            stored = of_dataset(dataset)
+        stored = read_apart(Path(path), lambda: _declared(Path(path), suffix))
     except (OSError, ValueError):
         return 0  # whoever reads the file says what is wrong with it
-    named = [stored[variable]] if variable in stored else [one for one in stored.values() if one.is_tensor]
-    return max((prod(one.shape) for one in named), default=0)
+    tensors = [size for size, is_tensor in stored.values() if is_tensor]
+    return stored[variable][0] if variable in stored else max(tensors, default=0)
+
+
+def _declared(path: Path, suffix: str) -> dict[str, tuple[int, bool]]:
+    """Entries of every variable of a file, and whether it could be completed."""
+    with _dataset(path, suffix) as dataset:
+        return {name: (prod(one.shape), one.is_tensor) for name, one in of_dataset(dataset).items()}
 
 
 def _dataset(path: Path, suffix: str) -> Any:
@@ -179,7 +187,9 @@ def _dataset(path: Path, suffix: str) -> Any:
 
     try:
         if suffix != ".zarr":
+            check_netcdf(path, MAX_BYTES)
             return xr.open_dataset(path, decode_timedelta=False)
+        check_zarr(path, MAX_BYTES)
         known = any((path / name).exists() for name in (".zmetadata", "zarr.json"))
         return xr.open_zarr(path, consolidated=None if known else False, decode_timedelta=False, chunks=None)
     except Exception as problem:

@@ -13,8 +13,9 @@ import numpy as np
 
 from corten.io import npy
 from corten.io.files import plain_error
-from corten.io.guards import check_netcdf, check_zarr, refuse_outside
+from corten.io.guards import check_netcdf, refuse_outside
 from corten.io.mat import list_arrays
+from corten.io.zarr_guard import check_zarr
 
 if TYPE_CHECKING:
     import h5py
