@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ from typer.testing import CliRunner
 
 import corten
 from corten.cli import app
-from corten.engine import as_engine, cluster
+from corten.commands import many
+from corten.engine import accelerator, as_engine, cluster
 from corten.engine.cluster import Cluster, connect
 from corten.engine.cluster_blocks import LocalFrame, parts_of
 from corten.engine.cluster_passes import ClusterMaskPass, ClusterResidualPass
@@ -303,6 +305,49 @@ def test_a_cluster_without_workers_or_a_closed_client_is_refused(monkeypatch):
         as_engine(found)
 
 
+def test_a_scheduler_that_is_gone_is_named(client, monkeypatch):
+    def gone(self):
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(distributed.Client, "nthreads", gone)
+    with pytest.raises(ConnectionError, match=r"scheduler at .* answers no more.*start it"):
+        Cluster(client).workers()
+
+
+def test_members_without_corten_or_with_another_are_refused(client, monkeypatch):
+    Cluster(client, inside=1).check()
+
+    def says(version, problem=None):
+        def other(inside):
+            if inside == 2:  # on workers
+                if problem:
+                    raise problem
+                return version
+            return "0.1"
+
+        return other
+
+    for answer, error, message in (
+        (says("0.0"), ImportError, r"the worker .* has corten 0\.0, this machine 0\.1"),
+        (says("", ModuleNotFoundError("No module named 'corten'")), ImportError, r"the worker .* has no corten: pip"),
+        (says("", OSError("no GPU")), ValueError, r"the worker .* cannot take part: no GPU"),
+    ):
+        monkeypatch.setattr(cluster, "offer", answer)
+        with pytest.raises(error, match=message):
+            Cluster(client, inside=2).check()
+    monkeypatch.setattr(cluster, "offer", says("0.1"))
+
+    def refuse(self, *_):
+        raise ModuleNotFoundError("No module named 'corten'")
+
+    monkeypatch.setattr(distributed.Client, "run_on_scheduler", refuse)
+    with pytest.raises(ImportError, match=r"the scheduler .* has no corten"):
+        Cluster(client, inside=2).check()
+    for bad in ("dask", "banana", 0, True):
+        with pytest.raises(ValueError, match="workers can use"):
+            Cluster(client, inside=bad)
+
+
 def test_dask_is_the_client_there_is(client):
     assert as_engine("dask").client is client
 
@@ -368,6 +413,63 @@ def test_several_files_are_completed_each_by_itself(client, days, tmp_path, wher
         np.testing.assert_array_equal(one[name], many[name])
 
 
+def test_gpus_are_looked_for_on_the_workers(client, days, tmp_path, monkeypatch):
+    """This machine (the main thread) has no GPU; the workers (other threads) have what passes for one."""
+    pytest.importorskip("jax", reason="needs JAX: pip install 'corten[gpu]'")
+
+    def made(device="any", found=accelerator.Accelerator):
+        if device == "gpu" and threading.current_thread() is threading.main_thread():
+            raise OSError("no GPU here")
+        return found("any")
+
+    monkeypatch.setattr(accelerator, "Accelerator", made)
+    options = [*OPTIONS, "--engine", "gpu"]
+    there = ["--cluster", client.scheduler.address]
+    alone = CliRunner().invoke(app, ["complete", days[0], *options, "--output", str(tmp_path / "alone.nc")])
+    assert alone.exit_code == 2 and "no GPU here" in alone.output
+    one = ["complete", days[0], *options, *there, "--json", "--output", str(tmp_path / "one.nc")]
+    done = CliRunner().invoke(app, one)
+    assert done.exit_code == 0, done.output
+    assert "gpu inside" in json.loads(done.stdout)["settings"]["engine"]
+    many = ["complete", *days[:2], *options, *there, "--output", str(tmp_path / "many")]
+    done = CliRunner().invoke(app, many)
+    assert done.exit_code == 0, done.output
+    assert "jax" in xr.load_dataset(tmp_path / "many" / "day1.nc").attrs["corten_engine"]
+
+
+def test_workers_without_a_gpu_are_named_before_the_file_is_read(client, days, tmp_path):
+    jax = pytest.importorskip("jax", reason="needs JAX: pip install 'corten[gpu]'")
+    if any(device.platform == "gpu" for device in jax.devices()):
+        pytest.skip("workers of this machine have a GPU")
+    for files, output in ((["missing.nc"], "a.nc"), (days[:2], "all")):
+        arguments = ["complete", *files, "--cluster", client.scheduler.address, "--engine", "gpu"]
+        done = CliRunner().invoke(app, [*arguments, "--output", str(tmp_path / output)])
+        assert done.exit_code == 2
+        assert "the worker" in done.output and "found no GPU" in done.output
+    assert not list(tmp_path.glob("a*"))
+
+
+def test_what_the_workers_leave_undone_is_named(client, days, tmp_path, monkeypatch):
+    """Workers that vanish for good while files wait: those done are written, the others have one reason."""
+    asked = iter(range(100))
+    workers = Cluster.workers
+
+    def vanish(self):
+        if next(asked) > 1:
+            raise ConnectionError("no worker is left")
+        return workers(self)
+
+    monkeypatch.setattr(many, "AHEAD", 0.3)  # one file at a time
+    monkeypatch.setattr(Cluster, "workers", vanish)
+    done = CliRunner().invoke(
+        app, ["complete", *days, *OPTIONS, "--cluster", client.scheduler.address, "--output", str(tmp_path / "all")]
+    )
+    assert done.exit_code == 2
+    left = f"{days[1]}, {days[2]}: no worker is left"
+    assert "2 of 3 files" in done.output and left in " ".join(done.output.split())
+    assert [path.name for path in (tmp_path / "all").iterdir()] == ["day0.nc"]
+
+
 def test_the_command_line_refuses_what_cannot_be(days, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
     runner = CliRunner()
@@ -376,6 +478,10 @@ def test_the_command_line_refuses_what_cannot_be(days, tmp_path, monkeypatch):
         ([*days, "--output", str(tmp_path / "all"), "--report", "page.html"], "one file"),
         ([days[0], days[0], "--output", str(tmp_path / "all")], "several inputs would be written"),
         ([days[0], "--cluster", "tcp://127.0.0.1:9", "--output", str(tmp_path / "a.nc")], "no Dask scheduler answers"),
+        (
+            [days[0], "--cluster", "tcp://127.0.0.1:9", "--memory", "2GB", "--output", str(tmp_path / "a.nc")],
+            "--memory",
+        ),
     ):
         done = runner.invoke(app, ["complete", *arguments])
         assert done.exit_code == 2

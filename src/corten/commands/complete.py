@@ -44,6 +44,7 @@ Save = Annotated[Path | None, typer.Option(help="Also save the fit, to ask it fo
 Kept = Annotated[
     Path | None, typer.Option("--checkpoint", help="A folder for finished rounds: killed, the same command goes on.")
 ]
+SHARED_PAYS = 5_000_000  # entries from which a second worker saves more than messages cost (docs/howto/cluster.md)
 MODEL, DATA, TALK = "What to use", "What the data mean", "How to talk"
 Completion = Annotated[
     str,
@@ -71,7 +72,13 @@ Bounds = Annotated[
     str | None,
     typer.Option(help="What values can be, as 0, or 0,100 or ,100: intervals keep to it.", rich_help_panel=DATA),
 ]
-Engine = Annotated[str, typer.Option(help="auto, threads, a number of threads, jax, gpu, dask.", rich_help_panel=MODEL)]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="auto, threads, a number of threads, jax, gpu, dask; with --cluster: of each worker.",
+        rich_help_panel=MODEL,
+    ),
+]
 Memory = Annotated[
     str | None,
     typer.Option(
@@ -157,12 +164,15 @@ def complete(
     from corten.checkpoint import Checkpoint
     from corten.completer import ConformalCompleter
 
+    wanted = int(engine) if engine.isdigit() else engine
     completer = ConformalCompleter(
         completion=completion, propensity=propensity, calibration=calibration, score=score, weights=weights,
         transform=transform, climatology=climatology, bounds=bounds_of(bounds), seed=seed,
-        engine=int(engine) if engine.isdigit() else engine,
+        engine=wanted if cluster is None else "auto",
     )  # fmt: skip
-    shared = _on_cluster(cluster, completer.engine, context)
+    if cluster is not None and memory is not None:
+        raise ValueError("--memory is for one machine, --cluster for several: give one of them")
+    shared = _on_cluster(cluster, wanted, context)
     from corten import io
 
     flags, accept = quality_of(quality)
@@ -176,8 +186,8 @@ def complete(
         )  # fmt: skip
 
     if len(files) > 1:
-        job = Job(completer, tuple(levels), tuple(periodic or ()), kinds)
-        complete_files(files, named, read, job, shared and shared.client, terminal, overwrite)
+        job = Job(completer, wanted, tuple(levels), tuple(periodic or ()), kinds)
+        complete_files(files, named, read, job, shared, terminal, overwrite)
         return
     (file,) = files
     if shared is None and too_large(file, variable, memory):
@@ -193,6 +203,8 @@ def complete(
     loaded = read(file)
     if shared is not None:
         completer = replace(completer, engine=shared)
+        if loaded.data.size < SHARED_PAYS:
+            terminal.say(f"{file}: {loaded.data.size:,} entries; below 5 million this machine alone is faster")
     for note in loaded.notes:
         terminal.say(f"{file}: {note}")
     kept = None if checkpoint is None else Checkpoint(checkpoint)
@@ -239,8 +251,8 @@ def _on_cluster(address: str | None, engine: str | int, context: typer.Context) 
 
     client = connect(address)
     context.call_on_close(client.close)
-    found = Cluster(client, None if engine == "auto" else engine)
-    found.workers()  # a cluster without any is refused before the file is read
+    found = Cluster(client, None if engine == "dask" else engine)
+    found.check()  # a cluster that cannot do it is refused before the file is read
     return found
 
 

@@ -14,22 +14,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corten.commands.terminal import Terminal
+from corten.engine.cluster import LOOK_SECONDS
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
+    from corten.engine.cluster import Cluster
     from corten.io import Loaded
 
 __all__ = ["Job", "complete_files", "targets"]
 
+EXPECTED = (ValueError, TypeError, OSError, MemoryError)  # what a file can be to blame for
 AHEAD = 2  # tensors on their way for each thread of the cluster
 TRIES = 4  # a tensor that was lost with its worker is sent again
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is done with every file."""
+    """What is done with every file, and the engine that does it: one of the machine where it runs."""
 
     completer: ConformalCompleter
+    engine: str | int
     levels: tuple[float, ...]
     periodic: tuple[str, ...]
     kinds: dict[Any, str]
@@ -38,7 +42,8 @@ class Job:
         """A NetCDF file, as bytes, and its summary."""
         from corten.commands.levels import write_levels
 
-        fitted = self.completer.fit(loaded.data, where=loaded.where, periodic=self.periodic, axis_kinds=self.kinds)
+        completer = replace(self.completer, engine=self.engine)
+        fitted = completer.fit(loaded.data, where=loaded.where, periodic=self.periodic, axis_kinds=self.kinds)
         results = fitted.intervals(list(self.levels))
         with tempfile.TemporaryDirectory() as folder:
             written = write_levels(Path(folder, "filled.nc"), results)
@@ -66,7 +71,7 @@ def complete_files(
     named: Sequence[Path],
     read: Callable[[Path], Loaded],
     job: Job,
-    client: Any,
+    cluster: Cluster | None,
     terminal: Terminal,
     overwrite: bool,
 ) -> None:
@@ -74,57 +79,76 @@ def complete_files(
     from corten.io.whole import whole_file
 
     named[0].parent.mkdir(parents=True, exist_ok=True)
-    done: dict[str, Any] = {}
-    failed: dict[str, str] = {}
+    done: dict[int, Any] = {}
+    failed: dict[int, str] = {}
     stage = f"completing {len(files)} files"
     with terminal.progress() as move:
         move(stage, 0.0)
-        found = _here(files, read, job) if client is None else _there(files, read, job, client)
+        found = _here(files, read, job) if cluster is None else _there(files, read, job, cluster)
         for k, answer in found:
             if isinstance(answer, Exception):
-                failed[str(files[k])] = " ".join(str(answer).split())
+                kind = "" if isinstance(answer, EXPECTED) else f"{type(answer).__name__}: "
+                failed[k] = kind + " ".join(str(answer).split())
             else:
                 with whole_file(named[k], overwrite) as temporary:
                     temporary.write_bytes(answer[0])
-                done[str(files[k])] = {"output": str(named[k]), "summary": answer[1]}
+                done[k] = {"output": str(named[k]), "summary": answer[1]}
             move(stage, (len(done) + len(failed)) / len(files))
-    for file, one in done.items():
-        terminal.say(f"{file}: {one['summary']['missing']} entries filled, wrote {one['output']}")
-    terminal.answer({"files": done, "failed": failed})
+    for k, one in sorted(done.items()):
+        terminal.say(f"{files[k]}: {one['summary']['missing']} entries filled, wrote {one['output']}")
+    terminal.answer(
+        {
+            "files": {str(files[k]): one for k, one in sorted(done.items())},
+            "failed": {str(files[k]): why for k, why in sorted(failed.items())},
+        }
+    )
     if failed:
-        listed = "; ".join(f"{file}: {why}" for file, why in failed.items())
-        raise ValueError(f"{len(failed)} of {len(files)} files could not be completed: {listed}")
+        raise ValueError(f"{len(failed)} of {len(files)} files could not be completed: {_listed(files, failed)}")
+
+
+def _listed(files: Sequence[Path], failed: dict[int, str]) -> str:
+    """Every reason once, after the files it stopped."""
+    by_reason: dict[str, list[str]] = {}
+    for k, why in sorted(failed.items()):
+        by_reason.setdefault(why, []).append(str(files[k]))
+    return "; ".join(f"{', '.join(those)}: {why}" for why, those in by_reason.items())
 
 
 def _here(files: Sequence[Path], read: Callable[[Path], Loaded], job: Job) -> Iterator[tuple[int, Any]]:
     for k, path in enumerate(files):
         try:
             yield k, job.run(read(path))
-        except (ValueError, TypeError, OSError, MemoryError) as problem:
+        except EXPECTED as problem:
             yield k, problem
 
 
-def _there(files: Sequence[Path], read: Callable[[Path], Loaded], job: Job, client: Any) -> Iterator[tuple[int, Any]]:
-    """As tasks of one thread each; a few tensors are on their way at a time, whatever the number of files."""
+def _there(
+    files: Sequence[Path], read: Callable[[Path], Loaded], job: Job, cluster: Cluster
+) -> Iterator[tuple[int, Any]]:
+    """As tasks, of one thread each where nothing else was asked for; a few tensors are on their way at a time."""
     from distributed import wait
 
-    if job.completer.engine == "auto":
-        job = replace(job, completer=replace(job.completer, engine=1))
+    client = cluster.client
+    job = replace(job, engine=cluster.inside or 1)
     waiting = [(k, 1) for k in range(len(files))]
     running: dict[Any, tuple[int, int]] = {}
     while waiting or running:
-        while waiting and len(running) < AHEAD * max(1, sum(client.nthreads().values())):
+        try:
+            threads = sum(cluster.workers().values())
+        except OSError as problem:  # nobody is left to do the others
+            for k, _ in (*waiting, *running.values()):
+                yield k, problem
+            return
+        while waiting and len(running) < AHEAD * threads:
             k, tries = waiting.pop(0)
             try:
                 tensor = client.scatter(read(files[k]), hash=False)
-            except (ValueError, TypeError, OSError) as problem:
+            except EXPECTED as problem:
                 yield k, problem
                 continue
             running[client.submit(job.run, tensor, pure=False)] = k, tries
-        if not running:
-            continue
-        with suppress(CancelledError):  # one was lost: found below
-            wait(list(running), return_when="FIRST_COMPLETED")
+        with suppress(CancelledError, TimeoutError):  # one was lost: found below; or nothing happened: look again
+            wait(list(running), timeout=LOOK_SECONDS, return_when="FIRST_COMPLETED")
         for future in [one for one in running if one.status != "pending"]:
             k, tries = running.pop(future)
             if future.status == "finished":

@@ -86,7 +86,7 @@ def _first_device(device: str) -> tuple[Any, ...]:
     try:
         return (jax.local_devices(backend="gpu")[0],)
     except RuntimeError as error:
-        raise RuntimeError(
+        raise OSError(
             f'engine "gpu" found no GPU: JAX {jax.__version__} sees {jax.local_devices()[0].device_kind} only. '
             "Install JAX for your GPU (see docs.jax.dev, installation), or take engine='jax' or engine='threads'"
         ) from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from corten.engine.cluster_blocks import Part, call
+from corten.engine.cluster_blocks import Part, call, offer
 from corten.engine.lazy import is_lazy
 from corten.engine.passes import Model
 
@@ -39,7 +39,7 @@ class Cluster:
     """An engine on the workers of a Dask cluster.
 
     client: a `distributed.Client`. inside: the engine that each worker uses for its block, "gpu" or "jax" where workers
-    have devices; by default as many threads as the worker has.
+    have devices, or a number of threads; by default as many threads as the worker has. This machine needs no device.
 
     Example:
         >>> Cluster(client, inside="gpu").mask_pass  # doctest: +SKIP
@@ -57,6 +57,13 @@ class Cluster:
             raise ValueError("client is asynchronous; give one made without asynchronous=True")
         if self.client.status != "running":
             raise ValueError(f"client is {self.client.status}; give one that is connected to a scheduler")
+        if self.inside in (None, "auto", "threads"):
+            object.__setattr__(self, "inside", None)
+        elif self.inside not in ("jax", "gpu") and (type(self.inside) is not int or self.inside < 1):
+            raise ValueError(
+                f'inside is {self.inside!r}; workers can use "threads" (as many as each has), a number of threads, '
+                '"jax" or "gpu"'
+            )
 
     @property
     def label(self) -> str:
@@ -79,14 +86,46 @@ class Cluster:
 
     def workers(self) -> dict[str, int]:
         """Addresses of the workers there are, and their threads."""
-        found: dict[str, int] = self.client.nthreads()
+        found = self._threads()
         if not found:
             try:
                 self.client.wait_for_workers(1, timeout=WORKER_SECONDS)
             except TimeoutError:
                 raise no_workers(self.client) from None
-            found = self.client.nthreads()
+            found = self._threads()
         return found
+
+    def _threads(self) -> dict[str, int]:
+        address = _address(self.client)
+        try:
+            return dict(self.client.nthreads())
+        except OSError as problem:
+            raise ConnectionError(
+                f"the scheduler at {address} answers no more ({problem}): start it and its workers again"
+            ) from problem
+
+    def check(self) -> None:
+        """Refuse a cluster without workers, and one whose scheduler or workers lack this corten or the engine inside.
+
+        Example:
+            >>> Cluster(client, inside="gpu").check()  # doctest: +SKIP
+        """
+        self.workers()
+        mine = offer(None)
+        found = self.client.run(offer, self.inside, on_error="return")
+        answers = {f"the worker {one}": said for one, said in found.items()}
+        scheduler = f"the scheduler {_address(self.client)}"
+        try:
+            answers[scheduler] = self.client.run_on_scheduler(offer, None)
+        except Exception as problem:  # whatever is wrong there
+            answers[scheduler] = problem
+        for who, said in answers.items():
+            if isinstance(said, Exception) and "No module named 'corten" in str(said):
+                raise ImportError(f"{who} has no corten: {INSTALL} there too, version {mine} as on this machine")
+            if isinstance(said, Exception):
+                raise ValueError(f"{who} cannot take part: {said}")
+            if said != mine:
+                raise ImportError(f"{who} has corten {said}, this machine {mine}: install one version everywhere")
 
 
 class Blocks:

@@ -16,7 +16,9 @@ import numpy as np
 from corten.engine.log_odds import weight_sums
 from corten.engine.passes import Model
 
-__all__ = ["LocalFrame", "MaskBlock", "Part", "ResidualBlock", "SoftRecipe", "call", "merged_weights", "parts_of"]
+__all__ = [
+    "LocalFrame", "MaskBlock", "Part", "ResidualBlock", "SoftRecipe", "call", "merged_weights", "offer", "parts_of",
+]  # fmt: skip
 
 
 class LocalFrame(NamedTuple):
@@ -173,6 +175,15 @@ class ResidualBlock:
 
     def __sizeof__(self) -> int:
         return self.values.nbytes + self.mask.nbytes
+
+
+def offer(inside: str | int | None) -> str:
+    """What a member of the cluster says before any work: the version it has, if it has the engine asked for."""
+    from corten import __version__
+    from corten.engine import as_engine
+
+    as_engine(inside)
+    return __version__
 
 
 def call(block: Any, method: str, arguments: tuple[Any, ...]) -> Any:
