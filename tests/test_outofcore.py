@@ -319,13 +319,31 @@ def test_a_real_full_disk(tmp_path):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("stage", ["reading", "completion", "calibration", "writing"])
-def test_an_interrupt_leaves_nothing_behind(tmp_path, small_runs, stage):
+@pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("stage", ["reading", "completion", "missingness", "calibration", "writing"])
+def test_an_interrupt_leaves_nothing_behind(tmp_path, small_runs, stage, end):
     def interrupt(where, share):
         if where == stage:
-            raise KeyboardInterrupt
+            raise end
 
-    refused(tmp_path, KeyboardInterrupt, None, progress=interrupt)
+    refused(tmp_path, end, None, progress=interrupt)
+
+
+@pytest.mark.parametrize("kind", ["zarr 2", "zarr 3", "netcdf"])
+def test_a_store_larger_than_any_disk_is_opened_and_refused_for_the_disk(tmp_path, kind):
+    """Half a terabyte declared, nothing in it: neither memory nor a limit on files stands in the way."""
+    shape, chunks, path = (10**5, 1000, 10**3), (2, 1000, 1000), tmp_path / kind.replace(" ", ".")
+    if kind == "netcdf":
+        h5py = pytest.importorskip("h5py", reason="needs h5py: pip install 'corten[files]'")
+        path = tmp_path / "x.nc"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", shape, "f4", chunks=chunks, fillvalue=np.nan)
+    else:
+        version, path = int(kind[-1]), tmp_path / "x.zarr"
+        dims = {"attributes": {"_ARRAY_DIMENSIONS": list("abc")}} if version == 2 else {"dimension_names": list("abc")}
+        group = zarr.open_group(path, mode="w", zarr_format=version)
+        group.create_array("x", shape=shape, chunks=chunks, dtype="f4", **dims)
+    refused(tmp_path, OSError, r"free, and up to 1\.9 TB are needed", x=path, memory="1.5 GB")
 
 
 def test_after_an_error_nobody_works_on():

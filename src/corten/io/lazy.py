@@ -190,7 +190,7 @@ def _dataset(path: Path, suffix: str) -> Any:
             check_netcdf(path, MAX_BYTES)
             return xr.open_dataset(path, decode_timedelta=False)
         check_zarr(path, MAX_BYTES)
-        known = any((path / name).exists() for name in (".zmetadata", "zarr.json"))
+        known = (path / ".zmetadata").exists()
         return xr.open_zarr(path, consolidated=None if known else False, decode_timedelta=False, chunks=None)
     except Exception as problem:
         raise plain_error(path, "Zarr" if suffix == ".zarr" else "NetCDF", problem) from None

@@ -85,7 +85,7 @@ def open_zarr(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
 
     try:
         check_zarr(path, max_bytes)
-        consolidated = any((path / name).exists() for name in (".zmetadata", "zarr.json"))
+        consolidated = (path / ".zmetadata").exists()
         dataset = xr.open_zarr(
             path, consolidated=None if consolidated else False, decode_timedelta=False, chunks=None
         )
