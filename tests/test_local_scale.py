@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from corten.conformal.depth import depth, depth_log_weights, distance_along, steps_of_change
+from corten.conformal.depth import DepthWeights, depth, distance_along, steps_of_change
 from corten.conformal.local_scale import CellFeatures, LearnedScale, block_folds
 
 
@@ -54,12 +54,10 @@ def test_distance_along_a_fibre(periodic: bool) -> None:
 def test_weights_turn_hidden_depths_into_missing_ones() -> None:
     rng = np.random.default_rng(2)
     hidden, missing = rng.exponential(1.0, 20_000), rng.exponential(2.0, 20_000)
-    at_hidden, _ = depth_log_weights(hidden, missing)
-    weighted = np.average(hidden, weights=np.exp(at_hidden))
+    weighted = np.average(hidden, weights=np.exp(DepthWeights.of(hidden, missing).at(hidden)))
     assert abs(weighted - 2.0) < 0.25 < abs(hidden.mean() - 2.0)
-    same, _ = depth_log_weights(np.zeros(5), np.zeros(3))
-    np.testing.assert_allclose(same, 0)
-    assert np.abs(depth_log_weights(np.zeros(5), np.ones(3))[1]).max() <= np.log(20) + 1e-12
+    np.testing.assert_allclose(DepthWeights.of(np.zeros(5), np.zeros(3)).at(np.zeros(5)), 0)
+    assert np.abs(DepthWeights.of(np.zeros(5), np.ones(3)).at(np.ones(3))).max() <= np.log(20) + 1e-12
 
 
 def test_change_per_step_tells_axes_apart() -> None:

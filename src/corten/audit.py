@@ -5,7 +5,9 @@ missing ones: entry s is missing with chance 1 - p_s, but observed and then hidd
 hidden entry counts with the weight (1 - p_s) / (p_s h_s): the odds of a reference model of the missingness over
 the chance of the hiding. The reference is fitted anew to the whole mask, or is the pipeline's own model where that
 explains the mask better: were it always the pipeline's own, wrong weights would be weighed by themselves, and the
-audit could never see them. With pseudo-gaps hidden entries are weighed by their depth instead.
+audit could never see them. With pseudo-gaps hidden entries are weighed by their depth instead, and it is the fit's own
+calibration that is tried on them: fresh gaps, the same learned scale and scores, less what they know of the hidden
+entries.
 
 What it cannot see. Missingness that depends on the values themselves, and a bias of the field inside gaps that no
 hidden entry shows.
@@ -23,14 +25,14 @@ from numpy.typing import NDArray
 
 from corten.audit_table import Audit, Sample
 from corten.calibration.hiding import KINDS, draw_hidings
-from corten.conformal.depth import depth, depth_log_weights
+from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size
 from corten.conformal.raking import rake
 from corten.fitted import Fitted
 from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity, IsingPropensity
-from corten.rerun import bounds_at, rerun
+from corten.rerun import as_if_missing, bounds_at, rerun
 from corten.result import check_coverage
 
 __all__ = ["Audit", "audit", "reference_law"]
@@ -45,7 +47,7 @@ FEW = 50
 def audit(
     fitted: Fitted,
     rounds: int = 20,
-    inner_rounds: int = 1,
+    inner_rounds: int = 0,
     seed: int = 0,
     *,
     levels: Sequence[float] = LEVELS,
@@ -55,8 +57,8 @@ def audit(
 ) -> Audit:
     """Estimate the coverage of a fit at its missing entries, without knowing the truth there.
 
-    rounds: how often about a seventh of the observed entries is hidden; inner_rounds: pseudo-gap rounds of the
-    calibration inside each; kinds: how to hide, of "drawn" (masks drawn from the reference model), "moved" (moved
+    rounds: how often about a seventh of the observed entries is hidden; inner_rounds: with pseudo-gaps, 0 tries this
+    fit's own calibration, 1 or more calibrates anew inside each round with so many pseudo-gaps; kinds: how to hide, of "drawn" (masks drawn from the reference model), "moved" (moved
     copies of the real gaps) and "random"; reference: a model of the missingness (an object with fit(), or a fitted
     one) to weigh hidden entries by; progress: called with a stage and its share.
 
@@ -66,7 +68,7 @@ def audit(
     """
     if fitted.calibrated is None or fitted.propensity is None:
         raise ValueError("nothing was missing, so there are no intervals to audit")
-    for name, value, least in (("rounds", rounds, 2), ("inner_rounds", inner_rounds, 1)):
+    for name, value, least in (("rounds", rounds, 2), ("inner_rounds", inner_rounds, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
     began, tell = perf_counter(), progress or (lambda stage, share: None)
@@ -84,13 +86,20 @@ def audit(
     for number, hiding in enumerate(hidings):
         tell("audit", number / len(hidings))
         entries = np.flatnonzero(hiding.hidden)
-        again = rerun(fitted, hiding, own, inner_rounds, fitted.completer.seed + 1 + number + 1000 * seed)
+        if pooled and inner_rounds == 0:
+            again = as_if_missing(fitted, hiding)
+        else:
+            again = rerun(fitted, hiding, own, max(1, inner_rounds), fitted.options["seed"] + 1 + number + 1000 * seed)
+        if again is None:
+            continue
         lower, upper = bounds_at(again, entries, wanted)
         truth = fitted.observed.values.reshape(-1)[entries].astype(np.float64)
         seen = fitted.observed.mask & ~hiding.hidden
         logs = odds.reshape(-1)[entries] - np.broadcast_to(hiding.log_hidden, odds.shape).reshape(-1)[entries]
         deep = depth(seen, fitted.observed.axes, np.ones(seen.ndim)).reshape(-1)[entries]
         samples.append(Sample(hiding.kind, entries, logs, deep, (lower <= truth) & (truth <= upper), upper - lower))
+    if len(samples) < 2:
+        raise ValueError("too few entries are observed to hide some and still calibrate: nothing can be audited")
     weighing = _weigh(samples, fitted.observed, pooled)
     notes = weighing.notes if pooled else (because, *weighing.notes)
     tell("audit", 1.0)
@@ -151,7 +160,7 @@ def _weigh(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) ->
     if pooled:
         missing = depth(observed.mask, observed.axes, np.ones(observed.mask.ndim))[observed.missing]
         hidden = np.concatenate([one.depth for one in samples])
-        by_depth, _ = depth_log_weights(hidden, missing)
+        by_depth = DepthWeights.of(hidden, missing).at(hidden)
         notes = ["Hidden entries are brought to the depths at which the missing ones lie."]
         beyond = float(np.mean(missing > np.sort(hidden)[-min(FEW, hidden.size)]))
         if beyond > 0.01:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from corten.calibration.local import learn_locally
+from corten.calibration.local import Local, learn_locally
 from corten.calibration.rounds import Plan, Round
 from corten.calibration.run import Run
 from corten.choices import Choice
@@ -57,7 +57,8 @@ class Fitted:
     trained and which were hidden; entries, scores: the hidden entries (flat) and how wrong their estimate was;
     log_weights: what each counts; residuals: truth minus estimate of the hidden entries, in the variable that was
     modelled (`undo` maps it back; merged splits have maps of their own, and residuals in the data's variable);
-    completer: what was asked for (None where it could not be saved).
+    completer: what was asked for (None where it could not be saved); local: how pseudo-gaps were calibrated (an audit
+    asks it; None for splits, and for a fit that was loaded).
     """
 
     observed: ObservedTensor
@@ -76,6 +77,7 @@ class Fitted:
     middle: np.ndarray | None = field(default=None, repr=False)
     undo: Any = field(default=None, repr=False)
     limits: tuple[float, float] | None = None
+    local: Local | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -95,6 +97,7 @@ class Fitted:
         """
         entries = run.entries
         how: Weights
+        local = None
         if plan.refit:
             local = learn_locally(run, changed, int(trace.settings["seed"]))
             scale, at_hidden, how = local.scale, local.at_hidden, local.weights
@@ -104,10 +107,11 @@ class Fitted:
             at_hidden, how = scale.at(entries), weights_of(law, observed, entries, weights)
         scores = score.score(run.truth, run.estimate, at_hidden)
         calibrated = Calibrated(score, scores, entries, how)
-        return cls.settled(
+        settled = cls.settled(
             observed, run.final.estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,
             run.truth - run.estimate, trace,
         )  # fmt: skip
+        return replace(settled, local=local)
 
     @classmethod
     def settled(

@@ -1,4 +1,8 @@
-"""Runs a fitted pipeline again on fewer entries: same settings, same odds, nothing chosen anew."""
+"""Runs a fitted pipeline again on fewer entries: same settings, same odds, nothing chosen anew.
+
+A split is drawn anew. Pseudo-gaps keep the calibration that the fit has: how widely a scale learned from them opens
+an interval is a matter of the very fit, and another one, learned from fewer, says nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,18 @@ from numpy.typing import NDArray
 
 from corten.calibration.hiding import Hiding
 from corten.completion.protocol import Prepared
-from corten.fitted import Fitted
+from corten.conformal.calibrated import Calibrated
+from corten.conformal.scale import TableScale
+from corten.conformal.weights import PooledWeights
+from corten.fitted import Fitted, Trace
 from corten.observed import ObservedTensor
 from corten.options import as_calibration
 from corten.propensity import FittedPropensity
 
-__all__ = ["bounds_at", "rerun"]
+__all__ = ["as_if_missing", "bounds_at", "rerun"]
+
+
+LOADED = "this fit was loaded from a file, which keeps the answers and not the method: fit again to audit it"
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +77,9 @@ def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], in
     stands for the missing entries as well as the whole did.
     """
     completer = fitted.completer
-    if completer is None:
-        raise ValueError("this fit does not know its completer (it was loaded from a file): fit again to audit it")
-    values = np.array(fitted.observed.values)
-    values[hiding.hidden] = np.nan
-    seen = np.asarray(fitted.observed.mask & ~hiding.hidden)
-    left: ObservedTensor = replace(fitted.observed, values=values, mask=seen)
+    if completer is None or not hasattr(fitted.completion, "fill"):
+        raise ValueError(LOADED)
+    left = _without(fitted.observed, hiding)
     calibration, _ = as_calibration(completer.calibration).choose(fitted.observed, completer.seed)
     law = fitted.propensity
     assert law is not None
@@ -85,6 +92,39 @@ def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], in
         calibration=_alike(calibration, inner_rounds, hiding.hidden.sum() / fitted.observed.n_observed),
         seed=seed,
     ).fit(left)
+
+
+def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
+    """The intervals that a fit with pseudo-gaps gives to the hidden entries, had they been missing.
+
+    One fill without them; their scale from models that never saw their blocks; cutoffs from the scores of all other
+    entries. Entries that are missing by nature get no meaningful interval here. None where no score is left.
+    """
+    if fitted.local is None or fitted.calibrated is None or not hasattr(fitted.completion, "fill"):
+        raise ValueError(LOADED)
+    left = _without(fitted.observed, hiding)
+    values = left.values if fitted.undo is None else fitted.undo.forward(left.values).astype(left.values.dtype)
+    fill = fitted.completion.fill(values, left.mask)
+    entries = np.flatnonzero(hiding.hidden)
+    scale, table = np.ones(values.size), np.zeros(values.size)
+    scale[entries], table[entries] = fitted.local.hidden_again(entries, values, left.mask, fill)
+    others = ~hiding.hidden.reshape(-1)[fitted.entries]
+    if not others.any():
+        return None
+    weights = PooledWeights(fitted.entries[others], fitted.log_weights[others], table)
+    calibrated = Calibrated(fitted.calibrated.score, fitted.scores[others], fitted.entries[others], weights)
+    trace = Trace(fitted.options, fitted.choices, 0.0, fitted.completer, fitted.undo, fitted.limits)
+    assert fitted.propensity is not None
+    return Fitted.settled(
+        left, fill.estimate, fitted.propensity, fitted.completion, fitted.rounds, calibrated, calibrated.scores,
+        TableScale(scale), fitted.residuals[others], trace,
+    )  # fmt: skip
+
+
+def _without(observed: ObservedTensor, hiding: Hiding) -> ObservedTensor:
+    values = np.array(observed.values)
+    values[hiding.hidden] = np.nan
+    return replace(observed, values=values, mask=np.asarray(observed.mask & ~hiding.hidden))
 
 
 def _alike(calibration: Any, rounds: int, hidden_share: float) -> Any:

@@ -117,6 +117,8 @@ def _plain(name: str, value: Any, fitted: Fitted) -> Any:
         return None if isinstance(value, UnitScale) else np.asarray(value.at(every))
     if name == "completer":
         return _asked_for(value)
+    if name == "local":
+        return None
     if name == "propensity" and value is not None and not isinstance(value.engine, str | int):
         return replace(value, engine="auto")
     if name == "calibrated" and isinstance(value, MergedSplits):

@@ -8,7 +8,8 @@ import numpy as np
 
 from corten.calibration.run import Run
 from corten.choices import Choice
-from corten.conformal.depth import depth, depth_log_weights
+from corten.completion.protocol import Fill
+from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.local_scale import CellFeatures, LearnedScale
 from corten.conformal.scale import TableScale
 from corten.conformal.weights import PooledWeights
@@ -26,13 +27,28 @@ SHORT = 0.1
 class Local:
     """The learned scale at hidden cells (in the order of the run's entries) and everywhere, and weights by depth.
 
-    choice: whether the pseudo-gaps reached as deep as the real ones.
+    choice: whether the pseudo-gaps reached as deep as the real ones; describe, learned, by_depth: what it takes to say
+    the same of entries hidden later.
     """
 
     at_hidden: np.ndarray
     scale: TableScale
     weights: PooledWeights
     choice: Choice
+    describe: CellFeatures
+    learned: LearnedScale
+    by_depth: DepthWeights
+
+    def hidden_again(
+        self, entries: np.ndarray, values: np.ndarray, train: np.ndarray, fill: Fill
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and log-weight of observed entries that are hidden once more, after `fill` was made from `train`.
+
+        Their scale comes from models that never saw their blocks, as that of a missing entry does.
+        """
+        deep = depth(train, self.describe.axes, self.describe.change)
+        features = self.describe.at(entries, values, train, fill.estimate, fill.members, deep)
+        return self.learned.predict_unseen(features, entries), self.by_depth.at(deep.reshape(-1)[entries])
 
 
 def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
@@ -55,11 +71,12 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
     scale = np.ones(values.size)
     scale[missing] = learned.predict(at_missing)
     hidden_depth, missing_depth = np.concatenate(depths), deep.reshape(-1)[missing]
-    hidden_weight, missing_weight = depth_log_weights(hidden_depth, missing_depth)
+    by_depth = DepthWeights.of(hidden_depth, missing_depth)
     table = np.zeros(values.size)
-    table[missing] = missing_weight
-    weights = PooledWeights(entries, hidden_weight, table)
-    return Local(learned.hidden, TableScale(scale), weights, reach(hidden_depth, missing_depth))
+    table[missing] = by_depth.at(missing_depth)
+    weights = PooledWeights(entries, by_depth.at(hidden_depth), table)
+    far = reach(hidden_depth, missing_depth)
+    return Local(learned.hidden, TableScale(scale), weights, far, describe, learned, by_depth)
 
 
 def reach(hidden: np.ndarray, missing: np.ndarray) -> Choice:

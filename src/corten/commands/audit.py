@@ -18,8 +18,8 @@ def audit(
     variable: options.Variable = None,
     rounds: Annotated[int, typer.Option(help="How often observed entries are hidden again.", min=2)] = 20,
     inner_rounds: Annotated[
-        int, typer.Option(help="Rounds of gap-shaped calibration inside each of them.", min=1)
-    ] = 1,
+        int, typer.Option(help="Pseudo-gaps to calibrate anew inside each; 0 tries the fit's own calibration.", min=0)
+    ] = 0,
     levels: Annotated[str, typer.Option(help="Coverages to audit.")] = "0.5,0.8,0.9,0.95",
     table: Annotated[Path | None, typer.Option(help="Write the whole table (every group) to this .csv file.")] = None,
     report: Annotated[

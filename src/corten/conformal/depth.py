@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
-__all__ = ["depth", "depth_log_weights", "distance_along", "distances_along", "steps_of_change"]
+__all__ = ["DepthWeights", "depth", "distance_along", "distances_along", "steps_of_change"]
 
 BINS = 20
 CLIP = 20.0
@@ -87,16 +88,31 @@ def distances_along(train: np.ndarray, axis: int, periodic: bool) -> tuple[np.nd
     return np.moveaxis(near, -1, axis), np.moveaxis(far, -1, axis)
 
 
-def depth_log_weights(hidden: np.ndarray, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Log weights at the hidden and at the missing cells: hidden cells count as often as missing ones lie as deep.
+@dataclass(frozen=True)
+class DepthWeights:
+    """Weights that give hidden cells the depths of the missing ones: a cell counts as often as missing ones lie as deep.
 
     The log ratio of two depth histograms, missing over hidden, in twenty bins of equal hidden counts; ratios are
     clipped to [1/20, 20], so that no bin speaks for all.
+
+    Example:
+        >>> DepthWeights.of(np.array([1.0, 1.0, 2.0, 2.0]), np.array([1.0, 2.0, 2.0, 2.0])).at(np.array([2.0])).round(3)
+        array([0.405])
     """
-    edges = np.unique(np.quantile(hidden, np.linspace(0, 1, BINS + 1)[1:-1]))
-    at_hidden, at_missing = np.searchsorted(edges, hidden), np.searchsorted(edges, missing)
-    count = len(edges) + 1
-    share_hidden = np.bincount(at_hidden, minlength=count) / max(len(hidden), 1)
-    share_missing = np.bincount(at_missing, minlength=count) / max(len(missing), 1)
-    ratio = np.log(np.clip(share_missing / np.maximum(share_hidden, 1e-12), 1 / CLIP, CLIP))
-    return ratio[at_hidden], ratio[at_missing]
+
+    edges: np.ndarray
+    log_ratio: np.ndarray
+
+    @staticmethod
+    def of(hidden: np.ndarray, missing: np.ndarray) -> DepthWeights:
+        """From the depths of hidden and of missing cells."""
+        edges = np.unique(np.quantile(hidden, np.linspace(0, 1, BINS + 1)[1:-1]))
+        count = len(edges) + 1
+        share_hidden = np.bincount(np.searchsorted(edges, hidden), minlength=count) / max(len(hidden), 1)
+        share_missing = np.bincount(np.searchsorted(edges, missing), minlength=count) / max(len(missing), 1)
+        ratio = np.clip(share_missing / np.maximum(share_hidden, 1e-12), 1 / CLIP, CLIP)
+        return DepthWeights(edges, np.log(ratio))
+
+    def at(self, depths: np.ndarray) -> np.ndarray:
+        """Log-weights of cells at these depths."""
+        return np.asarray(self.log_ratio[np.searchsorted(self.edges, depths)])

@@ -6,8 +6,9 @@ Cross-fitted by blocks of cells: a hidden cell's scale never comes from a model 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -143,10 +144,12 @@ class LearnedScale:
     """The scale of usual errors: cross-fitted at the hidden cells, predicted anywhere from features.
 
     `hidden` is u at the cells it was learned from, in their order; `predict` is the geometric mean of the models.
+    `models` has one model for each fold of blocks that left that fold out, `fold_of` says in which fold a cell is.
     """
 
     hidden: NDArray[np.floating]
-    models: tuple[Any, ...] = field(repr=False)
+    models: Mapping[int, Any] = field(repr=False)
+    fold_of: Callable[[NDArray[np.intp]], NDArray[np.intp]] = field(repr=False)
 
     @staticmethod
     def fit(
@@ -160,27 +163,36 @@ class LearnedScale:
         size = np.abs(np.asarray(residuals, dtype=float))
         typical = float(np.median(size)) or float(size.mean()) or 1.0
         size = size / typical
-        fold = block_folds(entries, shape, seed)
+        fold_of = partial(block_folds, shape=shape, seed=seed)
+        fold = fold_of(entries)
         used = [f for f in np.unique(fold) if (fold != f).sum() >= 20]
         if not used:
-            return LearnedScale(np.full(len(size), typical), (_Constant(typical),))
+            return LearnedScale(np.full(len(size), typical), {0: _Constant(typical)}, fold_of)
         hidden = np.empty(len(size))
-        models = []
-        for f in np.unique(fold):
+        models = {}
+        for f in np.unique(fold).tolist():
             outside = fold != f
             if f not in used:
                 outside = np.ones(len(size), bool)
             model = _Model.fit(features[outside], size[outside], typical, seed)
             hidden[fold == f] = model.predict(features[fold == f])
-            models.append(model)
-        return LearnedScale(hidden, tuple(models))
+            models[f] = model
+        return LearnedScale(hidden, models, fold_of)
 
     def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
         """The scale at cells with these features."""
         total = np.zeros(len(features))
-        for model in self.models:
+        for model in self.models.values():
             total += np.log(model.predict(features))
         return np.exp(total / len(self.models))
+
+    def predict_unseen(self, features: NDArray[np.floating], entries: NDArray[np.intp]) -> NDArray[np.floating]:
+        """The scale at cells that may have been learned from: each by the model that saw no cell of its block."""
+        scale, fold = self.predict(features), self.fold_of(entries)
+        for f, model in self.models.items():
+            if len(self.models) > 1 and (fold == f).any():
+                scale[fold == f] = model.predict(features[fold == f])
+        return scale
 
 
 def block_folds(entries: NDArray[np.intp], shape: tuple[int, ...], seed: int) -> NDArray[np.intp]:
