@@ -14,9 +14,10 @@ from corten import metrics, simulate
 from corten.audit import _weigh
 from corten.audit_table import Sample, clustered_share
 from corten.calibration.hiding import draw_hidings
+from corten.calibration.rounds import Plan, Round
 from corten.conformal.depth import depth
 from corten.observed import ObservedTensor
-from corten.rerun import rerun
+from corten.rerun import as_if_missing, bounds_at, rerun
 
 TUCKER = corten.TuckerCompletion(rank=3)
 BERNOULLI = corten.BernoulliPropensity(rank=3)
@@ -209,14 +210,52 @@ def fit_like(fitted, x):
     return replace(fitted, observed=ObservedTensor.of(x))
 
 
-@pytest.mark.slow
-def test_gap_shaped_fits_are_audited_with_their_limit():
-    field = simulate.tec_like((16, 20, 16), seed=2)
-    completer = corten.ConformalCompleter(completion="smooth", calibration=corten.GapShaped(rounds=3))
+class SingleEntries:
+    """A broken recipe of pseudo-gaps: a tenth of the observed entries at random, none of them inside a gap."""
+
+    def plan(self, observed, seed):
+        rng, seen = np.random.default_rng(seed), np.asarray(observed.mask)
+        hidden = [seen & (rng.random(seen.shape) < 0.1) for _ in range(4)]
+        return Plan(tuple(Round(seen & ~one, one, None) for one in hidden), refit=True)
+
+
+def test_a_recipe_of_pseudo_gaps_that_is_broken_is_caught_and_a_right_one_is_not():
+    field = simulate.tec_like((16, 20, 16), seed=101)
+    audited, covered, words = {}, {}, {}
+    for name, recipe in {"right": corten.GapShaped(8), "broken": SingleEntries()}.items():
+        fitted = corten.ConformalCompleter(completion="smooth", calibration=recipe).fit(field.observed)
+        audit = fitted.audit(rounds=6, levels=(0.9,))
+        covered[name] = metrics.coverage(field.truth, fitted.intervals(0.9))
+        audited[name], words[name] = audit.coverage(0.9), audit.verdict()
+        assert audit.gap_shaped and "Limits" in words[name]
+    assert covered["broken"] < 0.5 and abs(audited["broken"] - covered["broken"]) < 0.15
+    assert "too narrow" in words["broken"]
+    assert abs(audited["right"] - covered["right"]) < 0.07
+    assert "nothing speaks against" in words["right"]
+
+
+@pytest.mark.parametrize("options", [{}, {"transform": "log", "bounds": (0.0, None)}])
+def test_what_is_hidden_under_pseudo_gaps_is_not_read(options):
+    """Other values at the hidden entries change neither estimate nor interval there."""
+    field = simulate.tec_like((10, 12, 10), seed=3)
+    completer = corten.ConformalCompleter(completion="smooth", calibration=corten.GapShaped(4), **options)
     fitted = completer.fit(field.observed)
-    audit = fitted.audit(rounds=3, levels=(0.9,), reference=BERNOULLI)
-    assert audit.gap_shaped and "7 points too kind" in audit.verdict()
-    assert 0.5 < audit.coverage(0.9) <= 1.0
+    hiding = draw_hidings(fitted.observed, fitted.propensity, 2, 0, ("moved",), whole=True)[0]
+    entries = np.flatnonzero(hiding.hidden)
+    other = fit_like(fitted, np.where(hiding.hidden, 1e3, np.asarray(field.observed)))
+    ends = [bounds_at(as_if_missing(one, hiding), entries, (0.5, 0.9)) for one in (fitted, other)]
+    np.testing.assert_array_equal(ends[0], ends[1])
+    lower, upper = ends[0]
+    assert (lower <= upper).all() and (lower[1] <= lower[0]).all() and (upper[1] >= upper[0]).all()
+    # the scores of hidden entries do not count: without them the cutoffs are others
+    assert not np.isin(as_if_missing(fitted, hiding).entries, entries).any()
+
+
+def test_a_fit_from_a_file_says_that_it_cannot_be_audited(tmp_path):
+    field = simulate.tec_like((10, 12, 10), seed=3)
+    fitted = corten.ConformalCompleter(completion="smooth", calibration=corten.GapShaped(3)).fit(field.observed)
+    with pytest.raises(ValueError, match="fit again to audit it"):
+        corten.load(fitted.save(tmp_path / "fit.corten")).audit(rounds=2)
 
 
 def test_clustered_errors_know_that_a_repeated_entry_is_one_entry():

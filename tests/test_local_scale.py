@@ -134,3 +134,16 @@ def test_few_or_perfect_residuals_give_a_usable_scale(count: int) -> None:
         scale = LearnedScale.fit(features, residuals, np.arange(count), (5, 8), seed=0)
         assert (scale.hidden > 0).all()
         assert np.isfinite(scale.predict(features)).all()
+
+
+def test_cells_that_were_learned_from_get_the_model_that_left_their_block_out() -> None:
+    class Says:
+        def __init__(self, number: float) -> None:
+            self.number = number
+
+        def predict(self, features: np.ndarray) -> np.ndarray:
+            return np.full(len(features), self.number)
+
+    learned = LearnedScale(np.empty(0), {0: Says(1.0), 2: Says(4.0)}, lambda entries: entries % 3)
+    answer = learned.predict_unseen(np.zeros((6, 1)), np.arange(6))
+    np.testing.assert_allclose(answer, [1, 2, 4, 1, 2, 4])  # fold 1 has no model of its own: the mean of all
