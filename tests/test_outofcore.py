@@ -477,13 +477,14 @@ def resident(array):
 
 @pytest.mark.parametrize("walk", ["loss_and_contractions", "thinned", "effective_size", "soft_spins", "log_odds"])
 def test_no_pass_keeps_the_pages_it_read(walk):
-    shape = (40, 160, 160)
+    shape = (40, 270, 270)
     tt, spins, _, passes = build(shape, Product(0.1))
     mapped = memory.file_tensor(shape, np.int8)
     mapped[...] = spins
-    assert resident(mapped) == mapped.nbytes
+    assert resident(mapped) >= mapped.nbytes
     memory.let_go(mapped)
-    there = MaskPass(mapped, passes.model, 0.7, threads=2)
+    there = MaskPass(mapped, passes.model, 0.7, threads=2, slab=4, tile=40)
+    there._observed_constant()  # read once, walked through by itself
     if walk == "thinned":
         soft = there.soft_spins(tt.frame())
         there.loss_and_contractions(tt.frame(), soft)

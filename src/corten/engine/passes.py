@@ -132,9 +132,10 @@ class MaskPass:
             else:
                 for have, part in zip(sums, found):
                     have += part
-            if box.start > behind:
-                self._let_go(behind, box.start, tau)
-                behind = box.start
+            needed = box.start - 2 * layout.radius  # the other boxes of this slab still read so far back
+            if needed > behind:
+                self._let_go(behind, needed, tau)
+                behind = needed
         assert sums is not None
         self._let_go(behind, layout.shape[0], tau)
         return total + self._observed_constant(), unpack(sums[:3], frame), sums[3]
