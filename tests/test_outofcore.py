@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import corten
 from corten.conformal.neighbours import NeighbourChanges
 from corten.conformal.sketch import NO_CELL, cells_of
 from corten.conformal.weights import ExactIsingWeights
-from corten.engine import memory
+from corten.engine import Threads, memory
 from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
 from corten.io.lazy import LazyTensor
@@ -245,6 +246,29 @@ def test_it_says_beforehand_what_it_takes(tmp_path):
     assert len(told) == 1 and "of memory" in told[0] and "of disk" in told[0]
 
 
+def test_engines_that_take_the_whole_mask_count_it_or_are_refused(tmp_path):
+    class Elsewhere:
+        """Not known to walk through a file."""
+
+        label, mask_pass, residual_pass = "elsewhere", Threads().mask_pass, Threads().residual_pass
+
+    lazy = lazy_of((2000, 1000, 1000))
+    need = needs.Needs.of(lazy, 1_500_000_000, 3, 2)
+    assert need.with_mask_at_once(lazy, 4_000_000_000, "jax (H200)").memory == need.memory + 2 * 10**9
+    with pytest.raises(MemoryError, match=r"takes the whole mask of x.*2\.95 GB in all.*engine='threads'"):
+        need.with_mask_at_once(lazy, 1_500_000_000, "jax (H200)")
+    with pytest.raises(ValueError, match=r"in this machine's memory.*engine='threads'"):
+        need.with_mask_at_once(lazy, 4_000_000_000, "jax (cpu x 2)")
+    told = []
+    for engine in (2, Elsewhere()):
+        filled(
+            data((300, 200, 20)), tmp_path, completion=TUCKER, propensity="uniform", engine=engine, overwrite=True,
+            say=told.append,
+        )  # fmt: skip
+    sizes = [memory.read_size(re.search(r"about (.*?) of memory", words)[1]) for words in told]
+    assert sizes[1] == pytest.approx(sizes[0] + 1_200_000, abs=1_000_000)
+
+
 @pytest.mark.slow
 def test_peak_memory_keeps_to_the_limit_where_the_flow_in_memory_would_not(tmp_path):
     code = f"""
@@ -294,7 +318,7 @@ def test_a_scratch_file_that_does_not_fit_is_an_error_and_not_a_crash(tmp_path):
     code = f"""
 import resource, signal, numpy as np
 from pathlib import Path
-from corten.engine import memory
+from corten.engine import Threads, memory
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
 with memory.limited(10**9, Path({str(tmp_path)!r})):

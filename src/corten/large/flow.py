@@ -14,7 +14,7 @@ import numpy as np
 from corten.choices import Choice
 from corten.completion.riemannian import descend_on
 from corten.conformal.scores import Score, as_score
-from corten.engine import as_engine
+from corten.engine import Threads, as_engine
 from corten.engine.memory import ROOM, available, in_words, limited, read_size
 from corten.engine.threads import default_threads, one_library_thread
 from corten.fitted import FEW
@@ -87,7 +87,8 @@ def complete_to_zarr(
     coverage: one or several (the first is the main one). variable: which one of the file. memory: the most to use,
     such as "2 GB"; by default 60 % of what is free. say: is told beforehand what it will take. All other options as
     for `complete`: the split is always random, the completion Tucker or tensor train, settings on "auto" are chosen
-    on a part that fits, and cutoffs come from a sketch that is at most 0.8 % wider than the exact ones.
+    on a part that fits, and cutoffs come from a sketch that is at most 0.8 % wider than the exact ones. engine: threads
+    read the mask from disk; a GPU or a cluster takes all of it at once, which must fit beside the rest.
 
     Example:
         >>> import corten
@@ -111,8 +112,11 @@ def complete_to_zarr(
         one_library_thread,
         limited(limit, target.parent.resolve()),
     ):
-        threads = getattr(as_engine(engine), "count", None) or default_threads()
+        runner = as_engine(engine)
+        threads = getattr(runner, "count", None) or default_threads()
         needs = Needs.of(lazy, limit, 1 + 2 * len(coverages), threads)
+        if not isinstance(runner, Threads):
+            needs = needs.with_mask_at_once(lazy, limit, runner.label)
         needs.refuse_small_disk(target.parent)
         if say is not None:
             say(f"{lazy.source}: {needs.in_words()}")
@@ -137,7 +141,7 @@ def complete_to_zarr(
             options = {
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(split), "score": describe(score), "weights": weights, "bounds": str(bounds),
-                "seed": seed, "engine": as_engine(engine).label, "memory": in_words(limit),
+                "seed": seed, "engine": runner.label, "memory": in_words(limit),
             }  # fmt: skip
             size = next(iter(sketches.values())).effective_sample_size()
             facts = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -60,6 +60,21 @@ class Needs:
             f"one plane of {lazy.source} holds {lazy.plane:,} entries and takes about {in_words(least)}; the limit is "
             f"{in_words(memory)}: allow more memory, use fewer threads, or put the longest axis first"
         )
+
+    def with_mask_at_once(self, lazy: LazyTensor, limit: int, engine: str) -> Needs:
+        """The same where an engine takes the whole mask, a byte an entry; on JAX's CPU device it also stays here."""
+        if engine.startswith("jax (cpu"):
+            raise ValueError(
+                f"engine is {engine}, which works in this machine's memory: from disk take engine='threads', or 'gpu'"
+            )
+        together = self.memory + lazy.size
+        if together > limit:
+            raise MemoryError(
+                f"engine is {engine}, which takes the whole mask of {lazy.source} at once: {in_words(together)} in "
+                f"all, and the limit is {in_words(limit)}: take engine='threads', which reads it from disk, or allow "
+                "more memory"
+            )
+        return replace(self, memory=together)
 
     def refuse_small_disk(self, folder: Path) -> None:
         refuse_full_disk(self.disk, folder)
