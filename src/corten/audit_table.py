@@ -120,8 +120,8 @@ class Audit:
         if self.gap_shaped:
             limits += (
                 f" With gap-shaped calibration it was off by {100 * OFF:.0f} points, root mean square, on small fields "
-                f"whose truth was known, at most {100 * KIND:.0f} too kind and {100 * STRICT:.0f} too strict: no hidden gap "
-                "is like a real one at the edge of what is observed."
+                f"whose truth was known, at most {100 * KIND:.0f} too kind and {100 * STRICT:.0f} too strict: no "
+                "hidden gap is like a real one at the edge of what is observed."
             )
         return "\n".join([*lines, *self.notes, limits])
 
