@@ -15,7 +15,7 @@ hidden entry shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -24,10 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corten.audit_table import Audit, Sample
-from corten.calibration.hiding import KINDS, draw_hidings
+from corten.calibration.hiding import KINDS, Hiding, draw_hidings
+from corten.completion.callables import CallableCompletion
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size
 from corten.conformal.raking import rake
+from corten.engine.threads import in_order, one_library_thread
 from corten.fitted import Fitted
 from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
@@ -58,9 +60,10 @@ def audit(
     """Estimate the coverage of a fit at its missing entries, without knowing the truth there.
 
     rounds: how often about a seventh of the observed entries is hidden; inner_rounds: with pseudo-gaps, 0 tries this
-    fit's own calibration, 1 or more calibrates anew inside each round with so many pseudo-gaps; kinds: how to hide, of "drawn" (masks drawn from the reference model), "moved" (moved
-    copies of the real gaps) and "random"; reference: a model of the missingness (an object with fit(), or a fitted
-    one) to weigh hidden entries by; progress: called with a stage and its share.
+    fit's own calibration, 1 or more calibrates anew inside each round with so many pseudo-gaps; kinds: how to hide, of
+    "drawn" (masks drawn from the reference model), "moved" (moved copies of the real gaps) and "random"; reference: a
+    model of the missingness (an object with fit(), or a fitted one) to weigh hidden entries by; progress: called with a
+    stage and its share.
 
     Example:
         >>> checked = fitted.audit(rounds=20)                             # doctest: +SKIP
@@ -82,16 +85,18 @@ def audit(
     own = np.asarray(fitted.propensity.log_odds(fitted.observed.mask), np.float64)
     chosen = tuple(kinds) if kinds is not None else ("moved",) if pooled else KINDS
     samples: list[Sample] = []
+    reruns: Iterator[Fitted | None]
     hidings = draw_hidings(fitted.observed, law, rounds, seed, chosen, whole=pooled)
-    for number, hiding in enumerate(hidings):
+    if pooled and inner_rounds == 0:
+        reruns = _as_if_missing(fitted, hidings)
+    else:
+        first = fitted.options["seed"] + 1 + 1000 * seed
+        reruns = (rerun(fitted, one, own, max(1, inner_rounds), first + k) for k, one in enumerate(hidings))
+    for number, (hiding, again) in enumerate(zip(hidings, reruns)):
         tell("audit", number / len(hidings))
-        entries = np.flatnonzero(hiding.hidden)
-        if pooled and inner_rounds == 0:
-            again = as_if_missing(fitted, hiding)
-        else:
-            again = rerun(fitted, hiding, own, max(1, inner_rounds), fitted.options["seed"] + 1 + number + 1000 * seed)
         if again is None:
             continue
+        entries = np.flatnonzero(hiding.hidden)
         lower, upper = bounds_at(again, entries, wanted)
         truth = fitted.observed.values.reshape(-1)[entries].astype(np.float64)
         seen = fitted.observed.mask & ~hiding.hidden
@@ -107,6 +112,13 @@ def audit(
         fitted.observed, wanted, tuple(samples), weighing.logs, law.probability(fitted.observed.mask),
         pooled, fitted.calibrated.effective_sample_size(), notes, perf_counter() - began,
     )  # fmt: skip
+
+
+def _as_if_missing(fitted: Fitted, hidings: Sequence[Hiding]) -> Iterator[Fitted | None]:
+    """One round after another, a few at once; a user's own function may not bear that."""
+    alone = 1 if isinstance(fitted.completion, CallableCompletion) else None
+    with one_library_thread:
+        yield from in_order(lambda one: as_if_missing(fitted, one), hidings, alone, pool="rounds")
 
 
 def reference_law(fitted: Fitted, reference: Any = None) -> tuple[FittedPropensity, str]:
