@@ -15,7 +15,7 @@ from corten.commands.complete import complete
 from corten.commands.demo import demo
 from corten.commands.evaluate import evaluate
 from corten.commands.info import info
-from corten.commands.interrupt import end_at_once, watch_for_interrupt
+from corten.commands.interrupt import end_at_once, is_ending, is_told_to_end, watch_for_interrupt
 from corten.commands.simulate import simulate
 from corten.commands.study import app as study
 from corten.commands.study_fields import tec
@@ -40,6 +40,8 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except _EXPECTED as problem:
+            if is_ending():
+                end_at_once()
             if ctx.params.get("debug"):
                 raise
             message = " ".join(str(problem).split()) or type(problem).__name__
@@ -97,7 +99,12 @@ def main() -> None:
     """Run the program."""
     watch_for_interrupt()
     _Group.alone = True
-    app(prog_name="corten")
+    try:
+        app(prog_name="corten")
+    except (SystemExit, KeyboardInterrupt):
+        if is_told_to_end():  # the libraries below have an opinion of their own on what an interrupt is
+            end_at_once()
+        raise
 
 
 if __name__ == "__main__":

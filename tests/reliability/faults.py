@@ -120,6 +120,7 @@ def left_over(folder: Path) -> list[str]:
 
 
 GAPS = ("--calibration", "gaps", "--completion", "smooth", "--propensity", "uniform", "--quiet")
+DISK = ("--completion", "tucker", "--propensity", "uniform", "--calibration", "random", "--quiet")
 _made: dict[str, Any] = {}
 
 
@@ -175,6 +176,50 @@ def killed_complete(random: Random, folder: Path, checkpoint: bool = False) -> N
 def killed_with_checkpoint(random: Random, folder: Path) -> None:
     """kill -9 of `corten complete --checkpoint`, its files damaged too: the second run goes on to the same answer."""
     killed_complete(random, folder, checkpoint=True)
+
+
+def from_disk(folder: Path, *more: str) -> Running:
+    """`corten complete --memory`, as for a file that does not fit: read, fitted and written to Zarr in parts."""
+    import corten.commands.complete as program
+
+    def work() -> None:
+        program.too_large = lambda *_: True
+        command("complete", folder / "in.npy", "-o", folder / "out.zarr", "--memory", "1GB", *DISK, *more)
+
+    return Running(folder, work)
+
+
+def undisturbed_from_disk() -> tuple[list[np.ndarray], float]:
+    if "disk" not in _made:
+        from corten.large.flow import complete_to_zarr
+
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            np.save(folder / "in.npy", data())
+            options = {"completion": "tucker", "propensity": "uniform", "calibration": "random", "memory": "1GB"}
+            complete_to_zarr(folder / "in.npy", folder / "warm.zarr", **options)  # compiled and loaded before any fork
+            began = time.monotonic()
+            done = from_disk(folder)
+            assert done.ended() == 0, done.said()
+            _made["disk"] = arrays_of(folder / "out.zarr"), time.monotonic() - began
+    return _made["disk"]
+
+
+def killed_from_disk(random: Random, folder: Path) -> None:
+    """kill -9 of a completion that writes a Zarr store in parts: no store or a whole one; again, the same answer."""
+    expected, seconds = undisturbed_from_disk()
+    np.save(folder / "in.npy", data())
+    first = from_disk(folder)
+    # Most of the time into the last part, when the store is being written.
+    time.sleep((random.random() if random.random() < 0.3 else 0.6 + 0.4 * random.random()) * seconds)
+    first.send(signal.SIGKILL)
+    first.ended()
+    if (folder / "out.zarr").exists():
+        assert same(arrays_of(folder / "out.zarr"), expected), "a killed run left another answer"
+    again = from_disk(folder, "--overwrite")
+    assert again.ended() == 0, again.said()
+    assert same(arrays_of(folder / "out.zarr"), expected), "the second run gave another answer"
+    assert not left_over(folder), left_over(folder)
 
 
 def write(path: Path, result: Intervals) -> None:
@@ -262,14 +307,69 @@ def killed_study(random: Random, folder: Path) -> None:
     assert repr(rows(Store(folder / "study"))) == repr(expected), "other numbers"
 
 
-def interrupted(random: Random, folder: Path) -> None:
+def interrupted(random: Random, folder: Path, how: int = signal.SIGINT) -> None:
     """Ctrl-C at any moment of `corten complete`: ends at once with code 130, no traceback, no partial output."""
-    _, seconds = undisturbed()
+    expected, seconds = undisturbed()
     np.save(folder / "in.npy", data())
     out = folder / "out.nc"
     running = Running(folder, lambda: command("complete", folder / "in.npy", "-o", out, *GAPS))
     time.sleep(0.02 + random.random() * seconds)
-    if not running.send(signal.SIGINT):
+    _ends_at_once(running, how, folder, out, expected)
+
+
+def told_to_end(random: Random, folder: Path) -> None:
+    """SIGTERM, as batch systems send it, is like Ctrl-C; its code is 143."""
+    interrupted(random, folder, signal.SIGTERM)
+
+
+def told_to_end_from_disk(random: Random, folder: Path) -> None:
+    """SIGTERM or Ctrl-C while a Zarr store is written in parts, by several threads: no hidden store is left."""
+    expected, seconds = undisturbed_from_disk()
+    np.save(folder / "in.npy", data())
+    running = from_disk(folder)
+    until = time.monotonic() + (random.random() * seconds if random.random() < 0.3 else 10 * seconds)
+    while time.monotonic() < until and not left_over(folder) and not (folder / "out.zarr").exists():
+        time.sleep(0.001)  # most of the time until the store is begun
+    time.sleep(random.random() * 0.3 * seconds)
+    how = random.choice((signal.SIGINT, signal.SIGTERM))
+    _ends_at_once(running, how, folder, folder / "out.zarr", expected)
+
+
+def told_to_end_study(random: Random, folder: Path) -> None:
+    """SIGTERM of a study with two workers: they end too, and no half cell is left."""
+    asked = ("study", "simulation", "--preset", "tiny", "--jobs", "2", "--output", folder / "study", "--quiet")
+    running = Running(folder, lambda: command(*asked))
+    workers: list[int] = []
+    since = time.monotonic()
+    while len(workers) < 2 and time.monotonic() - since < 60:  # one, and the process that watches over what they share
+        workers = _children(running.pid)
+        time.sleep(0.01)
+    time.sleep(random.random() * 8.0)
+    workers = _children(running.pid)
+    if not running.send(signal.SIGTERM):
+        return
+    assert running.ended() == 143, running.said()[-600:]
+    since = time.monotonic()
+    while any(_runs(pid) for pid in workers) and time.monotonic() - since < 10:
+        time.sleep(0.01)
+    left = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers if _runs(pid)]
+    assert not left, f"workers were left running: {left}"
+    assert not list(folder.rglob(".corten-*")), "half a cell was left"
+
+
+def _children(pid: int) -> list[int]:
+    return [int(one) for task in Path(f"/proc/{pid}/task").glob("*/children") for one in task.read_text().split()]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _ends_at_once(running: Running, how: int, folder: Path, out: Path, expected: list[np.ndarray]) -> None:
+    if not running.send(how):
         return
     since = time.monotonic()
     code = running.ended()
@@ -277,11 +377,11 @@ def interrupted(random: Random, folder: Path) -> None:
     if code == 0:
         return
     SLOWEST[0] = max(SLOWEST[0], waited)
-    assert code == 130, f"exit code {code}: {running.said()[-300:]}"
+    assert code == 128 + how, f"exit code {code}: {running.said()[-300:]}"
     assert "Traceback" not in running.said(), running.said()[-600:]
     assert not left_over(folder), left_over(folder)
     if out.exists():
-        assert same(arrays_of(out), undisturbed()[0])
+        assert same(arrays_of(out), expected)
 
 
 def full_disk(random: Random, folder: Path) -> None:
@@ -385,7 +485,11 @@ FAULTS: dict[str, Callable[[Random, Path], None]] = {
     "kill -9 of `corten complete --checkpoint`, its files damaged too": killed_with_checkpoint,
     "kill -9 while a file is written (nine formats)": killed_write,
     "kill -9 of a study": killed_study,
+    "kill -9 of `corten complete --memory`, which writes a Zarr store in parts": killed_from_disk,
     "Ctrl-C of `corten complete`": interrupted,
+    "SIGTERM of `corten complete`": told_to_end,
+    "SIGTERM or Ctrl-C of `corten complete --memory`": told_to_end_from_disk,
+    "SIGTERM of a study with two workers": told_to_end_study,
     "full disk (nine formats)": full_disk,
     "read-only folder": read_only,
     "too little memory": too_little_memory,

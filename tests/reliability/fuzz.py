@@ -255,7 +255,7 @@ def _run(
 
 
 def main() -> None:
-    """`python tests/reliability/fuzz.py COUNT [SEED]` for a quick look; or `replay SEED` for one file."""
+    """`PYTHONPATH=tests python -m reliability.fuzz COUNT [SEED]` for a quick look; or `replay SEED` for one file."""
     if sys.argv[1] == "replay":
         prepare()
         kind, content = case_of(int(sys.argv[2]))

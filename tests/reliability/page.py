@@ -42,7 +42,7 @@ def write_page(results: Path, page: Path) -> bool:
         cases = sum(one["cases"] for one in parts["properties"])
         tests = sum(one["tests"] for one in parts["properties"])
         rows.append(("generated cases", f"{cases:,} of {tests} properties", _goal(cases, GOAL_CASES)))
-        notes += [f"properties, seed {one['seed']}: {one['said']}" for one in parts["properties"] if one["rc"]]
+        notes += [f"properties, seed {one['seed']}: {case}" for one in parts["properties"] for case in one["failed"]]
     tried: dict[str, int] = {}
     for one in parts["fuzz"]:
         for kind, count in one["tried"].items():
@@ -60,7 +60,7 @@ def write_page(results: Path, page: Path) -> bool:
         for name, found in one["faults"].items():
             rows.append((name, f"{found['tried']}", f"{found['survived']} survived"))
             notes += [f"{name}: {case}" for case in found["failed"]]
-        rows.append(("slowest end after Ctrl-C", "", f"{one['slowest_interrupt']:.2f} s"))
+        rows.append(("slowest end after Ctrl-C or SIGTERM", "", f"{one['slowest_interrupt']:.2f} s"))
     for one in parts["load"]:
         rows += _load(one)
     absent = [name for name, found in parts.items() if not found]

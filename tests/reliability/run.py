@@ -17,6 +17,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -45,24 +46,23 @@ def run_load(size: int, seed: int) -> dict[str, Any]:
 
 
 def run_properties(size: int, seed: int) -> dict[str, Any]:
-    """The suite's property tests with their long profile; each test writes how many cases it tried."""
-    cases = Path(os.environ.get("TMPDIR", "/tmp")) / f"corten-cases-{os.getpid()}"
-    command = [
-        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=long",
-        f"--hypothesis-seed={seed}", *sorted(str(path) for path in (ROOT / "tests").glob("test_propert*.py")),
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | {"CORTEN_CASES": str(cases)}, capture_output=True, text=True
-    )
-    found = [json.loads(line) for line in cases.read_text().splitlines()] if cases.exists() else []
-    cases.unlink(missing_ok=True)
-    total = sum(one["cases"] for one in found)
-    return {
-        "tests": len(found),
-        "cases": total,
-        "said": (done.stdout.strip().splitlines() or [""])[-1],
-        "rc": done.returncode,
-    }
+    """The suite's property tests with their long profile, files side by side; each test says how many cases passed."""
+    with TemporaryDirectory() as folder:
+        running = []
+        for file in sorted((ROOT / "tests").glob("test_propert*.py")):
+            command = [
+                sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=long",
+                f"--hypothesis-seed={seed}", str(file),
+            ]  # fmt: skip
+            said = Path(folder, f"{file.stem}.txt")
+            with said.open("w") as stream:
+                given = os.environ | {"CORTEN_CASES": str(Path(folder, f"{file.stem}.cases"))}
+                done = subprocess.Popen(command, cwd=ROOT, env=given, stdout=stream, stderr=subprocess.STDOUT)
+            running.append((file.name, done, said))
+        failed = [f"{name}: {said.read_text()[-3000:]}" for name, done, said in running if done.wait() != 0]
+        found = [json.loads(line) for path in Path(folder).glob("*.cases") for line in path.read_text().splitlines()]
+    cases = {one["name"].rpartition("::")[2]: one["cases"] for one in found}
+    return {"tests": len(found), "cases": sum(cases.values()), "by_test": cases, "failed": failed}
 
 
 PARTS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {

@@ -16,6 +16,7 @@ import numpy as np
 
 from corten.bench.cases import CASES, Row
 from corten.engine.threads import default_threads
+from corten.io.whole import whole_file
 
 __all__ = ["markdown", "run_cases", "write", "write_page"]
 
@@ -63,9 +64,9 @@ def write(rows: Sequence[Row], folder: Path) -> list[Path]:
     facts = machine()
     data = {"machine": facts, "rows": [{**asdict(row), "ratio": row.ratio, "met": met(row)} for row in rows]}
     paths = [folder / "bench.json", folder / "bench.md", folder / "bench.png"]
-    paths[0].write_text(json.dumps(data, indent=1) + "\n")
+    _write_whole(paths[0], json.dumps(data, indent=1) + "\n")
     head = ", ".join(f"{key} {value}" for key, value in facts.items())
-    paths[1].write_text(f"{markdown(rows)}\n\nMeasured in one run: {head}.\n")
+    _write_whole(paths[1], f"{markdown(rows)}\n\nMeasured in one run: {head}.\n")
     _plot(rows, paths[2])
     return paths
 
@@ -106,8 +107,13 @@ def write_page(rows: Sequence[Row], folder: Path, path: Path) -> Path:
     """The documentation's page of benchmarks, from measured rows."""
     head = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in machine().items())
     picture = Path(os.path.relpath(folder / "bench.png", path.parent)).as_posix()
-    path.write_text(PAGE.format(table=markdown(rows), picture=picture, machine=head))
+    _write_whole(path, PAGE.format(table=markdown(rows), picture=picture, machine=head))
     return path
+
+
+def _write_whole(path: Path, text: str) -> None:
+    with whole_file(path, overwrite=True) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def machine() -> dict[str, Any]:
@@ -157,4 +163,5 @@ def _plot(rows: Sequence[Row], path: Path) -> None:
     axes.set_xlabel("times faster (left of one: slower)")
     axes.invert_yaxis()
     axes.margins(x=0.15)
-    figure.savefig(path, dpi=110)
+    with whole_file(path, overwrite=True) as temporary:
+        figure.savefig(temporary, dpi=110)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.io.whole import whole_file
+
 if TYPE_CHECKING:
     from corten.result import Intervals
 
@@ -57,7 +59,8 @@ def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path)
             bar.outline.set_visible(False)  # type: ignore[operator]
             bar.ax.tick_params(labelsize=8, colors=INK, length=2)
     _series(figure.add_subplot(grid[1, :]), result, truth, measured, place)
-    figure.savefig(path, dpi=110, pil_kwargs={"optimize": True}, metadata={"Software": "corten"})
+    with whole_file(path, overwrite=True) as temporary:
+        figure.savefig(temporary, dpi=110, pil_kwargs={"optimize": True}, metadata={"Software": "corten"})
 
 
 def _place(mask: np.ndarray, width: np.ndarray) -> tuple[int, int]:

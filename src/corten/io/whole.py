@@ -8,6 +8,7 @@ import platform
 import re
 import secrets
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -19,6 +20,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HERE = sha256(platform.node().encode()).hexdigest()[:6]
 _LEFT = re.compile(r"\.corten-(?P<host>[0-9a-f]{6})-(?P<pid>\d+)-[0-9a-f]{8}\.")
 _unfinished: set[Path] = set()
+_naming = threading.Lock()  # held while files get their names, and for good when the program ends
 
 
 def refuse_taken(target: Path, overwrite: bool) -> None:
@@ -58,7 +60,9 @@ def whole_file(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
         _flush(temporary)
         # Somebody may have written the file meanwhile: look again before taking its place.
         refuse_taken(target, overwrite)
-        _move(temporary, target)
+        with _naming:
+            _move(temporary, target)
+            _unfinished.discard(temporary)
     except OSError as problem:
         if problem.errno not in _FULL:
             raise
@@ -69,13 +73,23 @@ def whole_file(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
             f"{free:.0f} MB are free): make room, or write elsewhere",
         ) from None
     finally:
+        # Stays in the list when something went wrong: a library's thread may be writing still, and make it anew.
         _remove(temporary)
-        _unfinished.discard(temporary)
 
 
 def discard_unfinished() -> None:
-    """Remove what is being written: for a program that has to end at once."""
-    for temporary in list(_unfinished):
+    """Remove what is being written, for a program that ends at once; nothing gets its name any more.
+
+    Threads that still write into a folder would make it anew: a plain file stands in its place until all is gone.
+    """
+    _naming.acquire()
+    doomed = [(temporary, temporary.with_name(f"{temporary.name}.gone")) for temporary in _unfinished]
+    for temporary, gone in doomed:
+        with suppress(OSError):
+            os.replace(temporary, gone)
+            temporary.touch()
+        _remove(gone)
+    for temporary, _ in doomed:
         _remove(temporary)
 
 
@@ -93,9 +107,14 @@ def _move(temporary: Path, target: Path) -> None:
         return
     # A folder cannot be replaced in one step: the old one steps aside, so that one of them is always whole.
     aside = temporary.with_name(f"{temporary.name}.old")
+    try:
+        os.replace(target, aside)
+        os.replace(temporary, target)
+    except BaseException:
+        if aside.exists() and not target.exists():
+            os.replace(aside, target)
+        raise
     _unfinished.add(aside)
-    os.replace(target, aside)
-    os.replace(temporary, target)
     _remove(aside)
     _unfinished.discard(aside)
 
@@ -111,7 +130,7 @@ def _clear_away(target: Path) -> None:
         left = found.name[match.end() :]
         if left == f"{target.name}.old" and not target.exists():
             os.replace(found, target)
-        elif left.removesuffix(".old") == target.name:
+        elif re.sub(r"(\.old|\.gone)+$", "", left) == target.name:
             _remove(found)
 
 

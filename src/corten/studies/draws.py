@@ -9,16 +9,15 @@ in each repetition.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 
 from corten import simulate
 from corten.calibration.random_split import RandomSplit
+from corten.io.whole import whole_file
 from corten.studies.cells import Cell, seed_of
 
 __all__ = ["STRENGTH", "TRAIN_SHARE", "data_of", "ensure_chain", "mask_of", "parameter_of", "split_seed", "training_of"]
@@ -73,9 +72,8 @@ def ensure_chain(cell: Cell, samples: int, folder: Path) -> None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)
     taken = _chain(cell, samples)
-    partial = file.with_name(f".{uuid4().hex}.npz")
-    np.savez(partial, bits=np.packbits(taken.reshape(samples, -1), axis=1), shape=taken.shape[1:])
-    os.replace(partial, file)
+    with whole_file(file, overwrite=True) as temporary:
+        np.savez(temporary, bits=np.packbits(taken.reshape(samples, -1), axis=1), shape=taken.shape[1:])
 
 
 def _chain(cell: Cell, samples: int) -> np.ndarray:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from corten.io.whole import whole_file
 from corten.studies.field_sets import FieldSet
 
 __all__ = ["draw_bins", "draw_maps"]
@@ -46,7 +47,8 @@ def draw_bins(one: FieldSet, results: dict[str, Any], path: Path) -> Path:
     panels[-1].bar(middle, missing, width=np.diff(edges) * 0.9, color="#999999")
     panels[-1].set(title="share missing", xlabel=f"true value ({one.units})", ylim=(0, 1))
     panels[0].set_ylabel("mean 95 % interval (bars), coverage (dots)")
-    figure.savefig(path, dpi=110)
+    with whole_file(path, overwrite=True) as temporary:
+        figure.savefig(temporary, dpi=110)
     return path
 
 
@@ -69,7 +71,8 @@ def draw_maps(one: FieldSet, result: Any, path: Path) -> Path:
         picture = panel.imshow(values, origin="lower", aspect="auto", cmap="viridis", **limits)
         panel.set(title=name, xlabel=one.axes[1])
         figure.colorbar(picture, ax=panel, shrink=0.8)
-    figure.savefig(path, dpi=110)
+    with whole_file(path, overwrite=True) as temporary:
+        figure.savefig(temporary, dpi=110)
     return path
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from corten.io.whole import whole_file
 from corten.studies.fields import FieldRow, markdown
 
 __all__ = ["ASKED", "Asked", "page", "write_page"]
@@ -90,7 +91,8 @@ def write_page(rows: Sequence[FieldRow], target: Path, folder: Path, command: st
     for name in shown:
         for kind in ("bins", "maps"):
             shutil.copy(folder / f"{name}-{kind}.png", images)
-    target.write_text(page(rows, command, shown), encoding="utf-8")
+    with whole_file(target, overwrite=True) as temporary:
+        temporary.write_text(page(rows, command, shown), encoding="utf-8")
     return target
 
 

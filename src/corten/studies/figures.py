@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.io.whole import whole_file
 from corten.studies.comparison import grouped
 from corten.studies.drawing import COLOURS, NAMES, SIZES, conditions, legend, line, panels, whiskers
 from corten.studies.part_tables import SHORT, Rows, take
@@ -29,7 +30,8 @@ def draw(part: str, data: Rows, folder: Path, kinds: Sequence[str] = (".png", ".
     for name, figure in FIGURES[part](data).items():
         for suffix in kinds:
             file = folder / f"{name}{suffix}"
-            figure.savefig(file, dpi=130, metadata={"Date": None} if suffix == ".svg" else None)
+            with whole_file(file, overwrite=True) as temporary:
+                figure.savefig(temporary, dpi=130, metadata={"Date": None} if suffix == ".svg" else None)
             written.append(file)
     return written
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from corten.io.whole import whole_file
 from corten.studies.cells import Cell
 from corten.studies.claims import claims
 from corten.studies.figure_tables import pooled, tables_of
@@ -78,7 +79,8 @@ def page(preset: Preset, store: Store, docs: Path, parts: Sequence[Part] | None 
     lines += [table.markdown() for table in tables]
     file = docs / "results.md"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("\n".join([*lines, *body]), encoding="utf-8")
+    with whole_file(file, overwrite=True) as temporary:
+        temporary.write_text("\n".join([*lines, *body]), encoding="utf-8")
     return file
 
 

@@ -6,14 +6,13 @@ A small Parquet file per finished cell, written whole or not at all, with its pa
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
+from corten.io.whole import whole_file
 from corten.studies.cells import Cell
 
 __all__ = ["Store", "code_version"]
@@ -70,7 +69,7 @@ class Store:
         """All rows of an experiment, or of the given cells as far as they are done."""
         _, parquet = _arrow()
         if cells is None:
-            files = sorted((self.folder / "cells" / experiment).glob("*.parquet"))
+            files = sorted((self.folder / "cells" / experiment).glob("[!.]*.parquet"))
         else:
             files = sorted({self._file(cell) for cell in cells if cell.experiment == experiment and cell in self})
         return [row for file in files for row in parquet.ParquetFile(file).read().to_pylist()]
@@ -92,12 +91,8 @@ class Store:
     def _save(self, table: Any, file: Path) -> None:
         _, parquet = _arrow()
         file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(f".{uuid4().hex}.partial")
-        try:
-            parquet.write_table(table, partial)
-            os.replace(partial, file)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole_file(file, overwrite=True) as temporary:
+            parquet.write_table(table, temporary)
 
 
 def _even(rows: Sequence[Row]) -> list[Row]:

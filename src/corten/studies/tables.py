@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
 
+from corten.io.whole import whole_file
 from corten.studies.comparison import Paired, Summary, differs
 from corten.studies.paper_numbers import Number
 
@@ -115,7 +116,8 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
     for table in tables:
         for suffix, text in ((".md", table.markdown()), (".csv", table.csv())):
             file = folder / f"{table.name}{suffix}"
-            file.write_text(text, encoding="utf-8")
+            with whole_file(file, overwrite=True) as temporary:
+                temporary.write_text(text, encoding="utf-8")
             written.append(file)
     return written
 
