@@ -9,6 +9,7 @@ from typing import Any
 __all__ = ["write_page"]
 
 GOAL_CASES, GOAL_FILES = 10_000, 100_000
+HOW = {"threads": "from 8 threads", "fork": "from 4 forked processes", "spawn": "from 4 fresh processes"}
 HEAD = """\
 # Reliability: what was tried to break it
 
@@ -63,6 +64,7 @@ def write_page(results: Path, page: Path) -> bool:
         rows.append(("slowest end after Ctrl-C or SIGTERM", "", f"{one['slowest_interrupt']:.2f} s"))
     for one in parts["load"]:
         rows += _load(one)
+        notes += _load_failures(one)
     absent = [name for name, found in parts.items() if not found]
     text = HEAD + "| tried | how often | what happened |\n|---|---|---|\n"
     text += "".join(f"| {a} | {b} | {c} |\n" for a, b, c in rows)
@@ -89,18 +91,28 @@ def _load(one: dict[str, Any]) -> list[tuple[str, str, str]]:
     rows = []
     if one.get("together"):
         both = one["together"]
-        for key, how in (
-            ("threads", "from 8 threads"),
-            ("fork", "from 4 forked processes"),
-            ("spawn", "from 4 fresh processes"),
-        ):
+        for key, how in HOW.items():
             same = f"{both[f'{key}_equal']} with the bits of the serial answer"
             rows.append((f"`complete` {how} at once", f"{both['calls']}", same))
     if one.get("soak"):
         soak = one["soak"]
-        grown = f"memory grows by {soak['slope']:.0f} ± {soak['error']:.0f} bytes a fit over the second half"
-        rows.append(("small fits one after another", f"{soak['fits']:,}", grown))
+        start, middle, end, bound = (f"{soak[key] / 2**20:.1f}" for key in ("start", "middle", "end", "bound"))
+        said = (
+            f"memory: {start} MiB when warm, {middle} in the middle, {end} at the end (at most {bound} more allowed); "
+        )
+        said += f"{soak['slope']:.0f} ± {soak['error']:.0f} bytes a fit over the second half"
+        rows.append(("small fits one after another", f"{soak['fits']:,}", said))
     return rows
+
+
+def _load_failures(one: dict[str, Any]) -> list[str]:
+    both, soak = one["together"], one["soak"]
+    notes = [
+        f"{both['calls'] - both[f'{how}_equal']} answers of {how} differ"
+        for how in HOW
+        if both["calls"] != both[f"{how}_equal"]
+    ]
+    return notes + ([f"memory grew by {soak['grown']} bytes"] if soak["grown"] > soak["bound"] else [])
 
 
 def _about(name: str, one: dict[str, Any]) -> str:
