@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 DOCS   := $(VENV)/.docs-installed
 
-.PHONY: demo test lint docs bench reliability study dist clean
+.PHONY: demo test lint docs bench reliability environments study dist clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,6 +33,10 @@ docs: $(DOCS)
 # Hours: long property tests, 100,000 bad files, many faults, a soak; writes docs/reliability.md. Parts: see the script.
 reliability: $(READY)
 	$(BIN)/python tests/reliability/run.py
+
+# Most of an hour, with a network: the suite with the lowest and the newest versions, wheel and sdist in empty places.
+environments: $(READY)
+	$(BIN)/python tests/reliability/run.py lowest newest wheel sdist
 
 bench: $(READY)
 	$(BIN)/corten bench --output bench-output

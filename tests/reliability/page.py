@@ -23,21 +23,34 @@ LIMITS = """\
 - A file that corten cannot read is refused by a `ValueError` (or `OSError`) that names it. Nothing is unpickled, no
   path out of the file is followed, and declared sizes are checked before anything is allocated.
 - HDF5, NetCDF, Zarr and Parquet are read by libraries in C, which can crash or hang on damaged files. `corten complete`
-  reads such files in a process of its own first (Linux); in Python that is `corten.io.read(path, careful=True)`. Files
-  that were refused by this alone are counted above as *contained*.
+  reads such files in a process of its own (Linux), and only what was read comes back; in Python that is
+  `corten.io.read(path, careful=True)`. Files that crash or hang a library in our own process, and are refused by this
+  alone, are counted above as *contained*. Tensors too large for memory are read in the program's own process, after
+  the same checks of what the file declares.
+- Blosc, which packs most Zarr stores, believes the sizes in a chunk and reads out of bounds where they lie: chunks are
+  looked at before it sees them, and Blosc inside of shards or below other codecs is refused.
 - Outputs appear whole or not at all: written under a temporary name, flushed to the disk, renamed. What a killed
   program left under a temporary name goes when the file is written again.
 - `corten complete --checkpoint FOLDER` keeps every finished round; killed, the same command goes on and gives the same
   bits. Choosing the settings before the first round, the final fill and the law of the missingness are done again.
   Without the option it starts clean.
-- Ctrl-C ends the program with code 130. A compiled call that holds Python's lock delays it until the call returns.
+- Ctrl-C ends the program with code 130, SIGTERM with 143 and a closed terminal with 129: worker processes end, and
+  nothing is left under a temporary name. A compiled call that holds Python's lock delays it until the call returns.
 - Too little memory is predicted from the number of entries and rounds, before starting; it is no measurement.
 """
 
 
+ENVIRONMENTS = {
+    "lowest": "the default suite with the lowest versions allowed",
+    "newest": "the default suite with the newest versions there are",
+    "wheel": "the wheel, built and installed in an empty environment, runs the demo",
+    "sdist": "the source distribution likewise",
+}
+
+
 def write_page(results: Path, page: Path) -> bool:
     """Write the page; whether anything went wrong."""
-    parts = {name: _found(results, name) for name in ("properties", "fuzz", "faults", "load")}
+    parts = {name: _found(results, name) for name in ("properties", "fuzz", "faults", "load", *ENVIRONMENTS)}
     rows, notes = [], []
     if parts["properties"]:
         cases = sum(one["cases"] for one in parts["properties"])
@@ -65,6 +78,10 @@ def write_page(results: Path, page: Path) -> bool:
     for one in parts["load"]:
         rows += _load(one)
         notes += _load_failures(one)
+    for name, what in ENVIRONMENTS.items():
+        for one in parts[name]:
+            rows.append((what, "1", f"{'passed' if one['passed'] else '**failed**'}: {_plain(one['said'])[-160:]}"))
+            notes += [] if one["passed"] else [f"{what}: {one['said'][-600:]}"]
     absent = [name for name, found in parts.items() if not found]
     text = HEAD + "| tried | how often | what happened |\n|---|---|---|\n"
     text += "".join(f"| {a} | {b} | {c} |\n" for a, b, c in rows)

@@ -23,6 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENTS = ("lowest", "newest", "wheel", "sdist")
 LIBRARIES = ("numpy", "scipy", "numba", "xarray", "netCDF4", "h5py", "zarr", "pandas", "pyarrow", "hypothesis")
 
 
@@ -43,6 +44,12 @@ def run_load(size: int, seed: int) -> dict[str, Any]:
     from reliability.load import soak, together
 
     return {"together": together(100, seed), "soak": soak(size, seed)}
+
+
+def run_environment(which: str) -> Callable[[int, int], dict[str, Any]]:
+    from reliability.environments import demo_of, suite_with
+
+    return lambda size, seed: suite_with(which) if which in ("lowest", "newest") else demo_of(which)
 
 
 def run_properties(size: int, seed: int) -> dict[str, Any]:
@@ -70,19 +77,28 @@ PARTS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
     "fuzz": (run_fuzz, 100_000),
     "faults": (run_faults, 40),
     "load": (run_load, 10_000),
+    **{which: (run_environment(which), 0) for which in ENVIRONMENTS},
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", choices=(*PARTS, "page", "all"), default="all")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}, page; without any, all of them")
     parser.add_argument("--size", type=int, default=None, help="files to fuzz, faults of each kind, fits of the soak")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=ROOT / "reliability-output")
     asked = parser.parse_args()
+    parts = asked.parts or [*PARTS, "page"]
+    if unknown := set(parts) - {*PARTS, "page"}:
+        parser.error(f"there is no part {', '.join(sorted(unknown))}")
     asked.results.mkdir(parents=True, exist_ok=True)
     failed = False
-    for name in PARTS if asked.part == "all" else [asked.part] if asked.part in PARTS else []:
+    for name in parts:
+        if name == "page":
+            from reliability.page import write_page
+
+            failed = write_page(asked.results, ROOT / "docs" / "reliability.md")
+            continue
         work, size = PARTS[name]
         began = datetime.now(UTC)
         found = work(asked.size or size, asked.seed)
@@ -90,10 +106,6 @@ def main() -> None:
         about |= {"seconds": (datetime.now(UTC) - began).total_seconds(), "versions": versions()}
         (asked.results / f"{name}-{asked.seed}.json").write_text(json.dumps(about | found, indent=1) + "\n")
         print(name, json.dumps(found)[:2000])
-    if asked.part in ("page", "all"):
-        from reliability.page import write_page
-
-        failed = write_page(asked.results, ROOT / "docs" / "reliability.md")
     sys.exit(failed)
 
 
