@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from random import Random
@@ -137,3 +138,42 @@ def test_a_folder_that_had_stepped_aside_comes_back(tmp_path):
     with pytest.raises(FileExistsError), whole_file(target):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
+
+
+def test_threads_that_still_write_cannot_bring_back_what_is_discarded(tmp_path):
+    from corten.io.whole import discard_unfinished
+
+    def work():
+        def keep_writing():
+            while True:
+                (temporary / "a").mkdir(parents=True, exist_ok=True)
+                (temporary / "a" / f"{time.monotonic_ns()}").write_bytes(b"x")
+
+        with whole_file(tmp_path / "x.zarr") as temporary:
+            for _ in range(4):
+                threading.Thread(target=keep_writing, daemon=True).start()
+            time.sleep(0.1)
+            discard_unfinished()
+            os._exit(7)
+
+    for _ in range(5):
+        assert faults.Running(tmp_path, work).ended() == 7
+        assert [path.name for path in tmp_path.iterdir()] == [".words"]
+
+
+def test_an_interrupt_between_the_steps_of_replacing_a_folder_loses_nothing(tmp_path, monkeypatch):
+    target, real, calls = tmp_path / "x.zarr", os.replace, []
+    with whole_file(target) as temporary:
+        temporary.mkdir()
+        (temporary / "old").touch()
+
+    def replace(one, other):
+        calls.append(one)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        real(one, other)
+
+    with pytest.raises(KeyboardInterrupt), whole_file(target, overwrite=True) as temporary:
+        temporary.mkdir()
+        monkeypatch.setattr(os, "replace", replace)
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["x.zarr", "x.zarr/old"]
