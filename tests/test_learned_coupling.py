@@ -10,6 +10,7 @@ import corten
 from corten.engine import Model, Threads
 from corten.lowrank import TensorTrain
 from corten.propensity import IsingPropensity, KnownPropensity, Logit, Product
+from corten.propensity.learning import STRONGEST
 from corten.propensity.neighborhood import resolve
 from corten.simulate import block_parameter, ising
 
@@ -99,6 +100,15 @@ def test_an_open_rank_is_searched_with_the_learned_strength_in():
     law = IsingPropensity("learned", max_rank=4).fit(drawn(1 / 15, 0, 30), 1.0)
     assert [choice.what for choice in law.choices] == ["propensity rank", "learned coupling"]
     assert 0.03 < law.coupling.strength < 0.1
+
+
+def test_a_strength_that_nothing_tells_does_not_run_away():
+    """Without structure in the mask B all but vanishes, and only strength times B squared is known."""
+    mask = np.random.default_rng(0).random((10, 9, 8)) < 0.42
+    fitted = IsingPropensity(coupling="learned", rank=2).fit(mask, train_share=0.7)
+    assert abs(fitted.coupling.strength) <= STRONGEST
+    held = "held at the largest strength allowed" in fitted.choices[-1].because
+    assert held == (abs(fitted.coupling.strength) == STRONGEST)
 
 
 def test_the_summary_names_what_was_learned():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from corten import simulate
+from corten import ConformalCompleter, simulate
 from corten.engine import Threads
 from corten.lowrank import TensorTrain, check_gradient
 from corten.propensity import (
@@ -18,7 +18,8 @@ from corten.propensity import (
 )
 from corten.propensity.estimation import effective_training_size
 from corten.propensity.fitted import spins_of
-from corten.propensity.selection import choose_model, held_out, swapped
+from corten.propensity.fitting import open_neighborhoods
+from corten.propensity.selection import choose_model, enough, held_out, swapped
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +145,50 @@ def test_weights_too_few_to_bear_an_interval_lose_against_a_worse_likelihood():
     assert "no candidate" in choice.because
 
 
+@pytest.mark.parametrize(("around", "strength"), [("adjacent:0,1", 0.25), ("adjacent", 0.0)])
+def test_an_open_neighborhood_finds_who_pulls_on_whom(around, strength):
+    """Cells that pull in a plane only, and cells that do not pull; every candidate is on record with its size."""
+    parameter = simulate.block_parameter((24, 24, 24), 2, seed=3)
+    mask = simulate.ising(parameter, Product(strength), seed=3, neighborhood=around)
+    fitted = IsingPropensity(neighborhood="auto", max_rank=4).fit(mask, 1.0)
+    choice = fitted.choices[0]
+    assert choice.what == "neighborhood and coupling strength"
+    if strength:
+        assert fitted.neighborhood.label() == around
+        assert choice.taken.startswith(f"{around}, ")
+    else:
+        assert fitted.independent
+        assert choice.taken == "independent"
+    names = [row["neighborhood and coupling strength"] for row in choice.candidates]
+    assert names[0] == "independent"
+    assert {name.rsplit(", ")[0] for name in names[1:]} == set(open_neighborhoods(mask.shape))
+    assert all(row["effective size"] > 0 for row in choice.candidates)
+    # the oracle: the rule, written out; turned round, it would take another one
+    able = [row for row in choice.candidates if row["effective size"] >= enough(int(mask.sum()))]
+    best, worst = (extreme(able, key=lambda row: row["charged loss"]) for extreme in (min, max))
+    assert choice.taken == best["neighborhood and coupling strength"] != worst["neighborhood and coupling strength"]
+
+
+def test_strengths_are_shared_out_among_the_neighbours():
+    fitted = IsingPropensity(neighborhood="auto", rank=1).fit(np.random.default_rng(0).random((9, 8, 7)) < 0.5, 1.0)
+    names = [row["neighborhood and coupling strength"] for row in fitted.choices[0].candidates]
+    assert {"adjacent, 0.15", "adjacent:0,1, 0.225", f"cube, {0.15 * 6 / 26:.3g}"} <= set(names)
+
+
+def test_an_open_neighborhood_says_in_words_that_no_weights_bear_the_coverage():
+    rng = np.random.default_rng(0)
+    field = np.add.outer(np.sin(np.arange(40) / 5), np.cos(np.arange(40) / 7)) + 0.1 * rng.normal(size=(40, 40))
+    mask = rng.random(field.shape) < 1 / (1 + np.exp(-np.linspace(9, -9, 40)[:, None]))
+    completer = ConformalCompleter("smooth", IsingPropensity(neighborhood="auto", rank=1, ridge=0.01), "random")
+    fitted = completer.fit(np.where(mask, field, np.nan))
+    choice = next(c for c in fitted.choices if c.what.startswith("neighborhood"))
+    sizes = [row["effective size"] for row in choice.candidates]
+    assert max(sizes) < enough(int(fitted.rounds[0].train.sum()))
+    assert "no candidate's weights" in choice.because
+    assert choice.candidates[int(np.argmax(sizes))]["neighborhood and coupling strength"] == choice.taken
+    assert any("no model of the missingness that was tried" in said for said in fitted.warnings())
+
+
 def test_held_out_cells_swap_their_role():
     spins = np.random.default_rng(0).choice(np.array([-1, 0, 1], np.int8), (9, 8, 7))
     held = held_out(spins, seed=1)
@@ -212,6 +257,7 @@ def test_effective_size_of_flat_weights_is_the_count(setting):
         ({"structure": "cp"}, "structure"),
         ({"start": "zero"}, "start"),
         ({"bound": 0}, "bound"),
+        ({"neighborhood": "auto", "coupling": 0.1}, "neighborhood"),
     ],
 )
 def test_bad_options_are_named(options, message):

@@ -31,6 +31,7 @@ MOST_TURNS = 20
 MOST_STEPS = 4
 FURTHEST = 3.0  # times a turn's own move: how far ahead of it the meeting point is believed
 CLOSE = 0.1  # in standard errors: turns that move the strength less have met
+STRONGEST = 5.0  # where B all but vanishes only strength times B squared is known: without a limit it runs away
 NATS = 1.0  # of log-likelihood: with an offset, which B can mostly stand in for, turns that gain less have met
 LOOSE = 5e-6  # tolerance of all descents but the last
 RIDGE = 0.02  # of the descents, unless told: a larger one bends the shape of B, which strong couplings then make up for
@@ -93,13 +94,15 @@ def learn(
             error = here.errors(free)
             path.append({"turn": turn + 1, "strength": here.strength, "offset": here.offset, "loss": here.loss})
             if thins and turn == 0:  # the next turn will see expected spins: this one says nothing about its pace
-                numbers, met = here, False
+                numbers = replace(here, strength=float(np.clip(here.strength, -STRONGEST, STRONGEST)))
+                met = False
                 continue
             ahead = secant.ahead(numbers.strength, here.strength)
             met = abs(ahead) <= CLOSE * error[0] and abs(here.offset - numbers.offset) <= CLOSE * error[2]
             met = met or (bool(free[2]) and abs(here.loss - numbers.loss) < NATS)
-            numbers = replace(here, strength=numbers.strength + ahead)
-            if met:
+            was, to = numbers.strength, float(np.clip(numbers.strength + ahead, -STRONGEST, STRONGEST))
+            numbers, held = replace(here, strength=to), abs(to) == STRONGEST and to == was
+            if met or held:
                 break
         final = passes_at(numbers.strength, numbers.offset)
         found = descend_in(final, point, recipe, ridge, _held(soft, base, numbers.strength))
@@ -109,7 +112,8 @@ def learn(
     error = numbers.errors(free) * np.sqrt([secant.slowness, 1.0, 1.0])
     parts = [f"strength {numbers.strength:.4g}" if free[0] else "", f"offset {numbers.offset:.4g}" if free[2] else ""]
     least = " and ".join(f"{error[k]:.2g}" for k in (0, 2) if free[k])
-    ended = f"settled after {turn + 1} turns" if met else f"still moving after {MOST_TURNS} turns"
+    ended = f"settled after {turn + 1} turns" if met else f"still moving after {turn + 1} turns"
+    ended += ", held at the largest strength allowed" if free[0] and abs(numbers.strength) == STRONGEST else ""
     choice = Choice(
         "learned coupling",
         ", ".join(filter(None, parts)),

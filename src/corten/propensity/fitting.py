@@ -1,0 +1,232 @@
+"""One fit of an Ising model: the choices a user left open, made in order and put on record, then the descent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import log, prod
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from corten.choices import Choice
+from corten.engine import Engine, MaskPass, Model, Threads
+from corten.engine.memory import parts
+from corten.lowrank import TensorTrain, Tucker, check_rank, check_tucker_rank
+from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
+from corten.propensity.estimation import Estimate, Recipe, estimate, start_of
+from corten.propensity.learning import Learned, learn
+from corten.propensity.link import Link, Logit, as_link
+from corten.propensity.neighborhood import Neighborhood
+from corten.propensity.selection import Candidate, candidate_at, choose_model, choose_rank
+
+if TYPE_CHECKING:
+    from corten.propensity.ising import IsingPropensity
+
+__all__ = ["FIRST_RANK", "Fitter", "Found", "learns", "open_neighborhoods"]
+
+STRENGTHS = (1 / 30, 1 / 15, 0.15, 0.3)
+FIRST_RANK = 2
+
+
+class Found(NamedTuple):
+    """What a fit ended with, and the passes over the mask that it took."""
+
+    estimate: Estimate
+    coupling: Coupling
+    link: Link
+    around: Neighborhood
+    choices: tuple[Choice, ...]
+    passes: int
+
+
+def open_neighborhoods(shape: Sequence[int]) -> list[str]:
+    """The neighbourhoods that "auto" compares: adjacent cells, those without one axis, and the cube.
+
+    Example:
+        >>> open_neighborhoods((4, 5, 6))
+        ['adjacent', 'adjacent:1,2', 'adjacent:0,2', 'adjacent:0,1', 'cube']
+    """
+    axes = range(len(shape))
+    without = [",".join(str(k) for k in axes if k != left_out) for left_out in axes]
+    return ["adjacent", *(f"adjacent:{kept}" for kept in without), "cube"]
+
+
+@dataclass
+class Fitter:
+    """The choices left open, made in order: neighbourhood and strength by what their weights are worth, then rank.
+
+    `arounds` are the neighbourhoods to choose from, one where nothing is open.
+    """
+
+    config: IsingPropensity
+    engine: Engine
+    spins: np.ndarray
+    train_share: float
+    arounds: Sequence[Neighborhood]
+
+    def __post_init__(self) -> None:
+        self.around = self.arounds[0]
+
+    def run(self) -> Found:
+        coupling, link = as_coupling(self.config.coupling), as_link(self.config.link)
+        if learns(coupling, link):
+            return self._learn(coupling, link)
+        recipe = self._recipe()
+        choices: list[Choice] = []
+        spent = 0
+        best: Candidate | None = None
+        if isinstance(coupling, Product) and coupling.is_auto:
+            coupling, free, tried, choice, spent = self._compare(recipe)
+            choices.append(choice)
+            if isinstance(coupling, Zero) and self.config.criterion == "held-out":
+                best = free
+                self._record_rank(choices, best, tried, "held-out")
+        rank = self.config.rank
+        if isinstance(rank, str):
+            if best is None:
+                best, all_tried = self._search(coupling, recipe, self.config.criterion)
+                spent += sum(c.estimate.passes + 1 for c in all_tried)
+                self._record_rank(choices, best, all_tried, self.config.criterion)
+            rank = tuple(best.estimate.point.rank)
+        passes = self.engine.mask_pass(self.spins, self._model(coupling), self.train_share)
+        if best is not None and self.config.start == "spectral":
+            start, start_passes = best.estimate.point, 0  # the same minimum in a quarter fewer passes
+        else:
+            start, start_passes = self._start(rank, recipe)
+        fit = estimate(passes, start, recipe, start_passes)
+        return Found(fit, coupling, link, self.around, (*choices, *fit.choices), spent + fit.passes)
+
+    def _compare(self, recipe: Recipe) -> tuple[Coupling, Candidate, list[Candidate], Choice, int]:
+        """Independence and every strength, in every neighbourhood where that is open too (design 3.8).
+
+        All are compared at the rank that suits independent missingness; the one taken searches its own.
+        """
+        free, tried = self._search(Zero(), recipe, "held-out")
+        spent = sum(c.estimate.passes + 1 for c in tried)
+        if len(self.arounds) > 1:
+            coupling, choice, more = self._compare_neighborhoods(free, recipe)
+            return coupling, free, tried, choice, spent + more
+        table = {"0": free}
+        for strength in STRENGTHS:
+            found, _ = self._search(Product(strength), recipe, "held-out", free.rank)
+            table[f"{strength:.3g}"] = found
+            spent += found.estimate.passes + 1
+        taken, choice = choose_model(table, self._training(), "coupling strength")
+        named: dict[str, Coupling] = dict(zip(table, (Zero(), *map(Product, STRENGTHS))))
+        return named[taken], free, tried, choice, spent
+
+    def _compare_neighborhoods(self, free: Candidate, recipe: Recipe) -> tuple[Coupling, Choice, int]:
+        """Independence, and strengths shared out among as many neighbours as a neighbourhood has.
+
+        A strength is one more number than independence has, and charged for as P-BIC would.
+        """
+        usual, charge = len(self.arounds[0].offsets), 0.5 * log(prod(self.spins.shape))
+        models: dict[str, tuple[Coupling, Neighborhood]] = {"independent": (Zero(), self.arounds[0])}
+        for around in self.arounds:
+            for strength in STRENGTHS if len(around.offsets) else ():
+                shared = strength * usual / len(around.offsets)
+                models[f"{around.label()}, {shared:.3g}"] = Product(shared), around
+        table = {}
+        for name, (coupling, around) in models.items():
+            self.around = around
+            model, start = self._model(coupling), free.estimate.point
+            found = candidate_at(self.engine, self.spins, model, self.train_share, recipe, start)
+            table[name] = replace(found, score=found.score + (0.0 if isinstance(coupling, Zero) else charge))
+        taken, choice = choose_model(table, self._training(), "neighborhood and coupling strength", "charged loss")
+        coupling, self.around = models[taken]
+        return coupling, choice, sum(c.estimate.passes + 1 for c in table.values())
+
+    def _learn(self, coupling: Coupling, link: Link) -> Found:
+        """Learn strength or offset with B; an open rank is searched without coupling, then once more with it."""
+        known = None if getattr(coupling, "is_learned", False) else coupling.code().terms[0, 0]
+        offset = None if link.is_learned else link.offset  # type: ignore[attr-defined]
+        recipe, rank, spent = self._recipe(), self.config.rank, 0
+        choices: list[Choice] = []
+        found: Learned | None = None
+        for _ in range(2 if isinstance(rank, str) else 1):
+            bonds = rank
+            if isinstance(rank, str):
+                at = Product(found.strength) if found else Zero()
+                best, tried = self._search(at, recipe, self.config.criterion, shift=2 * found.offset if found else 0.0)
+                spent += sum(c.estimate.passes + 1 for c in tried)
+                bonds = tuple(best.estimate.point.rank)
+                if found and bonds == found.estimate.point.rank:
+                    break
+                choices = []
+                self._record_rank(choices, best, tried, self.config.criterion)
+            start, start_passes = self._start(bonds, recipe)  # type: ignore[arg-type]
+            found = learn(self._passes_at, start, recipe, known, offset, start_passes)
+            spent += found.estimate.passes
+        assert found is not None
+        learned = Product(found.strength), Logit(found.offset)
+        return Found(found.estimate, *learned, self.around, (*choices, found.choice), spent)
+
+    def _passes_at(self, strength: float, offset: float) -> MaskPass:
+        """Slopes in strength and offset are taken by threads; an accelerator has no pass for them."""
+        threads = self.engine if isinstance(self.engine, Threads) else Threads()
+        return threads.mask_pass(self.spins, self._model(Product(strength), 2 * offset), self.train_share)
+
+    def _training(self) -> int:
+        return sum(int(np.count_nonzero(part == 1)) for _, _, part in parts(self.spins))
+
+    def _record_rank(self, choices: list[Choice], best: Candidate, tried: list[Candidate], criterion: str) -> None:
+        rows: tuple[dict[str, object], ...] = tuple(
+            {"rank": c.rank, criterion: c.score, "effective size": c.effective_size} for c in tried
+        )
+        choices.append(Choice("propensity rank", str(best.rank), f"smallest {criterion} of the ranks tried", rows))
+
+    def _search(
+        self, coupling: Coupling, recipe: Recipe, criterion: str, only: int | None = None, shift: float | None = None
+    ) -> tuple[Candidate, list[Candidate]]:
+        rank = self.config.rank if only is None or not isinstance(self.config.rank, str) else only
+        ranks = range(FIRST_RANK, self.config.max_rank + 1) if isinstance(rank, str) else [rank]
+        return choose_rank(
+            self.engine,
+            self.spins,
+            self._model(coupling, shift),
+            self.train_share,
+            recipe,
+            criterion,
+            ranks,  # type: ignore[arg-type]
+        )
+
+    def _model(self, coupling: Coupling, shift: float | None = None) -> Model:
+        code, link, around = coupling.code(), as_link(self.config.link), self.around
+        return Model(
+            code.kind, code.terms, link.kind, around.offsets, around.periodic, link.shift() if shift is None else shift
+        )
+
+    def _recipe(self) -> Recipe:
+        c = self.config
+        return Recipe(
+            ridge=c.ridge, thinning=c.thinning, bound=c.bound, step=c.step, structure=c.structure, seed=c.seed
+        )
+
+    def _start(self, rank: int | tuple[int, ...], recipe: Recipe) -> tuple[TensorTrain | Tucker, int]:
+        shape = self.spins.shape
+        if isinstance(self.config.start, TensorTrain):
+            if self.config.start.shape != shape:
+                raise ValueError(f"start has shape {self.config.start.shape}; the mask has {shape}")
+            return self.config.start.round(check_rank(shape, rank)), 0
+        if self.config.start == "tt-svd":
+            rng = np.random.default_rng([self.config.seed, 2])
+            noisy = self.spins.astype(np.float64) + 0.1 * rng.standard_normal(shape)
+            if recipe.structure == "tucker":
+                return Tucker.from_dense(noisy, check_tucker_rank(shape, rank), self.config.seed), 1
+            return TensorTrain.from_dense(noisy, check_rank(shape, rank), self.config.seed), 1
+        return start_of(self.engine, self.spins, rank, recipe)
+
+
+def learns(coupling: Coupling, link: Link) -> bool:
+    """Whether strength or offset are to be learned; refuses pairs for which they cannot be."""
+    strength, offset = getattr(coupling, "is_learned", False), getattr(link, "is_learned", False)
+    if not strength and not offset:
+        return False
+    if not isinstance(coupling, Product) or coupling.is_auto or not isinstance(link, Logit):
+        what = "coupling" if strength else "offset"
+        raise ValueError(
+            f"the {what} is to be learned with coupling {coupling.label()} and link {link.label()}; that takes a "
+            "product coupling, learned or with a number, and the logit link"
+        )
+    return True
