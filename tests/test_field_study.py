@@ -1,5 +1,6 @@
 """The study of real fields, on the data beside the project where they are."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -38,14 +39,18 @@ def test_the_grid_search_tries_every_strength_in_every_neighbourhood(monkeypatch
     told = []
     rows = fields.validate("small", tmp_path, (0.05, "learned"), ("adjacent", "adjacent:0,1"), tell=told.append)
     assert told == rows
-    assert [row.method for row in rows] == [
-        "Ising 0.05*xy, adjacent", "Ising learned*xy, adjacent", "Ising 0.05*xy, adjacent:0,1",
-        "Ising learned*xy, adjacent:0,1",
-    ]  # fmt: skip
+    assert [row.method for row in rows[::2]] == ["Ising 0.05*xy, adjacent", "Ising 0.05*xy, adjacent:0,1"]
+    for row, around in zip(rows[1::2], ("adjacent", "adjacent:0,1")):
+        assert re.fullmatch(rf"Ising learned -?\d+(\.\d+)?(e-\d+)?\*xy, {around}", row.method), row.method
     best = min(rows, key=lambda row: row.miscoverage)
     assert f"smallest mis-coverage: {best.method}" in fields.verdict(rows)
     infinite = [replace(row, infinite90=50.0) for row in rows]
     assert "none has fewer" in fields.verdict(infinite)
+    assert "grid search" not in field_page.write_page(rows, tmp_path / "page.md", tmp_path, "x").read_text()
+    fields.write_rows(rows, tmp_path, fields.VALIDATION)
+    assert fields.read_rows(tmp_path) == [] and fields.read_rows(tmp_path, fields.VALIDATION) == rows
+    text = field_page.write_page([], tmp_path / "page.md", tmp_path, "x").read_text()
+    assert fields.verdict(rows) in text and fields.markdown(rows) in text
 
 
 def test_unknown_names_and_absent_data_are_named(tmp_path):

@@ -48,8 +48,9 @@ def tec(
 
     if validate:
         found = fields.validate(chosen[0], data, tell=tell)
-        console.print(fields.markdown(found), highlight=False, soft_wrap=True)
         console.print(fields.verdict(found), highlight=False)
+        paths = fields.write_rows(found, output, fields.VALIDATION)
+        console.print("written: " + ", ".join(map(str, paths)))
         return
     methods = method or list(fields.METHODS)
     earlier = fields.read_rows(output)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from corten.io.whole import whole_file
-from corten.studies.fields import FieldRow, markdown
+from corten.studies.fields import VALIDATION, FieldRow, markdown, read_rows, verdict
 
 __all__ = ["ASKED", "Asked", "page", "write_page"]
 
@@ -59,8 +59,13 @@ ASKED = {
 }
 
 
-def page(rows: Sequence[FieldRow], command: str, figures: Sequence[str] = ()) -> str:
-    """The whole page as Markdown; `figures` are sets whose pictures lie in `images/` beside it."""
+def page(
+    rows: Sequence[FieldRow], command: str, figures: Sequence[str] = (), validation: Sequence[FieldRow] = ()
+) -> str:
+    """The whole page as Markdown; `figures` are sets whose pictures lie in `images/` beside it.
+
+    validation: rows of the grid search of the coupling, in a part of their own.
+    """
     versions = ", ".join(sorted({row.version for row in rows}))
     parts = [
         "# Results on real fields",
@@ -76,6 +81,15 @@ def page(rows: Sequence[FieldRow], command: str, figures: Sequence[str] = ()) ->
         "## Every run",
         markdown(rows),
     ]
+    if validation:
+        parts += [
+            "## The paper's grid search of the coupling",
+            f"Made by `corten study tec --validate --set {validation[0].set}`, corten "
+            f"{', '.join(sorted({row.version for row in validation}))}. Every strength in every neighbourhood, on a "
+            "tensor whose truth is known, else as the paper sets it; *learned* strengths come from the mask alone. "
+            f"In short: {verdict(validation)}.",
+            markdown(validation),
+        ]
     if figures:
         parts.append("## Pictures\n\nMean 95 % interval by bins of the true value, with its coverage; then one slice.")
     for name in figures:
@@ -84,7 +98,7 @@ def page(rows: Sequence[FieldRow], command: str, figures: Sequence[str] = ()) ->
 
 
 def write_page(rows: Sequence[FieldRow], target: Path, folder: Path, command: str) -> Path:
-    """Write the page, and copy the pictures it shows from the study's folder."""
+    """Write the page, with the grid search and copies of the pictures that the study's folder holds."""
     shown = [name for name in SHOWN if all((folder / f"{name}-{kind}.png").exists() for kind in ("bins", "maps"))]
     images = target.parent / "images"
     images.mkdir(parents=True, exist_ok=True)
@@ -92,7 +106,7 @@ def write_page(rows: Sequence[FieldRow], target: Path, folder: Path, command: st
         for kind in ("bins", "maps"):
             shutil.copy(folder / f"{name}-{kind}.png", images)
     with whole_file(target, overwrite=True) as temporary:
-        temporary.write_text(page(rows, command, shown), encoding="utf-8")
+        temporary.write_text(page(rows, command, shown, read_rows(folder, VALIDATION)), encoding="utf-8")
     return target
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ from corten.propensity import BernoulliPropensity, IsingPropensity, Product, Uni
 from corten.studies.field_sets import FieldSet, data_folder, load_set
 from corten.studies.store import code_version
 
-__all__ = ["METHODS", "FieldRow", "markdown", "read_rows", "run_fields", "validate", "verdict", "write_rows"]
+__all__ = [
+    "METHODS", "VALIDATION", "FieldRow", "markdown", "read_rows", "run_fields", "validate", "verdict", "write_rows",
+]  # fmt: skip
 
 PAPER_RANK = 7  # the paper searches ranks 2..7 on TEC
 PAPER_STRENGTH = 1.25
 STRENGTHS: tuple[float | str, ...] = (0.05, 0.2, 0.5, PAPER_STRENGTH, 2.0, "learned")
+VALIDATION = "validation"  # the name under which rows of the grid search are kept
 FINITE = 0.01  # of the intervals may be infinite before a setting counts as unusable
 
 
@@ -130,7 +133,10 @@ def validate(
         for strength in strengths:
             coupling = Product(strength)  # type: ignore[arg-type]
             model = IsingPropensity(coupling, neighborhood=around, criterion="p-aic", max_rank=PAPER_RANK)
-            row, _ = evaluate(name, one, _paper(model)(seed), f"Ising {coupling.label()}, {around}")
+            row, result = evaluate(name, one, _paper(model)(seed), f"Ising {coupling.label()}, {around}")
+            if coupling.is_learned:
+                found = result.source.propensity.coupling.label()
+                row = replace(row, method=f"Ising learned {found}, {around}")
             rows.append(row)
             tell(row)
     return rows
@@ -173,19 +179,19 @@ def markdown(rows: Sequence[FieldRow]) -> str:
     return "\n".join(lines)
 
 
-def write_rows(rows: Sequence[FieldRow], folder: Path) -> list[Path]:
-    """fields.json and fields.md; each row has the version of the code that made it."""
+def write_rows(rows: Sequence[FieldRow], folder: Path, name: str = "fields") -> list[Path]:
+    """fields.json and fields.md, or of another name; each row has the version of the code that made it."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "fields.json", folder / "fields.md"]
+    paths = [folder / f"{name}.json", folder / f"{name}.md"]
     for path, text in zip(paths, (json.dumps([asdict(row) for row in rows], indent=1), markdown(rows))):
         with whole_file(path, overwrite=True) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
     return paths
 
 
-def read_rows(folder: Path) -> list[FieldRow]:
+def read_rows(folder: Path, name: str = "fields") -> list[FieldRow]:
     """The rows a run left in its folder; none where it left none."""
-    path = folder / "fields.json"
+    path = folder / f"{name}.json"
     return [FieldRow(**row) for row in json.loads(path.read_text(encoding="utf-8"))] if path.exists() else []
 
 
