@@ -70,7 +70,7 @@ def audit(
     names = None if axes is None else [name.strip() for name in axes.split(",")]
     flags, accept = options.quality_of(quality)
     loaded = io.read(
-        file, variable, domain=where, quality=flags, accept=accept, axes=names, axis_kinds=kinds
+        file, variable, domain=where, quality=flags, accept=accept, axes=names, axis_kinds=kinds, careful=True
     )
     with terminal.progress() as move:
         fitted = completer.fit(

@@ -141,7 +141,7 @@ def _variables(path: Path) -> tuple[Any, list[Any]]:
                 f"{path} is not a result of corten complete: it has {', '.join(names)}, not {', '.join(sorted(mains))}"
             )
         single = float(np.ravel(store["coverage"].load())[0]) if "coverage" in store else None
-    read = {name: io.read(path, name).data for name in names if name in mains or _is_bound(name)}
+    read = {name: io.read(path, name, careful=True).data for name in names if name in mains or _is_bound(name)}
     main = single if single is not None else float(read["lower"].attrs["coverage"])
     missing = np.isin(np.asarray(read["flag"]), FILLED)
     levels = [StoredLevel(read["lower"], read["upper"], missing, main)]
@@ -165,7 +165,7 @@ def _columns(path: Path, coverage: float | None, places: list[str] | None) -> tu
         raise ValueError(f"{path} is not a result of corten complete: its columns are {', '.join(names)}")
     first = names.index("estimate")
     read = {
-        name: io.read(path, name, axes=places or names[:first]).data
+        name: io.read(path, name, axes=places or names[:first], careful=True).data
         for name in names[first:]
         if name in ("estimate", "lower", "upper", "flag") or _is_bound(name)
     }
@@ -212,11 +212,12 @@ def _truth(path: Path, variable: str | None, estimate: Any) -> Any:
     axes = [str(dim) for dim in estimate.dims] if labelled else None
     table = suffix_of(path) in (".csv", ".csv.gz", ".parquet")
     try:
-        data = io.read(path, variable or "truth", axes=axes if table or suffix_of(path) == ".npz" else None).data
+        named = axes if table or suffix_of(path) == ".npz" else None
+        data = io.read(path, variable or "truth", axes=named, careful=True).data
     except ValueError:
         if variable is not None:
             raise
-        data = io.read(path, axes=axes if table else None).data
+        data = io.read(path, axes=axes if table else None, careful=True).data
     if labelled and is_dataarray(data) and set(data.dims) == set(estimate.dims):
         data = data.transpose(*estimate.dims).reindex_like(estimate)
     if np.shape(data) != np.shape(estimate):
