@@ -165,6 +165,16 @@ def test_diagnostics_agree_with_the_cutoffs(case, level, data):
         assert ((gap >= 0) & (gap <= 2 + 1e-12)).all()
 
 
+def test_a_share_of_weights_too_small_for_any_number_is_still_a_share():
+    """Found by the property above: e^-4604 is no double, and the diagnostics said that no level is finite."""
+    kept = conformal.WeightedScores([0.125], [0.0])
+    factor = conformal.NeighbourFactor(np.full((4, 1), 0), np.full((4, 1), -4604.25))
+    tests = np.array([-np.inf, -5000.0, -4604.25, 0.0])
+    np.testing.assert_allclose(conformal.highest_finite_coverage(kept, tests, factor), [1.0, 1.0, 0.5, 0.0])
+    infinite = np.isinf(kept.cutoffs(tests, 0.4, factor)[0])
+    assert infinite.tolist() == [False, False, False, True]
+
+
 @st.composite
 def calibrated(draw: Any) -> tuple[conformal.Calibrated, np.ndarray, np.ndarray]:
     """A calibrated list over 40 cells, its test entries, and their estimates; scores of any scale."""

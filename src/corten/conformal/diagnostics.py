@@ -131,15 +131,17 @@ def _adjusted_log_total(scores: WeightedScores, factor: NeighbourFactor) -> NDAr
     before, after = np.exp(logs - top[:, None]), np.exp(logs + change - top[:, None])
     rest = np.exp(scores.log_total - top)
     total = rest + (after - before).sum(axis=1)
-    for t in np.flatnonzero(total < 1e-3 * rest):
-        # Nearly all weight went away: the difference has no digits left, so sum anew.
+    nearly_gone = total < 1e-3 * rest
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_total = np.asarray(top + np.log(total))
+    for t in np.flatnonzero(nearly_gone):
+        # The difference has no digits left, so sum anew; in logs, because what is left may be smaller than any number.
         adjusted = every.copy()
         near = factor.neighbours[t] >= 0
         np.add.at(adjusted, factor.neighbours[t][near], factor.log_factor[t][near])
         highest = adjusted.max()
-        total[t] = np.exp(adjusted - highest).sum() * np.exp(highest - top[t]) if highest > -np.inf else 0.0
-    with np.errstate(divide="ignore"):
-        return np.asarray(top + np.log(total))
+        log_total[t] = highest + np.log(np.exp(adjusted - highest).sum()) if highest > -np.inf else -np.inf
+    return log_total
 
 
 def _shifted(log_weights: ArrayLike) -> NDArray[np.float64]:
