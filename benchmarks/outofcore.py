@@ -85,7 +85,8 @@ def run(source: Path, output: Path, memory: str | None) -> dict[str, object]:
     seconds = time.perf_counter() - began
     disk = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
     return {
-        "seconds": seconds, "processor": busy() - used, "peak": peak(), "disk": disk, "stages begin at": stages, "said": words,
+        "seconds": seconds, "processor": busy() - used, "peak": peak(), "disk": disk,
+        "stages begin at": stages, "said": words,
         "mean width": summary.mean_width, "infinite": summary.infinite, "missing": summary.missing,
     }  # fmt: skip
 
@@ -143,9 +144,10 @@ def main() -> None:
             found = apart(*shape, "--folder", folder, "--step", step, "--memory", given.memory)
             print(f"{' x '.join(map(str, shape))}, {step}: {found['seconds']:.1f} s, "
                   f"{found['seconds'] / size * 1e9:.1f} ns an entry, "
-                  f"{found['processor']:.1f} s of processor, {found['processor'] / size * 1e9:.1f} ns an entry, peak {found['peak'] / 1e9:.2f} GB, "
-                  f"output {found['disk'] / 1e9:.2f} GB")  # fmt: skip
-            print("  ", {k: v for k, v in found.items() if k not in ("seconds", "processor", "peak", "disk")}, flush=True)
+                  f"{found['processor']:.1f} s of processor, {found['processor'] / size * 1e9:.1f} ns an entry, "
+                  f"peak {found['peak'] / 1e9:.2f} GB, output {found['disk'] / 1e9:.2f} GB")  # fmt: skip
+            shown = ("seconds", "processor", "peak", "disk")
+            print("  ", {k: v for k, v in found.items() if k not in shown}, flush=True)
 
 
 if __name__ == "__main__":
