@@ -183,6 +183,19 @@ def test_frames_of_blosc_that_lie_are_refused_before_blosc_sees_them(tmp_path, o
         read_apart(path, lambda: Blosc("lz4").decode(bytes(frame)))
 
 
+@pytest.mark.parametrize("name", [None, True, 3])
+def test_axes_of_zarr_are_called_by_text(tmp_path, name):
+    """Found by the fuzzer: such a name is an index to the libraries below, and their TypeError named no file."""
+    import json
+
+    whole = {key: data for key, data in CORPUS[".zarr"][0].items() if key != ".zmetadata"}
+    attrs = json.loads(whole["tec/.zattrs"]) | {"_ARRAY_DIMENSIONS": ["lat", "station", name]}
+    fuzzing.place(whole | {"tec/.zattrs": json.dumps(attrs).encode()}, tmp_path / "x.zarr")
+    for careful in (False, True):
+        with pytest.raises(ValueError, match=r"x\.zarr could not be read as Zarr.*expected text"):
+            io.read(tmp_path / "x.zarr", "tec", careful=careful)
+
+
 def test_blosc_inside_of_something_else_is_refused(tmp_path):
     import zarr
 

@@ -98,8 +98,10 @@ def judge(path: Path, kind: str, careful: bool = False) -> tuple[str, str]:
     if MARK.exists():
         MARK.rmdir()
         verdict, why = "wrong", "code in the file was run"
-    if _SEEN:
-        verdict, why = "wrong", f"did what no reader may: {_SEEN[0]}"
+    # What another process has read comes back from it as a pickle: its own, not the file's.
+    bad = [one for one in _SEEN if not (careful and one.startswith("pickle.find_class"))]
+    if bad:
+        verdict, why = "wrong", f"did what no reader may: {bad[0]}"
     if held is not None and SECRET in np.asarray(held).tobytes():
         verdict, why = "wrong", "the content of another file came back"
     return verdict, why

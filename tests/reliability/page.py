@@ -22,12 +22,11 @@ LIMITS = """\
 
 - A file that corten cannot read is refused by a `ValueError` (or `OSError`) that names it. Nothing is unpickled, no
   path out of the file is followed, and declared sizes are checked before anything is allocated.
-- HDF5, NetCDF, Zarr and Parquet are read by libraries in C, which can crash or hang on damaged files. `corten complete`,
-  `audit` and `evaluate` read such files in a process of its own (Linux), and only what was read comes back; in Python
-  that is
-  `corten.io.read(path, careful=True)`. Files that crash or hang a library in our own process, and are refused by this
-  alone, are counted above as *contained*. Tensors too large for memory are read in the program's own process, after
-  the same checks of what the file declares.
+- HDF5, NetCDF, Zarr and Parquet are read by libraries in C, which can crash or hang on damaged files. `complete`,
+  `audit` and `evaluate` of the program read such files in a process of its own (Linux), and only what was read comes
+  back; in Python that is `corten.io.read(path, careful=True)`. Files that crash or hang a library in our own process,
+  and are refused by this alone, are counted above as *contained*. Tensors too large for memory are read in the
+  program's own process, after the same checks of what the file declares.
 - Blosc, which packs most Zarr stores, believes the sizes in a chunk and reads out of bounds where they lie: chunks are
   looked at before it sees them, and Blosc inside of shards or below other codecs is refused.
 - Outputs appear whole or not at all: written under a temporary name, flushed to the disk, renamed. What a killed

@@ -89,6 +89,8 @@ def open_zarr(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
         dataset = xr.open_zarr(
             path, consolidated=None if consolidated else False, decode_timedelta=False, chunks=None
         )
+        if odd := [dim for dim in dataset.dims if not isinstance(dim, str)]:
+            raise ValueError(f"an axis is called {odd[0]!r}: expected text")
     except Exception as problem:
         raise plain_error(path, "Zarr", problem) from None
     with dataset:

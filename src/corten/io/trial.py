@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import pickle
 import struct
@@ -50,13 +51,14 @@ def read_apart(path: Path, work: Callable[[], Found]) -> Found:
             raise ValueError(
                 f"{path} makes the library that reads it crash or hang ({how}): it is damaged, or was made to do harm"
             )
-        found, problem, heard = _unpacked(shared)
+        found, problem, heard = _unpacked(path, shared)
     finally:
         os.close(shared)
     for message, category in heard:
-        warnings.warn(message, category, stacklevel=3)
+        warnings.warn(message, getattr(builtins, category, UserWarning), stacklevel=3)
     if problem is not None:
-        raise problem
+        kind, said = problem
+        raise getattr(builtins, kind)(*said)
     return found
 
 
@@ -77,12 +79,20 @@ def _answer(work: Callable[[], Any], seconds: int, shared: int) -> NoReturn:
             try:
                 found = work()
             except Exception as raised:
-                problem = raised.with_traceback(None)
-        said = [(str(one.message), one.category) for one in heard]
-        _pack((found, problem, said), shared)
+                problem = _in_words(raised)
+        _pack((found, problem, [(str(one.message), one.category.__name__) for one in heard]), shared)
     except BaseException:
         os._exit(1)
     os._exit(0)
+
+
+def _in_words(raised: Exception) -> tuple[str, tuple[Any, ...]]:
+    """The nearest error that Python itself has, and what to make it of."""
+    kind = next(one for one in type(raised).__mro__ if getattr(builtins, one.__name__, None) is one)
+    if isinstance(raised, OSError) and raised.errno is not None:
+        named = () if raised.filename is None else (str(raised.filename),)
+        return kind.__name__, (raised.errno, raised.strerror, *named)
+    return ("ValueError" if issubclass(kind, UnicodeError) else kind.__name__), (str(raised),)
 
 
 def _pack(answer: Any, shared: int) -> None:
@@ -97,7 +107,7 @@ def _pack(answer: Any, shared: int) -> None:
             stream.write(part)
 
 
-def _unpacked(shared: int) -> Any:
+def _unpacked(path: Path, shared: int) -> Any:
     held = memoryview(mmap(shared, 0))
     (count,) = struct.unpack_from("<q", held)
     at, parts = 8 * (1 + count), []
@@ -105,7 +115,10 @@ def _unpacked(shared: int) -> Any:
         at += -at % _EVEN
         parts.append(held[at : at + size])
         at += size
-    return pickle.loads(parts[0], buffers=parts[1:])
+    try:
+        return pickle.loads(parts[0], buffers=parts[1:])  # of our own process, never of the file
+    except Exception as problem:
+        raise ValueError(f"{path} led the process that read it astray ({problem}): it is damaged") from None
 
 
 def _ended(pid: int, seconds: float) -> int:
