@@ -234,7 +234,7 @@ def test_a_recipe_of_pseudo_gaps_that_is_broken_is_caught_and_a_right_one_is_not
     assert "nothing speaks against" in words["right"]
 
 
-@pytest.mark.parametrize("options", [{}, {"transform": "log", "bounds": (0.0, None)}])
+@pytest.mark.parametrize("options", [{"climatology": "axis_0"}, {"transform": "log", "bounds": (0.0, None)}])
 def test_what_is_hidden_under_pseudo_gaps_is_not_read(options):
     """Other values at the hidden entries change neither estimate nor interval there."""
     field = simulate.tec_like((10, 12, 10), seed=3)

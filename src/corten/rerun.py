@@ -22,6 +22,7 @@ from corten.fitted import Fitted, Trace
 from corten.observed import ObservedTensor
 from corten.options import as_calibration
 from corten.propensity import FittedPropensity
+from corten.transform import as_transform
 
 __all__ = ["as_if_missing", "bounds_at", "rerun"]
 
@@ -97,13 +98,18 @@ def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], in
 def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
     """The intervals that a fit with pseudo-gaps gives to the hidden entries, had they been missing.
 
-    One fill without them; their scale from models that never saw their blocks; cutoffs from the scores of all other
-    entries. Entries that are missing by nature get no meaningful interval here. None where no score is left.
+    One transform and one fill without them; their scale from models that never saw their blocks; cutoffs from the
+    scores of all other entries. Entries that are missing by nature get no meaningful interval here. None where no
+    score is left.
     """
     if fitted.local is None or fitted.calibrated is None or not hasattr(fitted.completion, "fill"):
         raise ValueError(LOADED)
     left = _without(fitted.observed, hiding)
-    values = left.values if fitted.undo is None else fitted.undo.forward(left.values).astype(left.values.dtype)
+    change, undo, values = as_transform(fitted.completer.transform, fitted.completer.climatology), None, left.values
+    if change is not None:
+        # Learned anew: what is usual at a cell, say, was learned from the entries that are hidden now.
+        undo = change.fit(left.values, left.mask, left.axes)
+        values = undo.forward(left.values).astype(left.values.dtype)
     fill = fitted.completion.fill(values, left.mask)
     entries = np.flatnonzero(hiding.hidden)
     scale, table = np.ones(values.size), np.zeros(values.size)
@@ -113,7 +119,7 @@ def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
         return None
     weights = PooledWeights(fitted.entries[others], fitted.log_weights[others], table)
     calibrated = Calibrated(fitted.calibrated.score, fitted.scores[others], fitted.entries[others], weights)
-    trace = Trace(fitted.options, fitted.choices, 0.0, fitted.completer, fitted.undo, fitted.limits)
+    trace = Trace(fitted.options, fitted.choices, 0.0, fitted.completer, undo, fitted.limits)
     assert fitted.propensity is not None
     return Fitted.settled(
         left, fill.estimate, fitted.propensity, fitted.completion, fitted.rounds, calibrated, calibrated.scores,
