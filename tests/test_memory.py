@@ -41,6 +41,14 @@ def test_a_memory_map_of_spins_fits_like_the_mask_it_came_from(tmp_path):
         model.fit(np.full((3, 3), 7, np.int8))
 
 
+def test_what_is_written_to_a_copy_of_a_file_in_memory_is_not_let_go_of(tmp_path):
+    np.save(tmp_path / "zeros.npy", np.zeros((4, 64, 64), np.int8))
+    copied = np.load(tmp_path / "zeros.npy", mmap_mode="c")
+    copied[...] = 1
+    assert all(part.all() for _, _, part in memory.parts(copied))
+    assert copied.all()
+
+
 def test_a_zarr_mask_fits_like_the_array_it_came_from(tmp_path):
     zarr = pytest.importorskip("zarr")
     mask = np.random.default_rng(0).random((14, 12, 10)) < 0.5
