@@ -34,7 +34,17 @@ def watch_for_interrupt() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
             signal.signal(number, _interrupt)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_listen_no_more)
     threading.Thread(target=_listen, args=(heard,), name="corten-interrupt", daemon=True).start()
+
+
+def _listen_no_more() -> None:
+    """A forked process is ended by signals, even inside a compiled call, and does not tell its parent's listener."""
+    signal.set_wakeup_fd(-1)
+    for number in SIGNALS:
+        if signal.getsignal(number) is _interrupt:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _interrupt(number: int, _: object) -> None:
