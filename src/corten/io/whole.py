@@ -83,7 +83,7 @@ def discard_unfinished() -> None:
     Threads that still write into a folder would make it anew: a plain file stands in its place until all is gone.
     """
     _naming.acquire()
-    doomed = [(temporary, temporary.with_name(f"{temporary.name}.gone")) for temporary in _unfinished]
+    doomed = [(temporary, temporary.with_name(f"{temporary.name}.gone")) for temporary in tuple(_unfinished)]
     for temporary, gone in doomed:
         with suppress(OSError):
             os.replace(temporary, gone)
