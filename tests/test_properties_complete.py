@@ -65,7 +65,7 @@ def ends(result: corten.Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.asarray(result.estimate), np.asarray(result.lower), np.asarray(result.upper)
 
 
-@costly(2)
+@costly(4)
 @given(
     gappy(), completers(), st.sampled_from(SCALES), st.sampled_from(DTYPES), st.lists(levels, min_size=2, max_size=3)
 )
@@ -89,7 +89,7 @@ def test_any_tensor_is_filled_with_nested_intervals(case, completer, scale, dtyp
         assert "nan" not in text.lower()
 
 
-@costly(2)
+@costly(4)
 @given(gappy(), completers(), st.integers(-100, 100), levels)
 def test_scaled_data_have_scaled_intervals(case, completer, power, level):
     """By a power of two, which no rounding disturbs: not a bit changes."""
@@ -100,7 +100,7 @@ def test_scaled_data_have_scaled_intervals(case, completer, power, level):
         np.testing.assert_allclose(other / unit, one, rtol=1e-9, atol=1e-9 * spread(case))
 
 
-@costly(2)
+@costly(4)
 @given(gappy(), completers(), st.sampled_from([-7.0, 0.125, 3.0, 100.0]), levels)
 def test_shifted_data_have_shifted_intervals(case, completer, shift, level):
     plain = ends(fit(completer, case.x, case).intervals(level))
@@ -114,7 +114,7 @@ def spread(case: Gappy) -> float:
     return float(known.max() - known.min()) or 1.0
 
 
-@costly(2)
+@costly(4)
 @given(gappy(), completers(), levels)
 def test_threads_and_a_saved_file_change_no_bit(case, completer, level):
     from dataclasses import replace
@@ -130,7 +130,7 @@ def test_threads_and_a_saved_file_change_no_bit(case, completer, level):
         np.testing.assert_array_equal(one, three)
 
 
-@costly(3)
+@costly(4)
 @given(gappy(), completers(), st.sampled_from(LAYOUTS), st.booleans())
 def test_memory_layout_and_byte_order_change_no_bit(case, completer, layout, swapped):
     plain = fit(completer, case.x, case).intervals(0.8)
@@ -139,7 +139,7 @@ def test_memory_layout_and_byte_order_change_no_bit(case, completer, layout, swa
         np.testing.assert_array_equal(one, two)
 
 
-@costly(3)
+@costly(4)
 @given(gappy(), completers(), st.sampled_from([0.6, 0.8]), st.floats(0.05, 0.95))
 def test_other_promises_of_a_fit_hang_together(case, completer, level, share):
     fitted = fit(completer, case.x, case)
@@ -159,7 +159,7 @@ def test_other_promises_of_a_fit_hang_together(case, completer, level, share):
     assert len(table) == case.x.size and set(table["flag"]) <= {0, 1, 2, 3}
 
 
-@costly(3)
+@costly(4)
 @given(gappy(orders=(2, 4), most=60), completers(completions=("smooth", "tucker")), st.integers(0, 2**16))
 def test_a_table_is_completed_as_its_tensor(case, completer, seed):
     import pandas as pd
@@ -175,7 +175,7 @@ def test_a_table_is_completed_as_its_tensor(case, completer, seed):
         np.testing.assert_array_equal(back[name].to_numpy(), array.reshape(-1))
 
 
-@costly(3)
+@costly(4)
 @given(gappy(), st.integers(0, 5), levels)
 def test_own_functions_and_known_odds_serve_too(case, seed, level):
     rng = np.random.default_rng(seed)

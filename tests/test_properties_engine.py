@@ -101,19 +101,24 @@ def test_permuting_axes_permutes_weights_and_cutoffs(shape, seed, level, data):
     np.testing.assert_array_equal(moved_cuts, cuts.transpose(turn))
 
 
-@costly(2)
+@costly(4)
 @given(shapes((2, 4), longest=5, most=100), seeds, st.data())
 def test_a_fit_of_the_reversed_mask_with_reversed_ranks_is_the_reversed_fit(shape, seed, data):
     mask = data.draw(masks(shape, 2, 2))
     rank = feasible_rank(shape, [data.draw(st.integers(1, 3)) for _ in shape[1:]])
     start = TensorTrain.random(shape, rank, seed)
     start = start * (np.sqrt(start.size) / max(start.norm(), 1e-3))
-    fits = [
-        corten.IsingPropensity(0.1, rank=r, start=s, thinning=False, seed=1).fit(m, 0.7)
-        for m, r, s in ((mask, rank, start), (mask.transpose().copy(), rank[::-1], start.reversed()))
-    ]
-    assert fits[1].rank == fits[0].rank[::-1]
-    assert fits[1].loss == pytest.approx(fits[0].loss, rel=1e-3, abs=1e-3 * mask.size)
+
+    def fit(m: np.ndarray, r: tuple[int, ...], s: TensorTrain) -> Any:
+        return corten.IsingPropensity(0.1, rank=r, start=s, thinning=False, seed=1).fit(m, 0.7)
+
+    # Rounding a train to its rank goes from one end to the other, so two descents from afar may come to rest in two
+    # valleys: they begin where one has come to rest.
+    rest = fit(mask, rank, start).parameter
+    plain, turned = fit(mask, rank, rest), fit(mask.transpose().copy(), rank[::-1], rest.reversed())
+    assert turned.rank == plain.rank[::-1]
+    assert turned.history[0] == pytest.approx(plain.history[0], rel=1e-4, abs=1e-4)
+    assert turned.loss == pytest.approx(plain.loss, rel=1e-3, abs=1e-3 * mask.size)
 
 
 @given(shapes((2, 5), longest=7, most=400), seeds, st.data())
@@ -151,7 +156,7 @@ def test_completion_passes_do_not_mind_threads_or_what_lies_outside_the_mask(sha
     assert loss == other_loss and all(np.array_equal(a, b) for a, b in zip(parts, other))
 
 
-@costly(3)
+@costly(4)
 @given(st.sampled_from(DEVICE_SHAPES), seeds, st.sampled_from([0.7, 1.0]), st.data())
 def test_the_engine_changes_nothing_beyond_1e_4(shape, seed, share, data):
     pytest.importorskip("jax", reason="needs JAX: pip install 'corten[gpu]'")
