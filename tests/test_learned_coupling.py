@@ -3,6 +3,8 @@ found again."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -109,6 +111,24 @@ def test_a_strength_that_nothing_tells_does_not_run_away():
     assert abs(fitted.coupling.strength) <= STRONGEST
     held = "held at the largest strength allowed" in fitted.choices[-1].because
     assert held == (abs(fitted.coupling.strength) == STRONGEST)
+
+
+def test_a_strength_at_its_limit_has_a_parameter_of_the_size_that_suits_it():
+    """Not of the one that suits the stronger coupling which was not allowed: other sizes explain the mask less."""
+    mask = np.random.default_rng(0).random((10, 9, 8)) < 0.42
+    fitted = IsingPropensity(coupling="learned", rank=2).fit(mask, train_share=1.0)
+    assert abs(fitted.coupling.strength) == STRONGEST
+    assert loss_of_size(fitted, mask, 1.0) < min(loss_of_size(fitted, mask, size) for size in (0.7, 1.4))
+
+
+def loss_of_size(fitted, mask, size):
+    eta = replace(fitted, parameter=fitted.parameter * size).log_odds(mask).astype(float)
+    return np.logaddexp(0, np.where(mask, -1.0, 1.0) * eta).sum()
+
+
+def test_a_strength_that_was_given_stays_while_the_offset_is_learned():
+    mask = np.random.default_rng(0).random((10, 10, 10)) < 0.6
+    assert IsingPropensity(Product(6.0), link=Logit("learned"), rank=1).fit(mask, 1.0).coupling == Product(6.0)
 
 
 def test_the_summary_names_what_was_learned():

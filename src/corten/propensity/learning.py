@@ -59,9 +59,21 @@ class _Numbers:
 
     def errors(self, free: np.ndarray) -> np.ndarray:
         """Standard errors of (strength, size, offset) with the shape of B known; zero for what is held fixed."""
-        out = np.zeros(3)
-        out[free] = np.sqrt(np.maximum(np.diag(_inverse(self.information[np.ix_(free, free)])), 0.0))
+        along, out = self._along(free), np.zeros(3)
+        out[free] = np.sqrt(np.maximum(np.diag(_inverse(along.T @ self.information @ along)), 0.0))
         return out
+
+    def scoring_step(self, free: np.ndarray) -> np.ndarray:
+        """The step that scoring takes; zero for what is held fixed."""
+        along, out = self._along(free), np.zeros(3)
+        out[free] = -_inverse(along.T @ self.information @ along) @ along.T @ self.slope
+        return out
+
+    def _along(self, free: np.ndarray) -> np.ndarray:
+        """How (u, t, a) move with what is free: at a fixed strength u = strength t^2 goes along with the size."""
+        along = np.eye(3)
+        along[0, 1] = 0.0 if free[0] else 2 * self.strength
+        return along[:, free]
 
 
 def learn(
@@ -75,6 +87,7 @@ def learn(
     """Fit B, and the strength and the offset where they are None; `passes_at(strength, offset)` makes the passes."""
     ridge = RIDGE if isinstance(recipe.ridge, str) else recipe.ridge
     free = np.array([strength is None, True, offset is None])
+    limit = STRONGEST if strength is None else np.inf  # a strength that was given is left alone
     first = _even_odds(passes_at(0.0, 0.0)) if offset is None else offset
     numbers = _Numbers(strength or 0.0, 1.0, first, np.inf, np.zeros(3), np.eye(3))
     point, soft, base, passes, secant = start, None, 0.0, start_passes, _Secant()
@@ -94,18 +107,22 @@ def learn(
             error = here.errors(free)
             path.append({"turn": turn + 1, "strength": here.strength, "offset": here.offset, "loss": here.loss})
             if thins and turn == 0:  # the next turn will see expected spins: this one says nothing about its pace
-                numbers = replace(here, strength=float(np.clip(here.strength, -STRONGEST, STRONGEST)))
+                numbers = replace(here, strength=float(np.clip(here.strength, -limit, limit)))
                 met = False
                 continue
             ahead = secant.ahead(numbers.strength, here.strength)
             met = abs(ahead) <= CLOSE * error[0] and abs(here.offset - numbers.offset) <= CLOSE * error[2]
             met = met or (bool(free[2]) and abs(here.loss - numbers.loss) < NATS)
-            was, to = numbers.strength, float(np.clip(numbers.strength + ahead, -STRONGEST, STRONGEST))
-            numbers, held = replace(here, strength=to), abs(to) == STRONGEST and to == was
+            was, to = numbers.strength, float(np.clip(numbers.strength + ahead, -limit, limit))
+            numbers, held = replace(here, strength=to), abs(to) == limit and to == was
             if met or held:
                 break
         final = passes_at(numbers.strength, numbers.offset)
         found = descend_in(final, point, recipe, ridge, _held(soft, base, numbers.strength))
+        if abs(numbers.strength) == limit:  # the size was found for a strength beyond, where B is smaller
+            size_only = np.array([False, True, False])
+            numbers, spent = _step(passes_at, found.point, numbers, partial(_held, soft, base), size_only)
+            passes += spent
         fitted = found.point * numbers.size
         loss = final.loss_and_contractions(train_frame(fitted))[0]
         worth = effective_training_size(final, fitted)
@@ -113,7 +130,7 @@ def learn(
     parts = [f"strength {numbers.strength:.4g}" if free[0] else "", f"offset {numbers.offset:.4g}" if free[2] else ""]
     least = " and ".join(f"{error[k]:.2g}" for k in (0, 2) if free[k])
     ended = f"settled after {turn + 1} turns" if met else f"still moving after {turn + 1} turns"
-    ended += ", held at the largest strength allowed" if free[0] and abs(numbers.strength) == STRONGEST else ""
+    ended += ", held at the largest strength allowed" if abs(numbers.strength) == limit else ""
     choice = Choice(
         "learned coupling",
         ", ".join(filter(None, parts)),
@@ -163,8 +180,7 @@ def _step(
 
     here = at(numbers.strength, numbers.size, numbers.offset)
     for _ in range(MOST_STEPS):
-        step = np.zeros(3)
-        step[free] = -_inverse(here.information[np.ix_(free, free)]) @ here.slope[free]
+        step = here.scoring_step(free)
         if np.all(np.abs(step) <= CLOSE / 4 * here.errors(free)):
             break
         for _ in range(6):
