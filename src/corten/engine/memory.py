@@ -119,7 +119,7 @@ def let_go(array: np.ndarray) -> None:
     """Give the pages of (a part of) a tensor in a file back to the system, with those mapped around them; nothing is
     lost. Pages that are copied on write (mode "c") are kept: what was written to them is nowhere else.
     """
-    if not is_mapped(array) or array.mode == "c" or not array.size or not hasattr(mmap.mmap, "madvise"):
+    if not is_mapped(array) or getattr(array, "mode", "") == "c" or not array.size or not hasattr(mmap.mmap, "madvise"):
         return
     whole: mmap.mmap = array._mmap  # type: ignore[attr-defined]
     low, high = np.lib.array_utils.byte_bounds(array)
