@@ -6,6 +6,8 @@ false-alarm rate of 3e-3 per comparison.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -205,8 +207,6 @@ def test_a_rerun_never_reads_what_is_hidden(adversarial):
 
 def fit_like(fitted, x):
     """The same fit over changed data."""
-    from dataclasses import replace
-
     return replace(fitted, observed=ObservedTensor.of(x))
 
 
@@ -242,7 +242,8 @@ def test_what_is_hidden_under_pseudo_gaps_is_not_read(options):
     fitted = completer.fit(field.observed)
     hiding = draw_hidings(fitted.observed, fitted.propensity, 2, 0, ("moved",), whole=True)[0]
     entries = np.flatnonzero(hiding.hidden)
-    other = fit_like(fitted, np.where(hiding.hidden, 1e3, np.asarray(field.observed)))
+    # the fit's own transform was learned from the hidden entries too, so it is not to be asked
+    other = replace(fit_like(fitted, np.where(hiding.hidden, 1e3, np.asarray(field.observed))), undo=None)
     ends = [bounds_at(as_if_missing(one, hiding), entries, (0.5, 0.9)) for one in (fitted, other)]
     np.testing.assert_array_equal(ends[0], ends[1])
     lower, upper = ends[0]
