@@ -26,6 +26,7 @@ Runs that found something were repeated with the same seeds after it was mended;
   files twice, first in a process of its own, did not always help: what crashes once may pass once.
 - Axes of a Zarr store called `None` or `true` ended in a TypeError that named no file (two of 104,000 files).
 - Diagnostics called all levels infinite where the weights left were smaller than any double, and cutoffs were finite.
+- On constant data a descent divided by a change of the gradient that was too small to be squared (ZeroDivisionError).
 - SIGTERM left the hidden, half-written store of `corten complete --memory` behind, and workers of a study running.
 - A fit of the reversed tensor may come to rest in another valley of the likelihood: trains are rounded from one end to
   the other. The property now begins where a fit has come to rest.
