@@ -177,3 +177,15 @@ def test_an_interrupt_between_the_steps_of_replacing_a_folder_loses_nothing(tmp_
         temporary.mkdir()
         monkeypatch.setattr(os, "replace", replace)
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["x.zarr", "x.zarr/old"]
+
+
+def test_a_disk_that_fills_while_a_netcdf_file_is_closed_is_named(tmp_path, monkeypatch):
+    import xarray as xr
+
+    def full(*_, **__):
+        raise RuntimeError("NetCDF: HDF error")
+
+    monkeypatch.setattr(xr.Dataset, "to_netcdf", full)
+    with pytest.raises(OSError, match=r"x\.nc could not be written \(NetCDF: HDF error\): the disk may be full"):
+        faults.write(tmp_path / "x.nc", faults.fitted().intervals(0.9))
+    assert not list(tmp_path.iterdir())

@@ -24,6 +24,7 @@ from corten.lowrank import (
     ValueChange,
     descend,
 )
+from corten.lowrank.line_search import Iterate
 
 SHAPE = (10, 11, 12)
 RULES = [FixedStep(1.0), Armijo(4.0), BarzilaiBorwein(), BarzilaiBorwein(first_step=2.0), ConjugateGradient()]
@@ -173,3 +174,27 @@ def test_relative_change_is_the_move_over_the_norm() -> None:
     descend(objective, start, step=FixedStep(1e-4), stop=MaxIterations(1), callback=seen.append)
     moved = (seen[0].point - start).norm() / start.norm()
     assert seen[0].relative_change == pytest.approx(moved, rel=1e-3)  # the retraction bends at second order
+
+
+def test_gradients_too_small_to_be_squared_do_not_stop_a_descent():
+    """Found by a property of `complete`: on constant data the squared change of a gradient was zero, and divided by."""
+
+    class Line(float):
+        frame = None
+
+        def inner(self, other):
+            return float(self) * float(other)
+
+        def transport(self, _):
+            return self
+
+        def norm(self):
+            return abs(float(self))
+
+        def __sub__(self, other):
+            return Line(float(self) - float(other))
+
+    search = BarzilaiBorwein().begin()
+    search.last = Iterate(None, 1.0, Line(1e-150), None)
+    here = Iterate(None, 1.0, Line(1e-150 * (1 - 1e-13)), 0.5)
+    assert search._trial(here) == 1.0

@@ -146,9 +146,14 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite
     ready = prepare_for_file(dataset)
     numeric = [name for name, data in ready.data_vars.items() if data.dtype.kind in "iuf" and data.ndim]
     with whole_file(path, overwrite) as temporary:
-        ready.to_netcdf(
-            temporary, format="NETCDF4", encoding={name: {"zlib": True, "complevel": 4} for name in numeric}
-        )
+        try:
+            ready.to_netcdf(
+                temporary, format="NETCDF4", encoding={name: {"zlib": True, "complevel": 4} for name in numeric}
+            )
+        except RuntimeError as problem:  # how the library tells of a disk that is full while it closes a file
+            raise OSError(
+                f"{path} could not be written ({problem}): the disk may be full; make room, or write elsewhere"
+            ) from None
     return Path(path)
 
 

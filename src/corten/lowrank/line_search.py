@@ -154,8 +154,8 @@ class _BarzilaiBorweinSearch:
         s_s = here.step**2 * carried.inner(carried)
         s_y = -here.step * carried.inner(change)
         y_y = change.inner(change)
-        if s_y <= 1e-12 * math.sqrt(s_s * y_y):
-            return 2.0 * here.step  # no upward curvature along the last move: the safeguard watches
+        if y_y == 0.0 or s_y <= 1e-12 * math.sqrt(s_s) * math.sqrt(y_y):
+            return 2.0 * here.step  # no upward curvature (to be seen) along the last move: the safeguard watches
         long, short = s_s / s_y, s_y / y_y
         self.shorts.append(short)
         return min(self.shorts) if short < self.rule.balance * long else long
