@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from corten.audit_table import Audit, Sample
 from corten.calibration.hiding import KINDS, Hiding, draw_hidings
-from corten.completion.callables import CallableCompletion
+from corten.completion.stack import PreparedStack
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size
 from corten.conformal.raking import rake
@@ -92,7 +92,7 @@ def audit(
     else:
         first = fitted.options["seed"] + 1 + 1000 * seed
         reruns = (rerun(fitted, one, own, max(1, inner_rounds), first + k) for k, one in enumerate(hidings))
-    for number, (hiding, again) in enumerate(zip(hidings, reruns)):
+    for number, (again, hiding) in enumerate(zip(reruns, hidings)):
         tell("audit", number / len(hidings))
         if again is None:
             continue
@@ -115,8 +115,8 @@ def audit(
 
 
 def _as_if_missing(fitted: Fitted, hidings: Sequence[Hiding]) -> Iterator[Fitted | None]:
-    """One round after another, a few at once; a user's own function may not bear that."""
-    alone = 1 if isinstance(fitted.completion, CallableCompletion) else None
+    """One round after another; a few at once of the stack, as a user's own completion may not bear that."""
+    alone = None if isinstance(fitted.completion, PreparedStack) else 1
     with one_library_thread:
         yield from in_order(lambda one: as_if_missing(fitted, one), hidings, alone, pool="rounds")
 

@@ -122,7 +122,8 @@ class ConformalCompleter:
             change = partial(self._change, observed)
             return fit_merged(observed, change, plan, completion, model, score, self.weights, trace, self.engine, tell)
         changed, undo = self._change(observed, observed.mask if plan.refit else plan.rounds[0].train)
-        run = run_rounds(plan, completion, changed, self.seed, tell)
+        again = None if undo is None or not plan.refit else (lambda train: self._change(observed, train)[0].values)
+        run = run_rounds(plan, completion, changed, self.seed, tell, again)
         tell("missingness", 0.0)
         law = as_propensity(self.propensity, gaps=plan.refit).fit(
             plan.rounds[0].train if not plan.refit else observed.mask,
@@ -140,7 +141,7 @@ class ConformalCompleter:
         return fitted
 
     def _change(self, observed: ObservedTensor, train: np.ndarray) -> tuple[ObservedTensor, FittedTransform | None]:
-        """What was observed in the variable that is modelled; the map is learned from training entries only."""
+        """What was observed in the variable that is modelled; the map is learned from the entries of `train` only."""
         change = as_transform(self.transform, self.climatology)
         if change is None:
             return observed, None

@@ -27,7 +27,10 @@ from corten.transform import as_transform
 __all__ = ["as_if_missing", "bounds_at", "rerun"]
 
 
-LOADED = "this fit was loaded from a file, which keeps the answers and not the method: fit again to audit it"
+LOADED = (
+    "this fit does not know its method (a file keeps the answers; a calibration of your own without refit is not known "
+    "here): fit again to audit it"
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -62,7 +62,7 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
     for one in run.rounds:
         deep = depth(one.round.train, axes, describe.change)
         depths.append(deep.reshape(-1)[one.entries])
-        features.append(describe.at(one.entries, values, one.round.train, one.mixed, one.fill.members, deep))
+        features.append(describe.at(one.entries, one.values, one.round.train, one.mixed, one.fill.members, deep))
     entries, missing = run.entries, np.flatnonzero(observed.missing)
     learned = LearnedScale.fit(np.concatenate(features), run.truth - run.estimate, entries, observed.shape, seed)
     deep = depth(observed.mask, axes, describe.change)

@@ -21,13 +21,21 @@ POOLED = 96_000  # hidden cells scored over all rounds where rounds are pooled: 
 
 @dataclass(frozen=True)
 class Hidden:
-    """What one round hid: flat entries, their truth, and the round's fill, mixed as learned from all rounds."""
+    """What one round hid: flat entries, and the round's fill, mixed as learned from all rounds.
+
+    values: what the round saw and what it hid, in the variable that it modelled.
+    """
 
     entries: np.ndarray
-    truth: np.ndarray
+    values: np.ndarray = field(repr=False)
     mixed: np.ndarray = field(repr=False)
     fill: Fill = field(repr=False)
     round: Round = field(repr=False)
+
+    @property
+    def truth(self) -> np.ndarray:
+        """The values of the entries it hid."""
+        return np.asarray(self.values.reshape(-1)[self.entries])
 
     @property
     def estimate(self) -> np.ndarray:
@@ -63,25 +71,30 @@ def run_rounds(
     observed: ObservedTensor,
     seed: int,
     tell: Callable[[str, float], None] = lambda stage, share: None,
+    seen_from: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Run:
     """Complete each round; learn from the hidden entries how to mix members; then make the final fill.
 
     Settings (ranks, scales, covariances) are chosen once: from the training entries of a single round or, where
-    the final estimate uses everything observed, from everything observed.
+    the final estimate uses everything observed, from everything observed. seen_from: the values in the variable that a
+    round models, which it learns from its training entries (a climatology that holds the hidden entries knows a part
+    of their errors); None: they are those of `observed` in every round.
     """
     values, axes = observed.values, observed.axes
+    of_round = [values if seen_from is None else seen_from(one.train) for one in plan.rounds]
     steps = len(plan.rounds) + (2 if plan.refit else 1)
     tell("completion", 0.0)
     prepared = completion.prepare(values, observed.mask if plan.refit else plan.rounds[0].train, axes, seed)
-    first = prepared.fill(values, plan.rounds[0].train)
+    first = prepared.fill(of_round[0], plan.rounds[0].train)
     # Every round starts cold: a start from another round would remember the entries now hidden.
     alone = None if first.members else 1  # a user's own function may not bear to be run twice at once
-    others = in_order(lambda one: prepared.fill(values, one.train), plan.rounds[1:], alone, pool="rounds")
+    todo = list(zip(of_round, plan.rounds))[1:]
+    others = in_order(lambda pair: prepared.fill(pair[0], pair[1].train), todo, alone, pool="rounds")
     rounds: list[Hidden] = []
-    for number, (one, fill) in enumerate(zip(plan.rounds, chain([first], others))):
+    for number, (seen, one, fill) in enumerate(zip(of_round, plan.rounds, chain([first], others))):
         tell("completion", (number + 1) / steps)
         entries = _scored(one, POOLED // len(plan.rounds) if plan.refit else None, [seed, number])
-        rounds.append(Hidden(entries, values.reshape(-1)[entries], fill.estimate, fill, one))
+        rounds.append(Hidden(entries, seen, fill.estimate, fill, one))
     if plan.refit and rounds[0].fill.members:
         names = rounds[0].fill.members
         pooled = {n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names}
