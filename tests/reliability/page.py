@@ -28,7 +28,7 @@ Runs that found something were repeated with the same seeds after it was mended;
 - Diagnostics called all levels infinite where the weights left were smaller than any double, and cutoffs were finite.
 - On constant data a descent divided by a change of the gradient that was too small to be squared (ZeroDivisionError).
 - A disk that is full just when a NetCDF file is closed was a RuntimeError of the library that named no file.
-- SIGTERM left the hidden, half-written store of `corten complete --memory` behind, and workers of a study running.
+- SIGTERM left the hidden, half-written store of `corten complete --memory` behind.
 - A fit of the reversed tensor may come to rest in another valley of the likelihood: trains are rounded from one end to
   the other. The property now begins where a fit has come to rest.
 """
