@@ -5,6 +5,7 @@ A worker that crashes (a library in C may), hangs or grows is counted, named by 
 
 from __future__ import annotations
 
+import atexit
 import json
 import mmap
 import os
@@ -132,6 +133,7 @@ def prepare() -> None:
     import h5py
 
     HOME.mkdir(parents=True, exist_ok=True)
+    atexit.register(shutil.rmtree, HOME, ignore_errors=True)
     SECRET_FILE.write_bytes(SECRET)
     with h5py.File(str(SECRET_FILE) + ".h5", "w") as file:
         file["secret"] = np.frombuffer(SECRET, np.uint8).reshape(2, 8)
