@@ -90,7 +90,7 @@ def distances_along(train: np.ndarray, axis: int, periodic: bool) -> tuple[np.nd
 
 @dataclass(frozen=True)
 class DepthWeights:
-    """Weights that give hidden cells the depths of the missing ones: a cell counts as often as missing ones lie as deep.
+    """Weights that give hidden cells the depths of the missing ones: a cell counts as often as missing cells lie there.
 
     The log ratio of two depth histograms, missing over hidden, in twenty bins of equal hidden counts; ratios are
     clipped to [1/20, 20], so that no bin speaks for all.
