@@ -20,7 +20,7 @@ __all__ = ["Local", "learn_locally", "reach"]
 DEEP = 0.95
 SHORT = 0.1
 """Missing entries beyond the depth of 95% of the hidden ones: 3 to 8% on real fields that are covered as asked, 16 to
-31% on small simulated ones that are covered at 80 to 87% where 90% was asked."""
+31% on small simulated ones that are covered at 86% on average where 90% was asked (docs/which-method.md)."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def reach(hidden: np.ndarray, missing: np.ndarray) -> Choice:
         return Choice("reach of pseudo-gaps", "deep enough", because)
     because = (
         f"{share:.0%} of the missing entries lie deeper inside gaps than {DEEP:.0%} of the entries hidden for "
-        "calibration: how wrong the estimate is there was never seen, and such intervals cover less than asked (80 to "
-        "87% for 90% on small simulated fields). Mark what need not be filled by where=, or trust those near "
+        "calibration: how wrong the estimate is there was never seen, and such intervals cover less than asked (86% "
+        "for 90% on small simulated fields). Mark what need not be filled by where=, or trust those near "
         "observations only."
     )
     return Choice("reach of pseudo-gaps", "too short", because)

@@ -187,7 +187,10 @@ class LearnedScale:
         return np.exp(total / len(self.models))
 
     def predict_unseen(self, features: NDArray[np.floating], entries: NDArray[np.intp]) -> NDArray[np.floating]:
-        """The scale at cells that may have been learned from: each by the model that saw no cell of its block."""
+        """The scale at cells that may have been learned from: each by the model that saw no cell of its block.
+
+        Where there were too few cells to leave a block out, its model has seen it.
+        """
         scale, fold = self.predict(features), self.fold_of(entries)
         for f, model in self.models.items():
             if len(self.models) > 1 and (fold == f).any():
