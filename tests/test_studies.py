@@ -201,9 +201,9 @@ def test_parts_share_cells() -> None:
 
 
 def test_the_papers_estimator_is_one_recipe() -> None:
-    from corten.propensity.ising import _Fitter
+    from corten.propensity.fitting import Fitter
 
-    assert _Fitter(IsingPropensity.paper(), None, None, 0.7, None)._recipe() == Recipe.paper()  # type: ignore[arg-type]
+    assert Fitter(IsingPropensity.paper(), None, None, 0.7, [None])._recipe() == Recipe.paper()  # type: ignore[arg-type]
     assert str(MaxEvaluations(2000)) in str(Recipe.paper().stopping())
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 __all__ = ["discard_unfinished", "refuse_taken", "whole_file"]
 
+ATTEMPTS = 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HERE = sha256(platform.node().encode()).hexdigest()[:6]
 _LEFT = re.compile(r"\.corten-(?P<host>[0-9a-f]{6})-(?P<pid>\d+)-[0-9a-f]{8}\.")
@@ -83,14 +84,24 @@ def discard_unfinished() -> None:
     Threads that still write into a folder would make it anew: a plain file stands in its place until all is gone.
     """
     _naming.acquire()
-    doomed = [(temporary, temporary.with_name(f"{temporary.name}.gone")) for temporary in tuple(_unfinished)]
-    for temporary, gone in doomed:
+    doomed = tuple(_unfinished)
+    moved = [gone for temporary in doomed for gone in _step_aside(temporary)]
+    for path in (*moved, *doomed):
+        _remove(path)
+
+
+def _step_aside(temporary: Path) -> list[Path]:
+    """Put a plain file where a file or folder is, however often threads make the folder anew; where those went."""
+    moved: list[Path] = []
+    for again in range(ATTEMPTS):
+        gone = temporary.with_name(temporary.name + ".gone" * (again + 1))
         with suppress(OSError):
             os.replace(temporary, gone)
-            temporary.touch()
-        _remove(gone)
-    for temporary, _ in doomed:
-        _remove(temporary)
+            moved.append(gone)
+        with suppress(OSError):
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL))
+            break
+    return moved
 
 
 def _flush(written: Path) -> None:
