@@ -79,7 +79,10 @@ def suite_with(which: str) -> dict[str, Any]:
             if which == "lowest":
                 run(python, "-m", "pip", "install", "--quiet", "uv", folder=folder)
                 uv = (python.parent / "uv", "pip", "install", "--quiet", "--python", python)
-                run(*uv, "--resolution", "lowest-direct", wanted, folder=folder)
+                # The lowest of what pyproject.toml names: asked for by way of the wheel, they would not be direct.
+                asked = ("-r", source / "pyproject.toml", "--extra", "test", "--extra", "files")
+                run(*uv, "--resolution", "lowest-direct", *asked, folder=folder)
+                run(*uv, "--no-deps", package, folder=folder)
             else:
                 run(python, "-m", "pip", "install", "--quiet", wanted, folder=folder)
             about = versions(python, folder)
