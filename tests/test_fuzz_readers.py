@@ -196,16 +196,12 @@ def test_blosc_inside_of_something_else_is_refused(tmp_path):
     import zarr
 
     data = np.arange(24.0).reshape(2, 3, 4)
-    zarr.create_array(
-        tmp_path / "x.zarr", name="tec", data=data, chunks=(1, 3, 2), shards=(2, 3, 4), dimension_names=("x", "y", "z"),
-        compressors=zarr.codecs.BloscCodec(),
-    )  # fmt: skip
+    about = {"name": "tec", "shape": data.shape, "dtype": data.dtype, "dimension_names": ("x", "y", "z")}
+    blosc, crc = zarr.codecs.BloscCodec(), zarr.codecs.Crc32cCodec()
+    zarr.create_array(tmp_path / "x.zarr", chunks=(1, 3, 2), shards=(2, 3, 4), compressors=blosc, **about)[...] = data
     with pytest.raises(ValueError, match=r"x\.zarr.*Blosc inside"):
         io.read(tmp_path / "x.zarr", "tec")
-    zarr.create_array(
-        tmp_path / "y.zarr", name="tec", data=data, chunks=(1, 3, 2), dimension_names=("x", "y", "z"),
-        compressors=[zarr.codecs.BloscCodec(), zarr.codecs.Crc32cCodec()],
-    )  # fmt: skip
+    zarr.create_array(tmp_path / "y.zarr", chunks=(1, 3, 2), compressors=[blosc, crc], **about)[...] = data
     assert np.array_equal(io.read(tmp_path / "y.zarr", "tec").data, data)
 
 

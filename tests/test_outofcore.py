@@ -137,7 +137,8 @@ def test_every_kind_of_source_gives_the_same_bits(tmp_path, small_runs, kind):
         source = tmp_path / "x.nc"
         extra.to_netcdf(source)
     elif kind == "zarr array":
-        source = zarr.create_array(tmp_path / "x.zarr", data=x, chunks=(3, 9, 10))
+        source = zarr.create_array(tmp_path / "x.zarr", shape=x.shape, dtype=x.dtype, chunks=(3, 9, 10))
+        source[...] = x
     else:
         np.save(tmp_path / "x.npy", x)
         source = tmp_path / "x.npy" if kind == "npy" else np.load(tmp_path / "x.npy", mmap_mode="r")

@@ -118,13 +118,11 @@ def _packed_zarr(path: Path) -> None:
 def _sharded_zarr(path: Path) -> None:
     import zarr
 
-    group = zarr.open_group(path, mode="w", zarr_format=3)
-    group.create_array(
-        "tec", data=field(), chunks=(1, 3, 2), shards=(2, 3, 4), compressors=zarr.codecs.GzipCodec(level=1),
-        dimension_names=("lat", "lon", "time"),
-    )  # fmt: skip
-    crc = [zarr.codecs.BloscCodec(), zarr.codecs.Crc32cCodec()]
-    group.create_array("mad", data=field(), chunks=(2, 3, 4), compressors=crc, dimension_names=("lat", "lon", "time"))
+    group, values = zarr.open_group(path, mode="w", zarr_format=3), field()
+    about = {"shape": values.shape, "dtype": values.dtype, "dimension_names": ("lat", "lon", "time")}
+    gzip, crc = zarr.codecs.GzipCodec(level=1), [zarr.codecs.BloscCodec(), zarr.codecs.Crc32cCodec()]
+    group.create_array("tec", chunks=(1, 3, 2), shards=(2, 3, 4), compressors=gzip, **about)[...] = values
+    group.create_array("mad", chunks=(2, 3, 4), compressors=crc, **about)[...] = values
 
 
 def _fit() -> corten.Fitted:
