@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,11 +142,14 @@ def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
     return ready
 
 
+_NETCDF = Lock()  # the library in C crashes where two threads of a cluster's worker write at once
+
+
 def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a compressed NetCDF-4 file, whole or not at all."""
     ready = prepare_for_file(dataset)
     numeric = [name for name, data in ready.data_vars.items() if data.dtype.kind in "iuf" and data.ndim]
-    with whole_file(path, overwrite) as temporary:
+    with whole_file(path, overwrite) as temporary, _NETCDF:
         try:
             ready.to_netcdf(
                 temporary, format="NETCDF4", encoding={name: {"zlib": True, "complevel": 4} for name in numeric}
