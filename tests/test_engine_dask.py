@@ -160,7 +160,7 @@ def test_whole_fits_agree_with_the_threads(client):
 
 
 def test_a_search_over_ranks_holds_out_the_same_cells(client):
-    _, kept = drawn()
+    _, kept = drawn((24, 20, 16))  # smaller masks leave flat valleys, where a descent may stop anywhere
     spins = np.where(kept, 1, -1).astype(np.int8)
     lazy = held_out(da.from_array(spins, chunks=(4, 5, 10)), 3)
     np.testing.assert_array_equal(lazy.compute(), held_out(spins, 3))
@@ -170,7 +170,7 @@ def test_a_search_over_ranks_holds_out_the_same_cells(client):
     assert other.rank == one.rank
     scores = [[row["held-out"] for row in fit.choices[0].candidates] for fit in (one, other)]
     assert scores[1] == pytest.approx(scores[0], rel=1e-4)
-    assert difference(one, other) <= 1e-3
+    assert difference(one, other) <= 1e-4
 
 
 def test_a_domain_may_be_lazy_too(client):
