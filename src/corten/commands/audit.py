@@ -51,7 +51,7 @@ def audit(
     Example: [bold]corten audit data.nc --variable tec --rounds 20[/bold]
     """
     terminal = Terminal(quiet, json)
-    from corten.io.whole import refuse_taken
+    from corten.io.whole import refuse_taken, whole_file
 
     wanted = [float(one) for one in numbers(levels, "levels")]
     for target in (table, report):
@@ -79,7 +79,8 @@ def audit(
         found = fitted.audit(rounds, inner_rounds=inner_rounds, seed=seed, levels=wanted, progress=move)
     terminal.say(str(found))
     if table is not None:
-        found.table().to_csv(table, index=False)
+        with whole_file(table, overwrite) as temporary:
+            found.table().to_csv(temporary, index=False)
         terminal.say(f"wrote {table}")
     if report is not None:
         from corten.report.page import write_report
