@@ -84,6 +84,8 @@ def simulation(
     for experiment in dict.fromkeys(cell.experiment for cell in cells):
         store.gather(experiment)
     written = [file for one in parts for file in write_part(one, chosen, store, folder)]
+    for file in outcome.damaged:
+        print(f"corten: {file} was damaged: its cell was run again", file=sys.stderr)
     for cell, problem in outcome.failed.items():
         print(f"corten: {cell.experiment} {cell.key} failed: {problem}", file=sys.stderr)
     spent = perf_counter() - began

@@ -1,6 +1,7 @@
 """Runs cells over processes.
 
-Every finished cell is stored at once: kill it, start it again, and only the rest is done.
+Every finished cell is stored at once: kill it, start it again, and only the rest is done. What was damaged meanwhile is
+done again.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter
+from threading import Thread
+from time import perf_counter, sleep
 from typing import Any
 
+from corten.io.whole import discard_unfinished
 from corten.studies.cells import Cell
 from corten.studies.draws import ensure_chain
 from corten.studies.store import Store
@@ -28,10 +31,11 @@ _THREADS = ("CORTEN_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NU
 
 @dataclass
 class Outcome:
-    """What a run did: cells done now, cells that were there already, and what went wrong."""
+    """What a run did: cells done now, cells that were there already, files found damaged, and what went wrong."""
 
     done: int = 0
     kept: int = 0
+    damaged: list[Path] = field(default_factory=list)
     failed: dict[Cell, str] = field(default_factory=dict)
 
 
@@ -43,8 +47,10 @@ def run_cells(cells: Sequence[Cell], store: Store, jobs: int = 1, tell: Tell | N
     what was under way.
     """
     unique = list(dict.fromkeys(cells))
+    store.seal()
     todo = [cell for cell in unique if cell not in store]
-    outcome = Outcome(kept=len(unique) - len(todo))
+    damaged = [file for file in map(store.file, todo) if file.exists()]
+    outcome = Outcome(kept=len(unique) - len(todo), damaged=damaged)
     # repetitions first: wherever a run is stopped, all settings have got about as far
     todo.sort(key=lambda cell: (cell.experiment in ALONE, cell.repetition, cell.cost, cell.key))
     clock = _Clock(sum(cell.cost for cell in todo))
@@ -86,7 +92,7 @@ def _spread(cells: Sequence[Cell], chains: dict[Cell, int], store: Store, jobs: 
             ensure_chain(cell, samples, store.folder)
         yield from ((cell, work(cell, folder)) for cell in cells)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with workers(jobs) as pool:
         try:
             for drawn in [pool.submit(ensure_chain, cell, samples, store.folder) for cell, samples in chains.items()]:
                 drawn.result()
@@ -98,6 +104,22 @@ def _spread(cells: Sequence[Cell], chains: dict[Cell, int], store: Store, jobs: 
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def workers(number: int) -> ProcessPoolExecutor:
+    """Fresh processes that end with this one, however it ends."""
+    return ProcessPoolExecutor(number, get_context("spawn"), _end_with, (os.getpid(),))
+
+
+def _end_with(parent: int) -> None:
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(0.2)
+        discard_unfinished()
+        os._exit(1)
+
+    Thread(target=watch, name="corten-parent", daemon=True).start()
 
 
 def work(cell: Cell, folder: str) -> str:
