@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from pathlib import Path
 from random import Random
 
@@ -44,6 +45,19 @@ def test_an_interrupted_program_ends_at_once(tmp_path):
     assert running.returncode == 130 and "Traceback" not in words, words
     assert time.monotonic() - since < 5.0  # a tenth of a second on an idle machine; this one may be busy
     assert [path.name for path in tmp_path.iterdir()] == ["in.npy"]
+
+
+def test_an_interrupt_while_the_program_is_being_loaded_is_quiet(tmp_path):
+    """Struck from within the first library that the program loads; what comes before is the start of Python itself."""
+    (tmp_path / "typer.py").write_text("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
+    about = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    entry = about["project"]["scripts"]["corten"].replace(":", " import ")
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {entry}; main()", "info"], stderr=subprocess.PIPE, text=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "corten: stopped; nothing partial was left\n")
 
 
 class Counting:

@@ -10,7 +10,8 @@ Names are loaded when they are first used, so importing corten is quick.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # type checkers know the name; the module that has it takes longer to load than all of this
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,8 @@ _ROOMS = ("conformal", "io", "lowrank", "metrics", "propensity", "simulate")
 __all__ = ["__version__", *_HOME, *_ROOMS]
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from corten import conformal, io, lowrank, metrics, propensity, simulate
     from corten.calibration.cross import CrossConformal, RepeatedSplits
     from corten.calibration.gap_shaped import GapShaped

@@ -50,7 +50,9 @@ LIMITS = """\
   bits. Choosing the settings before the first round, the final fill and the law of the missingness are done again.
   Without the option it starts clean.
 - Ctrl-C ends the program with code 130, SIGTERM with 143 and a closed terminal with 129: worker processes end, and
-  nothing is left under a temporary name. A compiled call that holds Python's lock delays it until the call returns.
+  nothing is left under a temporary name. A compiled call that holds Python's lock delays it until the call returns, and
+  in the first hundredths of a second, while Python itself starts, Ctrl-C shows Python's own traceback.
+- Stored cells of a study carry a checksum. A damaged one is named and run again; workers end with their program.
 - Too little memory is predicted from the number of entries and rounds, before starting; it is no measurement.
 """
 
