@@ -130,6 +130,53 @@ def test_every_output_says_how_it_was_made(tmp_path, suffix):
     np.testing.assert_array_equal(repeated.intervals(0.8).upper, result.upper)
 
 
+def test_a_store_written_from_disk_says_it_too(tmp_path):
+    x = data()
+    options = {"periodic": [1], "axis_kinds": {2: "unit"}, "where": np.arange(x.shape[0])[:, None, None] > 0}
+    np.save(tmp_path / "x.npy", x)
+    filled = corten.complete_to_zarr(
+        tmp_path / "x.npy", tmp_path / "filled.zarr", 0.8, completion=corten.TuckerCompletion(rank=1),
+        propensity="uniform", score="signed", seed=12345, bounds=(None, 9.5), **options,
+    )  # fmt: skip
+    found = stored_settings(filled.path)
+    assert not [name for name in NAMES if name not in found and name not in ("transform", "climatology")]
+    assert found["axes"] == "axis_0 ordered, axis_1 ordered periodic, axis_2 unit"
+    assert (found["seed"], found["score"], found["memory"]) == (12345, "signed", filled.settings["memory"])
+    assert found["outside_the_domain"] == x[0].size
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".npz", ".parquet"])
+@pytest.mark.parametrize("kind", ["tec", "paper"])
+def test_simulated_files_say_how_to_draw_them_again(tmp_path, suffix, kind):
+    from typer.testing import CliRunner
+
+    from corten.cli import app
+
+    path = tmp_path / f"sim{suffix}"
+    asked = {"tec": ["--missing", "0.3"], "paper": ["--rank", "2", "--model", "bernoulli", "--noise", "constant"]}[kind]
+    done = CliRunner().invoke(
+        app, ["simulate", str(path), "--kind", kind, "--shape", "8x9x6", "--seed", "4321", *asked, "--quiet"]
+    )
+    assert done.exit_code == 0, done.output
+    found = stored_settings(path)
+    own = {"missing": 0.3} if kind == "tec" else {"rank": 2, "model": "bernoulli", "noise": "constant"}
+    wanted = {"kind": kind, "shape": "8x9x6", "seed": 4321, "corten": corten.__version__, "numpy": np.__version__} | own
+    assert {name: found[name] for name in wanted} == wanted
+
+
+def test_the_demo_figure_says_it_too(tmp_path):
+    from PIL import Image
+
+    from corten.commands.demo_figure import draw
+
+    day = corten.simulate.tec_like((10, 12, 8), 3, 0.3)
+    completer = corten.ConformalCompleter("smooth", "uniform", "random", seed=77)
+    draw(completer.fit(day.to_dataset()["tec"]).intervals(0.8), day.truth, day.truth, tmp_path / "demo.png")
+    with Image.open(tmp_path / "demo.png") as picture:
+        assert picture.text["Source"] == "corten demo --seed 77" and corten.__version__ in picture.text["Software"]
+        assert json.loads(picture.text["corten"])["completion"] == "smooth"
+
+
 def test_tables_in_memory_say_it_too():
     fitted = corten.ConformalCompleter("smooth", "uniform", "random", seed=77).fit(data())
     assert json.loads(fitted.intervals(0.8).to_dataframe().attrs["corten"])["settings"]["seed"] == 77

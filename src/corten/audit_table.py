@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corten.observed import ObservedTensor
+from corten.printable import printable
 
 __all__ = ["Audit", "Row", "Sample"]
 
@@ -218,7 +219,7 @@ class Audit:
             f"mean finite width {row.width:.4g}   infinite {row.infinite_share:.1%}"
             for row in map(self._overall, self.levels)
         ]
-        return "\n".join([*lines, self.verdict()])
+        return printable("\n".join([*lines, self.verdict()]))
 
     def __repr__(self) -> str:
         return str(self)
@@ -231,7 +232,7 @@ class Audit:
             f"<td>{row.width:.4g}</td><td>{row.infinite_share:.1%}</td></tr>"
             for row in map(self._overall, self.levels)
         )
-        words = "".join(f"<p>{html.escape(line)}</p>" for line in self.verdict().splitlines())
+        words = "".join(f"<p>{html.escape(line)}</p>" for line in printable(self.verdict()).splitlines())
         return f"<b>corten: audit of {len(self.samples)} rounds</b><table><tr>{heads}</tr>{body}</table>{words}"
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from corten.printable import printable
+
 __all__ = ["Choice"]
 
 
@@ -22,4 +24,4 @@ class Choice:
     candidates: tuple[dict[str, object], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.taken} ({self.because})"
+        return printable(f"{self.what}: {self.taken} ({self.because})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -19,7 +20,8 @@ from corten.commands.interrupt import end_at_once, is_ending, is_told_to_end, wa
 from corten.commands.simulate import simulate
 from corten.commands.study import app as study
 from corten.commands.study_fields import tec
-from corten.commands.terminal import printable, remember
+from corten.commands.terminal import remember
+from corten.printable import printable
 
 __all__ = ["app", "main"]
 
@@ -105,6 +107,9 @@ def main() -> None:
         if is_told_to_end():  # the libraries below have an opinion of their own on what an interrupt is
             end_at_once()
         raise
+    except Exception:  # what the error says may come from a file: it is not shown as it is
+        print(printable(traceback.format_exc()), end="", file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

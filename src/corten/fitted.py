@@ -24,6 +24,7 @@ from corten.conformal.training_scale import training_scale
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, Weights
 from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
+from corten.options import circumstances
 from corten.propensity import FittedPropensity
 from corten.result import Intervals, check_coverage
 
@@ -279,14 +280,7 @@ class Fitted:
 
     def settings(self) -> dict[str, Any]:
         """Seed, options, what the axes mean, and versions: what it takes to run this again."""
-        from corten import __version__
-
-        axes = [f"{a.name} {a.kind}{' periodic' if a.periodic else ''}" for a in self.observed.axes]
-        outside = int(np.count_nonzero(~self.observed.inside))
-        return {
-            **self.options, "axes": ", ".join(axes), "outside_the_domain": outside,
-            "corten": __version__, "numpy": np.__version__,
-        }  # fmt: skip
+        return self.options | circumstances(self.observed.axes, int(np.count_nonzero(~self.observed.inside)))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write this fit to one file, without pickle; `corten.load` gives it back with the same bits."""

@@ -17,6 +17,7 @@ from corten import labels as _labels
 from corten.choices import Choice
 from corten.labels import Axis
 from corten.order import unordered_axes
+from corten.printable import printable
 
 __all__ = ["Axis", "ObservedTensor"]
 
@@ -231,7 +232,7 @@ class ObservedTensor:
         sizes = ", ".join(f"{axis.name}: {axis.length}" for axis in self.axes)
         outside = "" if self.domain is None else f", {int((~self.domain).sum())} outside the domain"
         counts = f"{self.n_observed} observed, {self.n_missing} missing{outside}"
-        return f"<ObservedTensor {self.name or ''}({sizes}) {counts}>"
+        return printable(f"<ObservedTensor {self.name or ''}({sizes}) {counts}>")
 
 
 def refuse_foreign(x: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,9 @@ from corten.engine import as_engine
 from corten.engine.lazy import takes_lazy
 from corten.propensity import BernoulliPropensity, IsingPropensity, UniformPropensity
 
-__all__ = ["as_calibration", "as_completion", "as_propensity", "check_bounds", "describe", "stays_here"]
+__all__ = [
+    "as_calibration", "as_completion", "as_propensity", "check_bounds", "circumstances", "describe", "stays_here",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -147,6 +150,16 @@ def describe(option: Any) -> str:
         return f"function {option.__name__}"
     text = repr(option)
     return text if len(text) <= 300 else f"{type(option).__name__}(...)"
+
+
+def circumstances(axes: Sequence[Any], outside: int) -> dict[str, Any]:
+    """What it takes to run a fit again beside its options: what the axes mean, the domain's size, versions."""
+    from corten import __version__
+
+    said = [f"{axis.name} {axis.kind}{' periodic' if axis.periodic else ''}" for axis in axes]
+    return {
+        "axes": ", ".join(said), "outside_the_domain": outside, "corten": __version__, "numpy": np.__version__
+    }  # fmt: skip
 
 
 def _gaussian_process() -> Completion:

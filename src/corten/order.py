@@ -62,7 +62,8 @@ def neighbours_alike(values: np.ndarray, mask: np.ndarray, axis: int, seed: int 
         seen, y = seen[:, cells], y[:, cells]
     if len(seen) < 3 or not seen.any():
         return float("nan"), float("nan")
-    y = np.where(seen, y - y[seen].mean(), 0.0).astype(np.float64)
+    y = np.where(seen, y, 0.0).astype(np.float64)  # sums and squares of large float32 values do not fit in float32
+    y = np.where(seen, y - y[seen].mean(), 0.0)
     m = seen.astype(np.float64)
     both = m @ m.T
     squares = y**2 @ m.T

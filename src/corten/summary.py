@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.choices import Choice
+from corten.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -113,16 +114,17 @@ class Summary:
         head.add_column(style="bold")
         head.add_column()
         for left, right in self.rows():
-            head.add_row(Text(left), Text(right))
+            head.add_row(Text(printable(left)), Text(printable(right)))
         parts: list[Any] = [head]
         if self.choices:
             chosen = Table(title="chosen", title_justify="left")
             for column in ("what", "taken", "because"):
                 chosen.add_column(column)
             for choice in self.choices:
-                chosen.add_row(Text(choice.what), Text(choice.taken), Text(choice.because))
+                row = (choice.what, choice.taken, choice.because)
+                chosen.add_row(*(Text(printable(one)) for one in row))
             parts.append(chosen)
-        parts += [Text(f"! {warning}", style="yellow") for warning in self.warnings]
+        parts += [Text(printable(f"! {warning}"), style="yellow") for warning in self.warnings]
         parts.append(Text(self.footnote, style="dim"))
         return Group(*parts)
 
@@ -137,17 +139,20 @@ class Summary:
         return str(self)
 
     def _repr_html_(self) -> str:
+        def shown(text: str) -> str:
+            return html.escape(printable(text))
+
         def table(rows: list[tuple[str, ...]]) -> str:
             left = "<td style='text-align:left'>"
-            cells = ["".join(f"{left}{html.escape(cell)}</td>" for cell in row) for row in rows]
+            cells = ["".join(f"{left}{shown(cell)}</td>" for cell in row) for row in rows]
             return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>"
 
         parts = [f"<b>corten: intervals at {self.coverage:.4g} coverage</b>", table(list(self.rows()))]
         if self.choices:
             chosen = [(choice.what, choice.taken, choice.because) for choice in self.choices]
             parts += ["<b>chosen</b>", table([tuple(row) for row in chosen])]
-        parts += [f"<p>&#9888; {html.escape(warning)}</p>" for warning in self.warnings]
-        return "".join(parts) + f"<p><small>{html.escape(self.footnote)}</small></p>"
+        parts += [f"<p>&#9888; {shown(warning)}</p>" for warning in self.warnings]
+        return "".join(parts) + f"<p><small>{shown(self.footnote)}</small></p>"
 
 
 def plain(value: Any) -> Any:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.robust import tolerated_odds_error
+from corten.printable import printable
 from corten.propensity import FittedPropensity, IsingPropensity
 from corten.result import check_coverage
 
@@ -115,12 +116,13 @@ class WeightReport:
     def __str__(self) -> str:
         wide = max(len(left) for left, _ in self.lines())
         body = [f"{left:<{wide}}  {right}" for left, right in self.lines()]
-        return "\n".join(["corten: what the weights can bear", *body, *(f"! {one}" for one in self.warnings())])
+        notes = [f"! {one}" for one in self.warnings()]
+        return printable("\n".join(["corten: what the weights can bear", *body, *notes]))
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in self.lines())
         notes = "".join(f"<p>&#9888; {html.escape(one)}</p>" for one in self.warnings())
-        return f"<b>corten: what the weights can bear</b><table>{rows}</table>{notes}"
+        return printable(f"<b>corten: what the weights can bear</b><table>{rows}</table>{notes}")
 
 
 class WeightEvidence:

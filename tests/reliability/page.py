@@ -53,6 +53,7 @@ LIMITS = """\
   nothing is left under a temporary name. A compiled call that holds Python's lock delays it until the call returns, and
   in the first hundredths of a second, while Python itself starts, Ctrl-C shows Python's own traceback.
 - Stored cells of a study carry a checksum. A damaged one is named and run again; workers end with their program.
+- Every output says how it was made (seed, settings, versions), but `.csv` and `.npy`, which have no place for it.
 - Too little memory is predicted from the number of entries and rounds, before starting; it is no measurement.
 """
 

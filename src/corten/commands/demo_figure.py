@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten import __version__
 from corten.io.whole import whole_file
+from corten.summary import plain
 
 if TYPE_CHECKING:
     from corten.result import Intervals
@@ -21,7 +24,8 @@ GAP = "#e3e3e3"
 def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path) -> None:
     """Write a PNG: data, estimate, half-width and error of one time, and one place through the day with its band.
 
-    `truth` is the noiseless field, `measured` what a receiver would say of every entry.
+    `truth` is the noiseless field, `measured` what a receiver would say of every entry. The file says with which seed
+    and settings it was made.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -59,8 +63,13 @@ def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path)
             bar.outline.set_visible(False)  # type: ignore[operator]
             bar.ax.tick_params(labelsize=8, colors=INK, length=2)
     _series(figure.add_subplot(grid[1, :]), result, truth, measured, place)
+    settings = result.source.settings()
+    about = {
+        "Software": f"corten {__version__}", "Source": f"corten demo --seed {settings['seed']}",
+        "corten": json.dumps(plain(settings)),
+    }  # fmt: skip
     with whole_file(path, overwrite=True) as temporary:
-        figure.savefig(temporary, dpi=110, pil_kwargs={"optimize": True}, metadata={"Software": "corten"})
+        figure.savefig(temporary, dpi=110, pil_kwargs={"optimize": True}, metadata=about)
 
 
 def _place(mask: np.ndarray, width: np.ndarray) -> tuple[int, int]:

@@ -72,6 +72,7 @@ def paper(shape: tuple[int, ...], rank: int, model: str, noise: str, seed: int) 
     import xarray as xr
 
     from corten import simulate as draw
+    from corten.simulate.fields import recipe
 
     if model not in ("ising", "bernoulli"):
         raise ValueError(f"model is {model!r}: allowed are ising and bernoulli")
@@ -90,7 +91,8 @@ def paper(shape: tuple[int, ...], rank: int, model: str, noise: str, seed: int) 
         "parameter": (parameter, "parameter of the missingness"),
         "mask": (mask, "entry is observed"),
     }
-    about = {"source": f"corten simulate: {model} missingness of rank {rank}, {noise} noise, seed {seed}"}
+    made = recipe(kind="paper", shape=shape, rank=rank, model=model, noise=noise, seed=seed)
+    about = {"source": "simulated by corten simulate"} | {f"corten_{key}": one for key, one in made.items()}
     return xr.Dataset({key: (dims, one, {"long_name": text}) for key, (one, text) in arrays.items()}, attrs=about)
 
 
@@ -102,6 +104,9 @@ def _lengths(shape: str) -> tuple[int, ...]:
 
 
 def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
+    """All arguments, seed and versions go into every format but .csv, which has no place for them."""
+    import json
+
     import numpy as np
 
     from corten.io.dataset import write_netcdf
@@ -112,13 +117,17 @@ def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
     if suffix == ".nc":
         write_netcdf(dataset, out, overwrite=overwrite)
         return
+    settings = {key.removeprefix("corten_"): one for key, one in dataset.attrs.items() if key != "source"}
+    about = json.dumps({"settings": settings})  # where results keep it too
     with whole_file(out, overwrite) as temporary:
         if suffix == ".npz":
             arrays: dict[str, Any] = {str(key): one.values for key, one in dataset.variables.items()}
+            arrays["about"] = np.array(about)
             with temporary.open("wb") as stream:
                 np.savez_compressed(stream, **arrays)
             return
         frame = dataset[[name, "truth"]].to_dataframe().reset_index()
+        frame.attrs["corten"] = about
         if suffix == ".parquet":
             frame.to_parquet(temporary, index=False)
         else:

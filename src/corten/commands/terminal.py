@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,14 +14,15 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "printable", "remember", "typed"]
+from corten.printable import printable
+
+__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "remember", "typed"]
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same bits.")]
 
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _command: ContextVar[str] = ContextVar("command", default="")
 
 STAGES = {
@@ -79,16 +79,6 @@ class Terminal:
                     bars.update(tasks[stage], total=1.0, completed=min(share, 1.0))
 
             yield move
-
-
-def printable(text: str) -> str:
-    """Text from a file, with characters that could steer a terminal or turn a line around made visible.
-
-    Example:
-        >>> printable("a" + chr(27) + "[2J")
-        'a\\\\x1b[2J'
-    """
-    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
 
 
 @cache

@@ -27,7 +27,7 @@ from corten.large.needs import Needs
 from corten.large.stages import Counts, Estimate, Scratch
 from corten.large.writing import Widths, Writing, write
 from corten.lowrank import TensorTrain
-from corten.options import as_propensity, check_bounds, describe
+from corten.options import as_propensity, check_bounds, circumstances, describe
 from corten.propensity.fitted import FittedPropensity
 from corten.result import FLAG_MEANINGS, check_coverage
 from corten.summary import Summary
@@ -141,8 +141,8 @@ def complete_to_zarr(
             options = {
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(split), "score": describe(score), "weights": weights, "bounds": str(bounds),
-                "seed": seed, "engine": runner.label, "memory": in_words(limit),
-            }  # fmt: skip
+                "seed": seed, "engine": runner.label, "memory": in_words(limit), "variable": lazy.name or "none",
+            } | circumstances(lazy.axes, run.counts.outside)  # fmt: skip
             size = next(iter(sketches.values())).effective_sample_size()
             facts = {
                 "calibration_entries": run.counts.hidden, "effective_sample_size": size,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["TecLike", "block_parameter", "noise", "tec_like", "tucker_signal"]
+__all__ = ["TecLike", "block_parameter", "noise", "recipe", "tec_like", "tucker_signal"]
 
 Rank = int | Sequence[int]
 
@@ -84,7 +84,10 @@ def noise(
 
 @dataclass(frozen=True, eq=False)
 class TecLike:
-    """A TEC-like field with its truth, the mask of what receivers see, and coordinates (lat, lon, time)."""
+    """A TEC-like field with its truth, the mask of what receivers see, and coordinates (lat, lon, time).
+
+    settings: what it takes to draw it again.
+    """
 
     truth: NDArray[np.float64]
     mask: NDArray[np.bool_]
@@ -92,6 +95,7 @@ class TecLike:
     lat: NDArray[np.float64]
     lon: NDArray[np.float64]
     time: NDArray[np.datetime64]
+    settings: dict[str, Any] = field(default_factory=dict, repr=False)
 
     axis_names = ("lat", "lon", "time")
 
@@ -115,7 +119,8 @@ class TecLike:
             "lon": ("lon", self.lon, {"units": "degrees_east"}),
             "time": ("time", self.time),
         }
-        return xarray.Dataset(variables, coordinates, {"source": "simulated by corten.simulate.tec_like"})
+        about = {f"corten_{key}": one for key, one in self.settings.items()}
+        return xarray.Dataset(variables, coordinates, {"source": "simulated by corten.simulate.tec_like"} | about)
 
 
 def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float = 0.43) -> TecLike:
@@ -143,7 +148,21 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
     sea_level = np.quantile(reach, missing)
     start = np.datetime64("2019-04-25T00:00", "ns")
     time = start + (hours * 3600).astype("timedelta64[s]").astype("timedelta64[ns]")
-    return TecLike(truth, reach > sea_level, height > sea_level, lat, lon, time)
+    settings = recipe(kind="tec", shape=shape, seed=seed, missing=missing)
+    return TecLike(truth, reach > sea_level, height > sea_level, lat, lon, time, settings)
+
+
+def recipe(*, shape: Sequence[int], **arguments: Any) -> dict[str, Any]:
+    """What it takes to draw something again, as any file can hold it: all arguments and versions.
+
+    Example:
+        >>> recipe(kind="tec", shape=(32, 48, 48), seed=7)["shape"]
+        '32x48x48'
+    """
+    from corten import __version__
+
+    lengths = "x".join(str(length) for length in shape)
+    return arguments | {"shape": lengths, "corten": __version__, "numpy": np.__version__}
 
 
 def _ionosphere(
