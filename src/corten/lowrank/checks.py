@@ -62,6 +62,8 @@ def check_gradient(
     value, gradient = objective(point)
     direction = gradient.frame.random(seed)
     if gradient.norm() > 0.0:  # a direction nearly orthogonal to the gradient would hide a wrong scale
+        if gradient.inner(direction) < 0.0:  # in few dimensions the two could cancel
+            direction = -direction
         direction = (direction + gradient * (1.0 / gradient.norm())) * 0.5
     slope = gradient.inner(direction)
     steps = _steps(size, point)
