@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MAX_BYTES", "Limited", "check_size", "existing", "plain_error", "suffix_of"]
+__all__ = ["MAX_BYTES", "Limited", "Unchanged", "check_size", "existing", "plain_error", "suffix_of"]
 
 MAX_BYTES = 16 * 2**30
 """The largest array a file may declare before reading is refused."""
@@ -78,7 +78,45 @@ class Limited(io.RawIOBase):
         return len(data)
 
 
-def plain_error(path: Path, expected: str, problem: BaseException) -> ValueError:
+class Unchanged:
+    """Notices that somebody writes to a file while it is read, by the time of the last change and the size.
+
+    Of a folder all files are looked at where `check` is asked for the whole, else only what stands directly in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._front, self._whole = _state(path, whole=False), _state(path, whole=True)
+
+    def check(self, *, whole: bool) -> None:
+        try:
+            same = _state(self.path, whole) == (self._whole if whole else self._front)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise ValueError(f"{self.path} was changed while it was read: read it again when its writer is done")
+
+
+def _state(path: Path, whole: bool) -> int:
+    """One number, however many files there are, in whatever order the disk lists them."""
+    return sum(hash((name, about.st_mtime_ns, about.st_size)) for name, about in _files(path, whole))
+
+
+def _files(path: Path, whole: bool) -> Iterator[tuple[str, os.stat_result]]:
+    if not path.is_dir():
+        yield str(path), path.stat()
+        return
+    folders = [str(path)]
+    while folders:
+        with os.scandir(folders.pop()) as found:
+            for one in found:
+                if whole and one.is_dir(follow_symlinks=False):
+                    folders.append(one.path)
+                else:
+                    yield one.path, one.stat(follow_symlinks=False)
+
+
+def plain_error(path: Path | str, expected: str, problem: BaseException) -> ValueError:
     """One readable error for the many ways a damaged file makes a library fail."""
     detail = " ".join(str(problem).split()) or type(problem).__name__
     return ValueError(

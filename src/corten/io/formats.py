@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from corten.io import stores
-from corten.io.files import MAX_BYTES, Limited, check_size, existing, plain_error, suffix_of
+from corten.io.files import MAX_BYTES, Limited, Unchanged, check_size, existing, plain_error, suffix_of
 from corten.io.folding import fold_time
 from corten.io.ionex import is_ionex_name, read_ionex
 from corten.io.stores import Stored
@@ -102,17 +102,10 @@ def read(
         except Exception as problem:  # libraries raise errors of their own on damaged files
             raise plain_error(found, "a tensor", problem) from None
 
-    before = _state(found)
+    unchanged = Unchanged(found)
     loaded = read_apart(found, work) if careful and suffix_of(found) in _IN_C else work()
-    if _state(found) != before:
-        raise ValueError(f"{found} was changed while it was read: read it again when its writer is done")
+    unchanged.check(whole=True)
     return loaded
-
-
-def _state(path: Path) -> tuple[int, int]:
-    """What changes when somebody writes to the file."""
-    about = path.stat()
-    return about.st_mtime_ns, about.st_size
 
 
 def _read(

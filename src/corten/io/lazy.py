@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import numpy as np
 
 from corten import labels as _labels
 from corten.engine.memory import is_mapped, let_go
-from corten.io.files import MAX_BYTES, existing, plain_error, suffix_of
+from corten.io import npy
+from corten.io.files import MAX_BYTES, Unchanged, existing, plain_error, suffix_of
 from corten.io.guards import check_netcdf
 from corten.io.stores import of_dataset
 from corten.io.trial import read_apart
@@ -43,6 +44,7 @@ class LazyTensor:
     name: str | None = None
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     coords: Any = field(default=None, repr=False)
+    _file: Unchanged | None = field(default=None, repr=False)
 
     @property
     def size(self) -> int:
@@ -54,8 +56,11 @@ class LazyTensor:
         return prod(self.shape[1:])
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Values of planes start:stop (NaN where not observed) and where they lie in the domain (None: everywhere)."""
-        raw = np.ma.filled(np.ma.asarray(self._read(start, stop), self.dtype), np.nan)
+        """Values of planes start:stop (NaN where not observed) and where they lie in the domain (None: everywhere).
+
+        A file that was changed since it was opened, or is damaged there, is a ValueError that names it.
+        """
+        raw = np.ma.filled(np.ma.asarray(self._taken(self._read, start, stop), self.dtype), np.nan)
         values = np.array(raw, self.dtype, order="C", copy=None)
         infinite = np.isinf(values)
         if infinite.any():
@@ -66,10 +71,25 @@ class LazyTensor:
             )
         if self._inside is None:
             return values, None
-        inside = np.broadcast_to(self._inside(start, stop), values.shape)
+        inside = np.broadcast_to(self._taken(self._inside, start, stop), values.shape)
         if not inside.all():
             values = np.where(inside, values, np.nan)
         return values, inside
+
+    def refuse_changed(self, *, whole: bool = True) -> None:
+        """Say no if the file behind the tensor is not the one that was opened."""
+        if self._file is not None:
+            self._file.check(whole=whole)
+
+    def _taken(self, take: Callable[[int, int], np.ndarray], start: int, stop: int) -> np.ndarray:
+        self.refuse_changed(whole=False)
+        try:
+            return take(start, stop)
+        except Exception as problem:
+            if self._file is None or isinstance(problem, MemoryError):
+                raise
+            self.refuse_changed()
+            raise plain_error(self.source, f"planes {start} to {stop}", problem) from None
 
     @classmethod
     def of(
@@ -140,6 +160,7 @@ def open_lazily(
         yield LazyTensor.of(x, where, **options)
         return
     path, suffix = existing(x), suffix_of(x)
+    file = Unchanged(path)
     if suffix not in OPENABLE:
         raise ValueError(
             f"{path} does not fit in memory, and only {', '.join(OPENABLE)} can be read part by part: convert it, or "
@@ -147,18 +168,24 @@ def open_lazily(
         )
     if suffix == ".npy":
         try:
-            mapped = np.load(path, mmap_mode="r", allow_pickle=False)
-        except Exception as problem:
+            planes = npy.Planes.of(path)
+        except ValueError as problem:
             raise plain_error(path, "a NumPy array", problem) from None
         if isinstance(where, str):
             raise ValueError(f"where is {where!r}, but {path} holds one array without names: give the array")
-        yield LazyTensor.of(mapped, where, source=str(path), **options)
+        yield replace(LazyTensor.of(planes, where, source=str(path), **options), _file=file)
         return
     with _dataset(path, suffix) as dataset:
         stored = of_dataset(dataset)
         name = _choose(path, stored, variable, where if isinstance(where, str) else None)
         inside = dataset[where] if isinstance(where, str) else where
-        yield LazyTensor.of(dataset[name], inside, source=f"{path}, {name!r}", **options)
+        try:
+            lazy = LazyTensor.of(dataset[name], inside, source=f"{path}, {name!r}", **options)
+        except (ValueError, TypeError, OSError):
+            raise
+        except Exception as problem:  # labels are read here, by libraries with errors of their own
+            raise plain_error(path, f"an array {name!r}", problem) from None
+        yield replace(lazy, _file=file)
 
 
 def stored_size(path: Path, variable: str | None = None) -> int:
@@ -166,7 +193,7 @@ def stored_size(path: Path, variable: str | None = None) -> int:
     suffix = suffix_of(path)
     try:
         if suffix == ".npy":
-            return int(np.load(path, mmap_mode="r", allow_pickle=False).size)
+            return prod(npy.Planes.of(Path(path)).shape)
         if suffix not in OPENABLE or not Path(path).exists():
             return 0
         stored = read_apart(Path(path), lambda: _declared(Path(path), suffix))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import math
 import zipfile
+from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-__all__ = ["declared", "member_size"]
+__all__ = ["Planes", "declared", "member_size"]
 
 LONGEST_HEADER = 1 << 16
+_PART = 1 << 24  # bytes that a walk through a file holds at a time
 _RATIO = 1100  # deflate packs at most 1032 to 1
 _READERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
@@ -25,6 +28,12 @@ def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
         >>> declared(io.BytesIO(stream.getvalue()), len(stream.getvalue()))
         ((2, 3), dtype('float64'))
     """
+    shape, _, dtype = _header(stream, size)
+    return shape, dtype
+
+
+def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, whether the first mode runs fastest, and type; the stream is left where the values begin."""
     front = stream.read(8)
     if front[:6] != b"\x93NUMPY" or len(front) < 8:
         raise ValueError("expected the bytes that open a NumPy array")
@@ -36,7 +45,7 @@ def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
         raise ValueError(f"its header declares {int.from_bytes(length, 'little')} bytes, above {LONGEST_HEADER}")
     header = io.BytesIO(length + stream.read(int.from_bytes(length, "little")))
     try:
-        shape, _, dtype = _READERS[front[6]](header)
+        shape, fortran, dtype = _READERS[front[6]](header)
     except Exception as problem:  # it is read as Python text, which fails in many ways
         raise ValueError(f"its header cannot be understood: {problem}") from None
     if any(type(length) is not int or length < 0 for length in shape):
@@ -44,7 +53,51 @@ def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
     need = math.prod(shape) * dtype.itemsize
     if not dtype.hasobject and need > size:
         raise ValueError(f"it declares {need} bytes but holds {size}: it is cut short or damaged")
-    return tuple(shape), dtype
+    return tuple(shape), bool(fortran), dtype
+
+
+@dataclass(frozen=True)
+class Planes:
+    """A .npy file sliced along its first mode; read, not mapped, as a map of a file cut short ends the process.
+
+    Example:
+        >>> Planes.of(Path("x.npy"))[2:4]                                 # doctest: +SKIP
+    """
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    fortran: bool
+    begin: int
+
+    @staticmethod
+    def of(path: Path) -> Planes:
+        with path.open("rb") as stream:
+            shape, fortran, dtype = _header(stream, path.stat().st_size)
+            return Planes(path, shape, dtype, fortran, stream.tell())
+
+    def __getitem__(self, run: slice) -> np.ndarray:
+        start, stop, _ = run.indices(self.shape[0])
+        rest = self.shape[1:]
+        plane = math.prod(rest)
+        with self.path.open("rb", buffering=0) as stream:
+            if not self.fortran:
+                return self._take(stream, start * plane, (stop - start) * plane).reshape(-1, *rest)
+            # The planes lie across the whole file, which is walked through.
+            lines, length = np.empty((plane, stop - start), self.dtype), self.shape[0]
+            step = max(1, _PART // (length * self.dtype.itemsize))
+            for at in range(0, plane, step):
+                count = min(step, plane - at)
+                part = self._take(stream, at * length, count * length).reshape(count, length)
+                lines[at : at + count] = part[:, start:stop]
+        return lines.reshape(*reversed(rest), -1).T
+
+    def _take(self, stream: IO[bytes], first: int, count: int) -> np.ndarray:
+        stream.seek(self.begin + first * self.dtype.itemsize)
+        found = np.fromfile(stream, self.dtype, count)
+        if found.size < count:
+            raise ValueError(f"it is cut short: {count - found.size} of {count} values are not there")
+        return found
 
 
 def member_size(info: zipfile.ZipInfo) -> int:

@@ -150,6 +150,7 @@ def complete_to_zarr(
             }  # fmt: skip
             summary = run.summary(coverages[0], widths, facts)
             _describe(store, lazy, names, coverages, summary, options)
+            lazy.refuse_changed()
     return FilledStore(target, coverages, summary.choices, options, summary)
 
 
