@@ -3,6 +3,7 @@
 import gzip
 import os
 import pickle
+import resource
 import warnings
 from pathlib import Path
 
@@ -111,6 +112,59 @@ def test_bombs_are_not_unpacked(tmp_path):
         file.create_dataset("tec", (100_000, 100_000), "f8", chunks=True)
     with pytest.raises(ValueError, match=r"x\.h5, tec declares 100000 x 100000"):
         io.read(tmp_path / "x.h5")
+
+
+def grown(work):
+    """Bytes by which the most memory of a process of its own grows while it works."""
+    there, here = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        work()
+        os.write(here, str(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)).encode())
+        os._exit(0)
+    os.close(here)
+    with open(there, "rb") as stream:
+        said = stream.read()
+    os.waitpid(pid, 0)
+    return int(said)
+
+
+def test_text_that_repeats_is_not_unpacked_beyond_the_limit(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    many, path = 20_000, tmp_path / "x.parquet"
+    text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(many, "i4")), pa.array(["a" * 20_000]))
+    table = pa.table({"x": text, "t": np.arange(many), "value": np.zeros(many)})
+    parquet.write_table(table, path, store_schema=False)
+    assert path.stat().st_size < 200_000
+
+    def refuse():
+        with pytest.raises(ValueError, match=r"x\.parquet.*more than the limit of 20000000 bytes"):
+            io.read(path, max_bytes=20_000_000)
+
+    assert grown(refuse) < 200_000_000  # all of it are 400 MB, and more in pandas
+    small = pa.table({"x": text.slice(0, 900), "t": np.arange(900), "value": np.zeros(900)})
+    parquet.write_table(small, path, store_schema=False)
+    assert io.read(path, max_bytes=20_000_000).data.shape == (1, 900)
+
+
+def test_one_long_label_does_not_lengthen_all(tmp_path):
+    """As an array of text 30,000 labels of 100,000 letters are 12 GB."""
+    path = tmp_path / "x.csv"
+    path.write_text("x,t,value\n" + "".join(f"s{k},1,1\n" for k in range(30_000)) + "a" * 100_000 + ",2,1\n")
+    with pytest.raises(ValueError, match=r"x\.csv, the labels of 'x', declares 30001 x 100000"):
+        io.read(path, max_bytes=2**27)
+
+
+def test_the_arrays_of_a_saved_fit_are_counted_together(tmp_path, monkeypatch):
+    from corten.archive import read_archive, write_archive
+
+    write_archive(tmp_path / "x.corten", "corten fit", 1, {}, {f"a{k}": np.zeros(10_000) for k in range(9)})
+    assert len(read_archive(tmp_path / "x.corten", "corten fit", 1, 720_000)[1]) == 9
+    with pytest.raises(ValueError, match=r"x\.corten.*what it holds declares 720000"):
+        read_archive(tmp_path / "x.corten", "corten fit", 1, 719_999)
 
 
 def test_a_crash_or_a_hang_of_a_library_is_a_refusal(tmp_path, monkeypatch):

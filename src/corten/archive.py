@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import zipfile
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,10 @@ def read_archive(
         with zipfile.ZipFile(found) as archive:
             about = _about(archive)
             _check_version(about, format_name, version)
-            arrays = {name: _array(archive, name, total, max_bytes) for name, total in about["arrays"].items()}
+            # Together, before the first is read: a small file can hold many arrays that each unpack to the limit.
+            whole = sum(_size(archive, name) for name in about["arrays"])
+            check_size((whole,), 1, max_bytes, "what it holds")
+            arrays = {name: _array(archive, name, total) for name, total in about["arrays"].items()}
             return about["content"], arrays
     except _Unfit as problem:
         raise ValueError(f"{found}: {problem}") from None
@@ -120,12 +124,15 @@ def _check_version(about: dict[str, Any], format_name: str, version: int) -> Non
         )
 
 
-def _array(archive: zipfile.ZipFile, name: str, total: str, max_bytes: int) -> np.ndarray:
+def _size(archive: zipfile.ZipFile, name: str) -> int:
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as stream:
         shape, dtype = npy.declared(stream, npy.member_size(info))
-    check_size(shape, max(dtype.itemsize, 1), max_bytes, f"array {name}")
-    with archive.open(info) as stream:
+    return prod(shape) * max(dtype.itemsize, 1)
+
+
+def _array(archive: zipfile.ZipFile, name: str, total: str) -> np.ndarray:
+    with archive.open(f"{name}.npy") as stream:
         hashed = _Hashed(stream)
         array = np.lib.format.read_array(hashed, allow_pickle=False)
     if hashed.digest() != total:

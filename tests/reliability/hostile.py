@@ -69,7 +69,7 @@ def hostile_npz(random: Random) -> bytes:
 
 
 def hostile_saved(random: Random) -> bytes:
-    what = random.randrange(4)
+    what = random.randrange(5)
     about: Any = {"format": "corten fit", "version": 1, "corten": "0", "arrays": {"a0": ""}, "content": {}}
     arrays = {"a0": hostile_npy(random)}
     if what == 0:
@@ -81,6 +81,11 @@ def hostile_saved(random: Random) -> bytes:
     elif what == 2:
         bomb = b" " * (BOMB if random.random() < 0.02 else 9000)
         return rebuilt_archive(json.dumps(about).encode() + bomb, arrays)
+    elif what == 3:  # each of them fits, together they do not
+        arrays = dict.fromkeys((f"a{k}" for k in range(12)), npy("(2000, 2000)", "'<f8'", bytes(32_000_000)))
+        if random.random() < 0.9:
+            arrays = dict.fromkeys(arrays, npy("(2, 3)", "'<f8'", bytes(48)))
+        about |= {"arrays": dict.fromkeys(arrays, "")}
     else:
         about |= random.choice(
             ({"format": 3}, {"version": "9"}, {"version": None}, {"arrays": []}, {"arrays": {"../a": ""}})
@@ -206,7 +211,8 @@ def hostile_parquet(random: Random) -> bytes:
     import pyarrow as pa
     from pyarrow import parquet
 
-    what = random.randrange(5)
+    what = random.randrange(7)
+    options: dict[str, Any] = {}
     if what == 0:
         many = 12_000_000 if random.random() < 0.02 else 20_000
         table = pa.table(
@@ -220,12 +226,20 @@ def hostile_parquet(random: Random) -> bytes:
     elif what == 3:
         far = pa.array([2**60, -(2**60)], pa.timestamp("us"))
         table = pa.table({"x": pa.array(["a", "b"]).dictionary_encode(), "t": far, "value": [1.0, float("inf")]})
+    elif what == 4:  # text that is stored once and repeats
+        many, long = (60_000, 20_000) if random.random() < 0.05 else (300, 50)
+        text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(many, "i4")), pa.array(["a" * long]))
+        table, options = pa.table({"x": text, "t": np.arange(many), "value": np.zeros(many)}), {"store_schema": False}
+    elif what == 5:  # text that is stored as what it adds to the one before
+        many, long = (3000, 30_000) if random.random() < 0.02 else (300, 50)
+        table = pa.table({"x": [f"{'a' * long}{k}" for k in range(many)], "t": np.arange(many), "value": np.ones(many)})
+        options = {"use_dictionary": False, "column_encoding": {"x": "DELTA_BYTE_ARRAY"}}
     else:
         table = pa.table({"value": [1.0]}).replace_schema_metadata(
             {b"pandas": random.choice((b"{", b"[]", b'{"columns": 3}'))}
         )
     out = io.BytesIO()
-    parquet.write_table(table, out)
+    parquet.write_table(table, out, **options)
     return out.getvalue()
 
 

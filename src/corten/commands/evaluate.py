@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from corten.commands.stored import StoredLevel, read_result
 from corten.commands.terminal import Json, Terminal
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from corten.metrics import IntervalsLike
 
 __all__ = ["evaluate"]
-
-FILLED = (1, 2, 3)
-_FURTHER = re.compile(r"^lower_(\d+(?:_\d+)?)$")
-
-
-@dataclass(frozen=True)
-class StoredLevel:
-    """Intervals of one coverage as a file keeps them: enough for `corten.metrics`."""
-
-    lower: Any
-    upper: Any
-    missing: np.ndarray
-    coverage: float
-
-    def at(self, coverage: float) -> IntervalsLike:
-        raise ValueError(f"the file holds coverage {self.coverage:g} only; save the fit (--save) to ask for others")
 
 
 def evaluate(
@@ -60,10 +41,7 @@ def evaluate(
 
     Example: [bold]corten evaluate filled.nc sim.nc --variable truth[/bold]
     """
-    estimate, levels = _stored(result, coverage, None if axes is None else axes.split(","))
-    known = _truth(truth, variable, estimate)
-    facts = measure(known, estimate, levels)
-    facts |= {"result": str(result), "truth": str(truth)}
+    facts = compare(result, truth, variable, coverage, None if axes is None else axes.split(","))
     terminal = Terminal(as_json=json)
     terminal.say(_table(facts))
     terminal.say(
@@ -72,6 +50,19 @@ def evaluate(
         f"over {facts['miscoverage_levels']} level(s)"
     )
     terminal.answer(facts)
+
+
+def compare(
+    result: Path, truth: Path, variable: str | None = None, coverage: float | None = None, axes: list[str] | None = None
+) -> dict[str, Any]:
+    """All measures of a file of results against a file with the truth."""
+    estimate, levels = read_result(result, coverage, axes)
+    known = _truth(truth, variable, estimate)
+    try:
+        facts = measure(known, estimate, levels)
+    except ValueError as problem:
+        raise ValueError(f"{result} and {truth}: {problem}") from None
+    return facts | {"result": str(result), "truth": str(truth)}
 
 
 def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[str, Any]:
@@ -110,96 +101,6 @@ def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[
     }
 
 
-def _stored(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
-    """The estimate and the intervals of every level that a file holds."""
-    from corten.io.files import existing, suffix_of
-
-    suffix = suffix_of(existing(path))
-    if suffix == ".npy":
-        return _stacked(path, coverage)
-    if suffix in (".csv", ".csv.gz", ".parquet"):
-        return _columns(path, coverage, places)
-    if suffix in (".nc", ".nc4", ".cdf", ".zarr", ".h5", ".hdf5", ".npz", ".mat"):
-        return _variables(path)
-    from corten.saving import load
-
-    result = load(path).intervals(0.9)
-    return result.estimate, [result]
-
-
-def _variables(path: Path) -> tuple[Any, list[Any]]:
-    import numpy as np
-
-    from corten import io
-    from corten.io.formats import _opened
-
-    with _opened(path, 2**40) as (store, _):
-        names = list(store)
-        mains = {"estimate", "lower", "upper", "flag"}
-        if not mains <= set(names):
-            raise ValueError(
-                f"{path} is not a result of corten complete: it has {', '.join(names)}, not {', '.join(sorted(mains))}"
-            )
-        single = float(np.ravel(store["coverage"].load())[0]) if "coverage" in store else None
-    read = {name: io.read(path, name, careful=True).data for name in names if name in mains or _is_bound(name)}
-    main = single if single is not None else float(read["lower"].attrs["coverage"])
-    missing = np.isin(np.asarray(read["flag"]), FILLED)
-    levels = [StoredLevel(read["lower"], read["upper"], missing, main)]
-    levels += [
-        StoredLevel(read[name], read[name.replace("lower", "upper")], missing, _percent(name))
-        for name in names
-        if _FURTHER.match(name)
-    ]
-    return read["estimate"], levels
-
-
-def _columns(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
-    """A long table: places, estimate, lower, upper, flag; it cannot say its main coverage."""
-    import numpy as np
-
-    from corten import io
-    from corten.io.formats import _frame
-
-    names = [str(name) for name in _frame(path).columns]
-    if not {"estimate", "lower", "upper", "flag"} <= set(names):
-        raise ValueError(f"{path} is not a result of corten complete: its columns are {', '.join(names)}")
-    first = names.index("estimate")
-    read = {
-        name: io.read(path, name, axes=places or names[:first], careful=True).data
-        for name in names[first:]
-        if name in ("estimate", "lower", "upper", "flag") or _is_bound(name)
-    }
-    missing = np.isin(np.asarray(read["flag"]), FILLED)
-    levels = [StoredLevel(read["lower"], read["upper"], missing, _asked(path, coverage))]
-    levels += [
-        StoredLevel(read[name], read[name.replace("lower", "upper")], missing, _percent(name))
-        for name in read
-        if _FURTHER.match(name)
-    ]
-    return read["estimate"], levels
-
-
-def _stacked(path: Path, coverage: float | None) -> tuple[Any, list[Any]]:
-    import numpy as np
-
-    from corten import io
-
-    stack = np.asarray(io.read(path).data)
-    if stack.ndim < 3 or stack.shape[0] < 3:
-        raise ValueError(f"{path} is not a result of corten complete: its shape is {stack.shape}")
-    estimate, lower, upper = stack[:3]
-    # An observed entry has zero width; a filled one that has it too is covered by exact equality alone.
-    return estimate, [StoredLevel(lower, upper, lower != upper, _asked(path, coverage))]
-
-
-def _asked(path: Path, coverage: float | None) -> float:
-    from corten.result import check_coverage
-
-    if coverage is None:
-        raise ValueError(f"{path} cannot say its coverage: give it, such as --coverage 0.9 (.nc and .npz can)")
-    return check_coverage(coverage)
-
-
 def _truth(path: Path, variable: str | None, estimate: Any) -> Any:
     """The truth at the places of the estimate; places it does not know are left out."""
     import numpy as np
@@ -218,19 +119,16 @@ def _truth(path: Path, variable: str | None, estimate: Any) -> Any:
         if variable is not None:
             raise
         data = io.read(path, axes=axes if table else None, careful=True).data
+    if np.asarray(data).dtype.kind not in "biuf":
+        raise ValueError(f"{path}: the truth has dtype {np.asarray(data).dtype}: numbers are expected")
     if labelled and is_dataarray(data) and set(data.dims) == set(estimate.dims):
-        data = data.transpose(*estimate.dims).reindex_like(estimate)
+        try:
+            data = data.transpose(*estimate.dims).reindex_like(estimate)
+        except Exception as problem:  # labels that repeat, or cannot be compared
+            raise ValueError(f"{path} cannot be laid over the result: {problem}") from None
     if np.shape(data) != np.shape(estimate):
         raise ValueError(f"{path} has shape {np.shape(data)}, the result {np.shape(estimate)}: they must agree")
     return np.asarray(data)
-
-
-def _is_bound(name: str) -> bool:
-    return _FURTHER.match(name.replace("upper", "lower")) is not None
-
-
-def _percent(name: str) -> float:
-    return round(float(name.removeprefix("lower_").replace("_", ".")) / 100, 12)
 
 
 def _table(facts: dict[str, Any]) -> Any:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from corten.io import stores
-from corten.io.files import MAX_BYTES, Limited, Unchanged, check_size, existing, plain_error, suffix_of
+from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error, suffix_of
 from corten.io.folding import fold_time
+from corten.io.frames import TABLES, column_names, read_frame
 from corten.io.ionex import is_ionex_name, read_ionex
 from corten.io.stores import Stored
 from corten.io.table import LongTable, from_table
@@ -22,9 +22,9 @@ from corten.io.trial import read_apart
 from corten.io.writers import WRITABLE, check_target, write
 from corten.labels import broadcast_by_name, is_dataarray
 
-__all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "read", "write"]
+__all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
 
-_TABLES = (".csv", ".csv.gz", ".parquet")
+Found = TypeVar("Found")
 _OPENERS = {
     ".nc": stores.open_netcdf,
     ".nc4": stores.open_netcdf,
@@ -37,7 +37,7 @@ _OPENERS = {
     ".hdf5": stores.open_hdf5,
 }
 _IN_C = (".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".mat", ".zarr", ".parquet")
-READABLE = (*_OPENERS, *_TABLES, ".inx", ".ionex", ".19i (any year; also .Z and .gz)")
+READABLE = (*_OPENERS, *TABLES, ".inx", ".ionex", ".19i (any year; also .Z and .gz)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,18 +94,38 @@ def read(
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
 
-    def work() -> Loaded:
+    return _guarded(
+        found, lambda: _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, max_bytes), careful
+    )
+
+
+def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -> dict[str, tuple[int, ...]]:
+    """The variables of a file and their shapes, or the columns of a table, () each; nothing is loaded."""
+
+    def work() -> dict[str, tuple[int, ...]]:
+        if suffix_of(path) in TABLES:
+            return dict.fromkeys(column_names(path, max_bytes), ())
+        with _opened(path, max_bytes) as (store, _):
+            return {name: one.shape for name, one in store.items()}
+
+    return _guarded(existing(path), work, careful)
+
+
+def _guarded(path: Path, work: Callable[[], Found], careful: bool) -> Found:
+    """What is read of a file: an error names it, a change meanwhile is noticed, careful reading is done apart."""
+
+    def named() -> Found:
         try:
-            return _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, max_bytes)
+            return work()
         except (ValueError, TypeError, OSError, ImportError):
             raise
         except Exception as problem:  # libraries raise errors of their own on damaged files
-            raise plain_error(found, "a tensor", problem) from None
+            raise plain_error(path, "a tensor", problem) from None
 
-    unchanged = Unchanged(found)
-    loaded = read_apart(found, work) if careful and suffix_of(found) in _IN_C else work()
-    unchanged.check(whole=True)
-    return loaded
+    file = Unchanged(path)
+    found = read_apart(path, named) if careful and suffix_of(path) in _IN_C else named()
+    file.check(whole=True)
+    return found
 
 
 def _read(
@@ -119,7 +139,7 @@ def _read(
     fold: Mapping[str, tuple[str, str]] | None,
     max_bytes: int,
 ) -> Loaded:
-    if suffix_of(found) in _TABLES:
+    if suffix_of(found) in TABLES:
         return _read_table(found, variable, domain, quality, accept or (), axes, axis_kinds, fold, max_bytes)
     extra = {name for name in (domain, quality) if name is not None}
     with _opened(found, max_bytes) as (store, default):
@@ -154,7 +174,7 @@ def _read_table(
     max_bytes: int,
 ) -> Loaded:
     """Flags act on rows, before rows of one cell are averaged; a cell without a row is a gap inside."""
-    frame = _frame(path, max_bytes)
+    frame = read_frame(path, max_bytes)
     names = [str(name) for name in frame.columns]
     extra = {name for name in (domain, quality) if name is not None}
     unknown = sorted(extra - set(names))
@@ -315,21 +335,3 @@ def _folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str
     inside, _ = fold_time(where.astype(np.float32), fold)
     return folded, inside == 1
 
-
-def _frame(path: Path, max_bytes: int = MAX_BYTES) -> Any:
-    import pandas as pd
-
-    try:
-        if suffix_of(path) == ".parquet":
-            from pyarrow.parquet import ParquetFile
-
-            with ParquetFile(path) as file:
-                check_size((file.metadata.num_rows, file.metadata.num_columns), 8, max_bytes, "the table")
-                return file.read().to_pandas()
-        opener = gzip.open if suffix_of(path) == ".csv.gz" else open
-        with opener(path, "rb") as stream:
-            return pd.read_csv(Limited(stream, max_bytes))
-    except ImportError:
-        raise
-    except Exception as problem:
-        raise plain_error(path, "a table", problem) from None

@@ -119,7 +119,7 @@ def from_table(
     places: list[np.ndarray] = []
     inserted: dict[str, int] = {}
     for name in coordinates:
-        labels, place = _axis(frame[name], name, source)
+        labels, place = _axis(frame[name], name, source, max_bytes)
         full = None if kinds.get(name) == "unit" or labels.dtype.kind not in "iufmM" else regular_axis(labels)
         if full is not None and len(full) > len(labels):
             inserted[name] = len(full) - len(labels)
@@ -212,7 +212,7 @@ def _values(column: pd.Series, name: str, source: str) -> np.ndarray:
     return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
-def _axis(column: pd.Series, name: str, source: str) -> tuple[np.ndarray, np.ndarray]:
+def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np.ndarray, np.ndarray]:
     """Distinct labels (sorted, or in order of appearance for text) and the place of each row."""
     import pandas as pd
 
@@ -232,6 +232,8 @@ def _axis(column: pd.Series, name: str, source: str) -> tuple[np.ndarray, np.nda
         text = column.astype(str).to_numpy(dtype=object)
         if not all(_DATE.match(one) for one in text):
             place, labels = pd.factorize(text)
+            # As an array every label is as long as the longest, four bytes a letter.
+            check_size((len(labels), max(map(len, labels))), 4, max_bytes, f"{source}, the labels of {name!r},")
             return np.asarray(labels, dtype=str), np.asarray(place, dtype=np.intp)
         try:
             values = (

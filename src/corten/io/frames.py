@@ -1,0 +1,81 @@
+"""Tables as pandas has them, from CSV and Parquet, within a limit of memory."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from corten.io.files import MAX_BYTES, Limited, check_size, plain_error, suffix_of
+
+__all__ = ["TABLES", "column_names", "read_frame"]
+
+TABLES = (".csv", ".csv.gz", ".parquet")
+# Rows of a Parquet file at a time, without and with text: text that repeats is stored once, and unpacks to any size.
+_MANY, _ROWS = 1 << 16, 1024
+
+
+def read_frame(path: Path, max_bytes: int = MAX_BYTES) -> Any:
+    """The whole table, refused as soon as it turns out larger than `max_bytes`."""
+    import pandas as pd
+
+    with _named(path):
+        if suffix_of(path) == ".parquet":
+            return _from_parquet(path, max_bytes)
+        with _opened(path) as stream:
+            return pd.read_csv(Limited(stream, max_bytes))
+
+
+def column_names(path: Path, max_bytes: int = MAX_BYTES) -> list[str]:
+    """The names of the columns; no rows are read."""
+    import pandas as pd
+
+    with _named(path):
+        if suffix_of(path) == ".parquet":
+            from pyarrow.parquet import ParquetFile
+
+            with ParquetFile(path) as file:
+                return [str(name) for name in file.schema_arrow.names]
+        with _opened(path) as stream:
+            return [str(name) for name in pd.read_csv(Limited(stream, max_bytes), nrows=0).columns]
+
+
+def _from_parquet(path: Path, max_bytes: int) -> Any:
+    from pyarrow import Table
+    from pyarrow.parquet import ParquetFile
+
+    with ParquetFile(path) as file:
+        check_size((file.metadata.num_rows, file.metadata.num_columns), 8, max_bytes, "the table")
+        batches, taken = [], 0
+        for batch in file.iter_batches(_rows_at_a_time(file.metadata, max_bytes)):
+            taken += batch.nbytes
+            if taken > max_bytes:
+                raise ValueError(f"unpacks to more than the limit of {max_bytes} bytes: raise max_bytes")
+            batches.append(batch)
+        return Table.from_batches(batches, file.schema_arrow).to_pandas()
+
+
+def _rows_at_a_time(about: Any, max_bytes: int) -> int:
+    """As many as surely fit: no text is longer than all the text of its row group, which is stored once at least."""
+    groups = [about.row_group(k) for k in range(about.num_row_groups)]
+    columns = [[group.column(k) for k in range(group.num_columns)] for group in groups]
+    check_size((sum(one.num_values for group in columns for one in group),), 8, max_bytes, "the table")
+    text = [[one.total_uncompressed_size for one in group if one.physical_type == "BYTE_ARRAY"] for group in columns]
+    longest = max(map(sum, text), default=0)
+    return _MANY if longest <= 0 else max(1, min(_ROWS, max_bytes // longest))
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except ImportError:
+        raise
+    except Exception as problem:
+        raise plain_error(path, "a table", problem) from None
+
+
+def _opened(path: Path) -> Any:
+    return gzip.open(path, "rb") if suffix_of(path) == ".csv.gz" else path.open("rb")
