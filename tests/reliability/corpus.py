@@ -18,10 +18,11 @@ import pandas as pd
 import xarray as xr
 
 import corten
+from corten.commands.levels import write_levels
 from test_io_ionex import ionex
 from test_io_madrigal import cells, write_table
 
-__all__ = ["CORPUS", "KINDS", "Content", "compressed", "rebuilt_archive", "zipped"]
+__all__ = ["CORPUS", "KINDS", "RESULTS", "Content", "compressed", "rebuilt_archive", "zipped"]
 
 Content = bytes | dict[str, bytes]
 """A file, or the files of a Zarr folder by their names in it."""
@@ -199,6 +200,19 @@ def build(folder: Path) -> dict[str, list[Content]]:
     return found
 
 
+def results(folder: Path) -> dict[str, list[Content]]:
+    """What `corten complete` writes, with two coverages, in every format."""
+    fit = _fit()
+    both = fit.intervals([0.9, 0.5])
+    found: dict[str, list[Content]] = {".corten": [_bytes(lambda p: fit.save(p), folder, "r.corten")]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found[".zarr"] = [_folder(lambda p: write_levels(p, both), folder, "r.zarr")]
+        for kind in (".nc", ".h5", ".npz", ".npy", ".mat", ".csv", ".csv.gz", ".parquet"):
+            found[kind] = [_bytes(lambda p: write_levels(p, both), folder, f"r{kind}")]
+    return found
+
+
 def compressed(text: bytes) -> bytes:
     """A `.Z` file that clears its table before codes of more than nine bits would be needed."""
     packed = bytearray(b"\x1f\x9d\x90")
@@ -210,12 +224,12 @@ def compressed(text: bytes) -> bytes:
     return bytes(packed)
 
 
-def _made() -> dict[str, list[Content]]:
+def _made(how: Callable[[Path], dict[str, list[Content]]]) -> dict[str, list[Content]]:
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
-        return build(Path(folder))
+        return how(Path(folder))
 
 
-CORPUS = _made()
+CORPUS, RESULTS = _made(build), _made(results)
 KINDS = tuple(CORPUS)

@@ -23,15 +23,13 @@ from random import Random
 
 import numpy as np
 
-import corten
-from corten import io
 from reliability.corpus import KINDS, Content
+from reliability.doors import DOORS, LIMIT, doors_of, whole_files
 from reliability.hostile import HOME, MARK, SECRET, SECRET_FILE
 from reliability.mutate import damaged
 
 __all__ = ["Tally", "case_of", "fuzz", "judge", "place"]
 
-LIMIT = 64 * 2**20  # what a file may need, by max_bytes and CORTEN_MEMORY
 GROWTH = 400 * 2**20  # resident memory a single file may add, libraries included
 ADDRESS = 3 * 2**30  # address space a worker may add
 PATIENCE = 30.0  # seconds a single file may take on a busy machine
@@ -55,13 +53,14 @@ class Tally:
         return sum(self.tried.values())
 
 
-def case_of(seed: int, kinds: Sequence[str] | None = None) -> tuple[str, Content]:
-    """The file of a seed: its kind and its content."""
+def case_of(seed: int, kinds: Sequence[str] | None = None) -> tuple[str, str, Content]:
+    """The file of a seed: its kind, the door by which it comes, and its content."""
     random = Random(seed)
     kind = random.choice(KINDS if kinds is None else list(kinds))
+    door = random.choice(doors_of(kind))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return kind, damaged(kind, random)
+        return kind, door, damaged(kind, random, whole_files(kind, door))
 
 
 def place(content: Content, path: Path) -> None:
@@ -75,15 +74,12 @@ def place(content: Content, path: Path) -> None:
         (path / name).write_bytes(data)
 
 
-def judge(path: Path, kind: str, careful: bool = False) -> tuple[str, str]:
-    """Read a file: 'read', 'refused' (a ValueError or OSError that names it), or 'wrong' and why."""
+def judge(path: Path, door: str = "read", careful: bool = False) -> tuple[str, str]:
+    """Let a file in: 'read', 'refused' (a ValueError or OSError that names it), or 'wrong' and why."""
     _SEEN.clear()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
-        if kind == ".corten":
-            held = corten.load(path).intervals(0.9).estimate
-        else:
-            held = _read(path, careful)
+        held = DOORS[door](path, careful)
         verdict, why = "read", ""
     except (ValueError, OSError) as problem:
         verdict, why, held = "refused", str(problem), None
@@ -100,22 +96,13 @@ def judge(path: Path, kind: str, careful: bool = False) -> tuple[str, str]:
         MARK.rmdir()
         verdict, why = "wrong", "code in the file was run"
     # What another process has read comes back from it as a pickle: its own, not the file's.
-    bad = [one for one in _SEEN if not (careful and one.startswith("pickle.find_class"))]
+    apart = careful or door in ("program", "evaluated")
+    bad = [one for one in _SEEN if not (apart and one.startswith("pickle.find_class"))]
     if bad:
         verdict, why = "wrong", f"did what no reader may: {bad[0]}"
     if held is not None and SECRET in np.asarray(held).tobytes():
         verdict, why = "wrong", "the content of another file came back"
     return verdict, why
-
-
-def _read(path: Path, careful: bool) -> object:
-    try:
-        return io.read(path, max_bytes=LIMIT, careful=careful).data
-    except ValueError as problem:
-        for name in ("tec", "mad"):
-            if "several variables" in str(problem) and name in str(problem):
-                return io.read(path, name, max_bytes=LIMIT, careful=careful).data
-        raise
 
 
 _SEEN: list[str] = []
@@ -168,15 +155,15 @@ def _work(
     folder.mkdir()
     for seed in range(start, stop):
         shared[0] = seed
-        kind, content = case_of(seed, kinds)
+        kind, door, content = case_of(seed, kinds)
         shared[3] = KINDS.index(kind)
         path = folder / f"bad{kind}"
         place(content, path)
-        verdict, why = judge(path, kind, careful)
+        verdict, why = judge(path, door, careful)
         shared[4 + shared[3]] += 1
         if verdict == "wrong":
             with failures.open("a") as stream:
-                stream.write(json.dumps(f"seed {seed}, {kind}: {why}") + "\n")
+                stream.write(json.dumps(f"seed {seed}, {kind}, {door}: {why}") + "\n")
         else:
             shared[1 if verdict == "read" else 2] += 1
     shared[0] = stop
@@ -262,11 +249,11 @@ def main() -> None:
     """`PYTHONPATH=tests python -m reliability.fuzz COUNT [SEED]` for a quick look; or `replay SEED` for one file."""
     if sys.argv[1] == "replay":
         prepare()
-        kind, content = case_of(int(sys.argv[2]))
+        kind, door, content = case_of(int(sys.argv[2]))
         path = HOME / f"bad{kind}"
         place(content, path)
         os.environ["CORTEN_MEMORY"] = str(LIMIT)
-        print(path, judge(path, kind))
+        print(path, door, judge(path, door))
         return
     tally = fuzz(
         int(sys.argv[1]),

@@ -29,7 +29,7 @@ VALUES: tuple[Any, ...] = (
 )  # fmt: skip
 
 
-def damaged(kind: str, random: Random) -> Content:
+def damaged(kind: str, random: Random, whole_ones: list[Content]) -> Content:
     """A file of the kind, damaged in one of many ways; now and then pure noise or one built to do harm."""
     builders = BUILDERS.get(kind, ())
     choice = random.random()
@@ -37,7 +37,7 @@ def damaged(kind: str, random: Random) -> Content:
         return noise(random) if kind != ".zarr" else {".zarray": noise(random), "zarr.json": noise(random)}
     if choice < 0.24 and builders:
         return random.choice(builders)(random)
-    whole = random.choice(CORPUS[kind])
+    whole = random.choice(whole_ones)
     if isinstance(whole, dict):
         return _folder(whole, random)
     if choice < 0.6:

@@ -57,7 +57,7 @@ def compare(
 ) -> dict[str, Any]:
     """All measures of a file of results against a file with the truth."""
     estimate, levels = read_result(result, coverage, axes)
-    known = _truth(truth, variable, estimate)
+    known = _truth(truth, variable, estimate, result)
     try:
         facts = measure(known, estimate, levels)
     except ValueError as problem:
@@ -101,7 +101,7 @@ def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[
     }
 
 
-def _truth(path: Path, variable: str | None, estimate: Any) -> Any:
+def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any:
     """The truth at the places of the estimate; places it does not know are left out."""
     import numpy as np
 
@@ -125,9 +125,9 @@ def _truth(path: Path, variable: str | None, estimate: Any) -> Any:
         try:
             data = data.transpose(*estimate.dims).reindex_like(estimate)
         except Exception as problem:  # labels that repeat, or cannot be compared
-            raise ValueError(f"{path} cannot be laid over the result: {problem}") from None
+            raise ValueError(f"{path} cannot be laid over {result}: {problem}") from None
     if np.shape(data) != np.shape(estimate):
-        raise ValueError(f"{path} has shape {np.shape(data)}, the result {np.shape(estimate)}: they must agree")
+        raise ValueError(f"{path} has shape {np.shape(data)}, {result} {np.shape(estimate)}: they must agree")
     return np.asarray(data)
 
 

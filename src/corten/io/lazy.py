@@ -181,8 +181,10 @@ def open_lazily(
         inside = dataset[where] if isinstance(where, str) else where
         try:
             lazy = LazyTensor.of(dataset[name], inside, source=f"{path}, {name!r}", **options)
-        except (ValueError, TypeError, OSError):
-            raise
+        except (ValueError, TypeError) as problem:
+            if str(path) in str(problem):
+                raise
+            raise ValueError(f"{path}: {problem}") from None
         except Exception as problem:  # labels are read here, by libraries with errors of their own
             raise plain_error(path, f"an array {name!r}", problem) from None
         yield replace(lazy, _file=file)
