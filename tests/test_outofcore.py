@@ -109,7 +109,8 @@ def test_labels_domain_forecast_and_several_coverages_are_as_in_memory(tmp_path,
     stored = filled(x, tmp_path, [0.8, 0.5], **options)
     assert_same(stored, result)
     found = stored.open()
-    assert found.estimate.dims == x.dims and found.time.equals(x.time)
+    assert found.estimate.dims == x.dims
+    np.testing.assert_array_equal(found.time, x.time)  # old releases of xarray read another unit of time
     assert found.estimate.attrs["units"] == "TECU" and found.lower.attrs["coverage"] == 0.8
     assert found.attrs["corten_summary"] and "flag_meanings" in found.flag.attrs
     narrow, wide = (found.upper_50 - found.lower_50).values, (found.upper - found.lower).values

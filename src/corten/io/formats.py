@@ -236,7 +236,8 @@ def _choose(
 ) -> str:
     for name in (*extra, *(() if variable is None else (variable,))):
         if name not in store:
-            known = ", ".join(one.describe(key) for key, one in store.items()) or "none"
+            tensors_first = sorted(store.items(), key=lambda item: not item[1].is_tensor)
+            known = ", ".join(one.describe(key) for key, one in tensors_first) or "none"
             raise ValueError(f"{path} has no variable {name!r}; it has {known}")
     if variable is not None:
         return variable
