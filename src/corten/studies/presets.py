@@ -11,9 +11,8 @@ __all__ = ["PRESETS", "Preset", "preset_named"]
 class Preset:
     """Sizes, ranks and repetitions of every part.
 
-    draws: how many B* are drawn per setting of rank 3, where the paper gives numbers and has one; those after the
-    first get `draw_repetitions`
-    each; readings: how many B* show the spread of unweighted mis-coverage under each reading of the paper;
+    draws: how many B* are drawn per setting, where the paper has one; those after the first get `draw_repetitions`
+    each at rank 3, where the paper gives numbers, and one elsewhere; readings: how many B* show the spread of unweighted mis-coverage under each reading of the paper;
     patience: after how many rises of P-AIC in a row the paper's rank search ends, 0 for all of 2..15;
     burn_in, thin: of the chain of masks; landscape: ranks of B* against which coverage and error are drawn;
     working: completion ranks of the

@@ -46,15 +46,19 @@ def part_named(name: str) -> Part:
 def _repeated(
     experiment: str, preset: Preset, sizes: Iterable[int], ranks: Iterable[int], draws: bool = False, **more: Any
 ) -> list[Cell]:
-    """Cells over models, sizes, ranks, B* and repetitions; only Ising cells carry the chain's settings."""
+    """Cells over models, sizes, ranks, B* and repetitions; only Ising cells carry the chain's settings.
+
+    draws: on several B*. Those after the first are repeated where the paper has its tables (rank 3), once elsewhere.
+    """
     cells = []
     for model in MODELS:
         chain = {"burn_in": preset.burn_in, "thin": preset.thin} if model == "ising" else {}
         for d in sizes:
             for rank in ranks:
-                for draw in range(preset.draws if draws and rank == 3 else 1):
+                again = preset.draw_repetitions if rank == 3 else 1
+                for draw in range(preset.draws if draws else 1):
                     extra = {**more, **_conformal_extras(rank, draw)} if experiment == "conformal" else more
-                    for repetition in range(preset.draw_repetitions if draw else preset.repetitions):
+                    for repetition in range(again if draw else preset.repetitions):
                         cells.append(
                             Cell.of(experiment, repetition, d=d, rank=rank, model=model, draw=draw, **chain, **extra)
                         )
@@ -93,7 +97,7 @@ def _coverage(preset: Preset) -> list[Cell]:
 
 
 def _landscape(preset: Preset) -> list[Cell]:
-    return _repeated("conformal", preset, preset.landscape_sizes, preset.landscape)
+    return _repeated("conformal", preset, preset.landscape_sizes, preset.landscape, draws=True)
 
 
 def _estimation(preset: Preset) -> list[Cell]:
