@@ -17,7 +17,7 @@ from corten.propensity import IsingPropensity, Recipe
 from corten.studies import comparison, experiments, runner
 from corten.studies.cells import Cell, seed_of
 from corten.studies.claims import claims
-from corten.studies.comparison import Summary, differs, holm, paired, summarise
+from corten.studies.comparison import Summary, differs, holm, over_settings, paired, summarise
 from corten.studies.conformal_cell import settings_of
 from corten.studies.draws import ensure_chain, mask_of, parameter_of, training_of
 from corten.studies.estimators import model_of, weight_error
@@ -207,7 +207,7 @@ def test_the_papers_estimator_is_one_recipe() -> None:
     assert str(MaxEvaluations(2000)) in str(Recipe.paper().stopping())
 
 
-def test_only_one_reading_of_the_paper_gives_missingness_as_strong_as_its_own() -> None:
+def test_readings_of_the_paper_differ_in_how_strong_the_missingness_is() -> None:
     found = {}
     for name in READINGS:
         cell = Cell.of("reading", 0, d=18, rank=3, reading=name, parameters=8)
@@ -280,14 +280,34 @@ def test_pairs_are_of_the_same_cell_and_holm_is_stricter_than_each() -> None:
     assert holm(raw) == pytest.approx([0.06, 0.2, 0.003])
 
 
-def test_cells_far_apart_do_not_hide_that_all_of_them_are_better() -> None:
-    """Cells are the settings there are, not a sample of settings: their spread is no error of the mean."""
-    tests = [comparison.of_gaps(gap + 0.01 * np.arange(-2, 3)) for gap in (-0.05, -0.1, -3.0)]
-    found = comparison.over_cells([test for test in tests if test is not None])
+def test_differences_are_tested_between_b_stars() -> None:
+    """Repetitions of one B* are not new B*: eighteen pairs of five B* are five differences."""
+    many = [{"d": 8, "draw": 0, "repetition": k, "x": 1.0 + 0.01 * k} for k in range(10)]
+    rest = [{"d": 8, "draw": draw, "repetition": k, "x": -0.5} for draw in range(1, 5) for k in range(2)]
+    found = paired(many + rest, [{**row, "x": 0.0} for row in many + rest], "x")
     assert found is not None
-    assert found.smaller < 1e-6
-    assert found.error == pytest.approx(0.01 * np.sqrt(2.5 / 5) / np.sqrt(3))
-    assert comparison.over_cells([]) is None
+    means = [1.045, -0.5, -0.5, -0.5, -0.5]
+    assert (found.mean, found.count, found.draws) == (pytest.approx(np.mean(means)), 18, 5)
+    assert found.error == pytest.approx(np.std(means, ddof=1) / np.sqrt(5))
+    assert found.larger > 0.5 > found.smaller  # taken as eighteen, the mean would be above zero
+
+
+def test_settings_far_apart_do_not_hide_that_all_of_them_are_better() -> None:
+    """Sizes and ranks are the settings there are, not a sample of settings: their spread is no error of the mean."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {"d": 8, "rank": rank, "model": model, "draw": draw, "repetition": 0, "x": gap + bump}
+        for rank, gap in ((2, -0.05), (3, -0.1), (4, -3.0))
+        for draw, bump in enumerate(0.01 * rng.normal(size=5))
+        for model in ("bernoulli", "ising")
+    ]
+    zero = [{**row, "x": 0.0} for row in rows]
+    found = over_settings(rows, zero, "x")
+    assert found is not None and found.smaller < 1e-6
+    # both models share their B*: with both of them the error is no smaller
+    half = over_settings([row for row in rows if row["model"] == "ising"], zero, "x")
+    assert half is not None and found.error == pytest.approx(half.error)
+    assert over_settings([], [], "x") is None
 
 
 def test_worse_cells_are_called_worse() -> None:

@@ -1,15 +1,15 @@
 """Means with their errors, paired differences, and when two numbers differ.
 
-Repetitions share a B*. Where several B* were drawn, the error of our mean is that between them, and the paper's
-single B* is as uncertain as one of ours:
-the joint standard error of a difference to the paper is sqrt(our error^2 + sd^2 / 30 + variance between B*).
+Repetitions share a B*. Where several B* were drawn, means are taken over B* and their error is that between them:
+of our means, and of paired differences. The paper's single B* is as uncertain as one of ours: the joint standard
+error of a difference to the paper is sqrt(our error^2 + sd^2 / 30 + variance between B*).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, nan, sqrt
 from typing import Any
 
@@ -19,7 +19,7 @@ from scipy.stats import t as student
 
 from corten.studies.paper_numbers import REPETITIONS, Number
 
-__all__ = ["Paired", "Summary", "differs", "grouped", "holm", "over_cells", "paired", "summarise"]
+__all__ = ["Paired", "Summary", "differs", "grouped", "holm", "over_settings", "paired", "summarise"]
 
 Row = dict[str, Any]
 PAIR = ("d", "rank", "model", "draw", "repetition", "noise", "score", "working_rank", "noise_sd")
@@ -83,7 +83,7 @@ def differs(ours: Summary | None, paper: Number | None) -> str:
         return ""  # one repetition has no error to compare with
     joint = sqrt(ours.error**2 + paper[1] ** 2 / REPETITIONS + ours.between**2)
     gap = ours.mean - paper[0]
-    # numbers printed to two or three digits are equal within half a unit of the last
+    # the paper prints two or three digits: half a percent is not a difference
     if abs(gap) <= max(2 * joint, 0.005 * abs(paper[0])):
         return ""
     return "higher" if gap > 0 else "lower"
@@ -91,24 +91,41 @@ def differs(ours: Summary | None, paper: Number | None) -> str:
 
 @dataclass(frozen=True)
 class Paired:
-    """Paired differences, first minus second: mean, standard error, one-sided p-values of larger and of smaller."""
+    """Paired differences, first minus second: mean, standard error, one-sided p-values of larger and of smaller.
+
+    draws: how many B* they come from. With one, the error is that of its repetitions and says nothing of other B*.
+    """
 
     mean: float
     error: float
     count: int
     larger: float
     smaller: float
+    draws: int = 1
 
     def __str__(self) -> str:
         return f"{self.mean:+.3g} ± {self.error:.2g}"
 
 
 def paired(first: Iterable[Row], second: Iterable[Row], value: str) -> Paired | None:
-    """Differences of the same cell under two methods; None with fewer than two pairs."""
+    """Differences of the same cell under two methods, averaged over each B* first; None with fewer than two.
+
+    Example:
+        >>> one = [{"x": x, "draw": draw, "repetition": k} for k, (x, draw) in enumerate([(1, 0), (3, 0), (8, 1)])]
+        >>> print(paired(one, [{**row, "x": 0.0} for row in one], "x"))
+        +5 ± 3
+    """
     other = {_identity(row): row[value] for row in second if row.get(value) is not None}
-    gaps = np.array([row[value] - other[_identity(row)] for row in first if _identity(row) in other], dtype=float)
-    gaps = gaps[np.isfinite(gaps)]
-    return of_gaps(gaps)
+    by_draw: dict[int, list[float]] = defaultdict(list)
+    for row in first:
+        gap = row[value] - other[_identity(row)] if _identity(row) in other else nan
+        if isfinite(gap):
+            by_draw[row.get("draw") or 0].append(float(gap))
+    count = sum(len(gaps) for gaps in by_draw.values())
+    if len(by_draw) == 1:
+        return of_gaps(np.array(next(iter(by_draw.values()))))
+    found = of_gaps(np.array([np.mean(gaps) for gaps in by_draw.values()]))
+    return None if found is None else replace(found, count=count, draws=len(by_draw))
 
 
 def of_gaps(gaps: np.ndarray) -> Paired | None:
@@ -119,23 +136,25 @@ def of_gaps(gaps: np.ndarray) -> Paired | None:
     if error == 0.0:
         same = mean == 0.0
         return Paired(mean, 0.0, gaps.size, 0.5 if same else float(mean < 0), 0.5 if same else float(mean > 0))
-    larger = float(student.sf(mean / error, gaps.size - 1))
-    return Paired(mean, error, gaps.size, larger, 1.0 - larger)
+    law = student(gaps.size - 1)
+    return Paired(mean, error, gaps.size, float(law.sf(mean / error)), float(law.cdf(mean / error)))
 
 
-def over_cells(tests: Sequence[Paired]) -> Paired | None:
-    """The mean of cells' differences; its error is that of their repetitions, for the cells are all there are.
-
-    Example:
-        >>> print(over_cells([Paired(-0.2, 0.03, 10, 1.0, 0.0), Paired(-0.4, 0.04, 10, 1.0, 0.0)]))
-        -0.3 ± 0.025
+def over_settings(first: Sequence[Row], second: Sequence[Row], value: str) -> Paired | None:
+    """The mean difference over settings of equal weight; settings of one size and rank share their B*, so its error
+    is that between B* within sizes and ranks, for these are all there are.
     """
+    sizes = grouped(second, "d", "rank")
+    found = [paired(rows, sizes.get(key, []), value) for key, rows in grouped(first, "d", "rank").items()]
+    tests = [test for test in found if test is not None]
     if not tests:
         return None
     mean = float(np.mean([test.mean for test in tests]))
     error = sqrt(sum(test.error**2 for test in tests)) / len(tests)
-    larger = float(normal.sf(mean / error)) if error else float(mean <= 0)
-    return Paired(mean, error, len(tests), larger, 1.0 - larger)
+    if error == 0.0:
+        return Paired(mean, 0.0, sum(test.count for test in tests), float(mean <= 0), float(mean >= 0))
+    larger, smaller = float(normal.sf(mean / error)), float(normal.cdf(mean / error))
+    return Paired(mean, error, sum(test.count for test in tests), larger, smaller, min(test.draws for test in tests))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -59,17 +59,18 @@ def whiskers(axes: Axes, x: float, values: Iterable[float], colour: str, label: 
 def line(
     axes: Axes, rows: list[Row], x: str | Callable[[Row], float], y: str, colour: str, label: str, style: str = "o-"
 ) -> None:
-    """Means over the values of a column, with bars of 1.96 standard deviations."""
+    """Means over the values of a column, with bars from their 2.5 % to their 97.5 % quantile."""
     groups: dict[float, list[Row]] = {}
     for row in rows:
         groups.setdefault(float(x(row) if callable(x) else row[x]), []).append(row)
     points = [(at, found) for at in sorted(groups) if (found := summarise(groups[at], y)) is not None]
     if points:
-        bars = [1.96 * s.sd if np.isfinite(s.sd) else 0.0 for _, s in points]
+        means = np.array([s.mean for _, s in points])
+        ends = np.array([np.nanquantile([row[y] for row in groups[at]], (0.025, 0.975)) for at, _ in points]).T
         axes.errorbar(
             [at for at, _ in points],
-            [s.mean for _, s in points],
-            bars,
+            means,
+            np.maximum(0.0, [means - ends[0], ends[1] - means]),
             fmt=style,
             color=colour,
             label=label,

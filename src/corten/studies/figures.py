@@ -229,7 +229,7 @@ def _theory(data: Rows) -> dict[str, Figure]:
         axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.set_ticks([], minor=True)
     limit = axes[0, 1].get_xlim()[1]
-    axes[0, 1].plot([0, limit], [0, limit], "k:", lw=0.8, label="the lemma's bound")
+    axes[0, 1].plot([0, limit], [0, limit], "k:", lw=0.8, label="shortfall = Delta (the lemma, Bernoulli)")
     axes[0, 1].set(xlabel="Delta, %", ylabel="shortfall of 90 % intervals, %")
     legend(figure, axes[0, 1])
     return {"theory": figure}

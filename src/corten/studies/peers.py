@@ -53,15 +53,24 @@ def bernoulli_loss(observed: Array, eta: Array) -> tuple[Array, Array]:
 
 
 def gcp_run(
-    train: Array, rank: int, seed: int, iterations: int = 300, callback: Callable[[Array], None] | None = None
+    train: Array, rank: int, seed: int, iterations: int = 300, watch: Callable[[float], None] | None = None
 ) -> tuple[CP, float, int]:
-    """One generalized CP fit by L-BFGS from a small random start: factors, loss, iterations."""
+    """One generalized CP fit by L-BFGS from a small random start: factors, loss, iterations.
+
+    watch: is told the loss whenever it is computed.
+    """
     import pyttb
+
+    def loss_of(x: Array, m: Array) -> Array:
+        loss = bernoulli_loss(x, m)[0]
+        if watch is not None:
+            watch(float(loss.sum()))
+        return loss
 
     rng = np.random.default_rng(seed)
     start = pyttb.ktensor([0.3 * rng.standard_normal((length, rank)) for length in train.shape])
-    handles = (lambda x, m: bernoulli_loss(x, m)[0], lambda x, m: bernoulli_loss(x, m)[1], -np.inf)
-    solver = pyttb.gcp.optimizers.LBFGSB(maxiter=iterations, factr=1e8, pgtol=1e-3, callback=callback)
+    handles = (loss_of, lambda x, m: bernoulli_loss(x, m)[1], -np.inf)
+    solver = pyttb.gcp.optimizers.LBFGSB(maxiter=iterations, factr=1e8, pgtol=1e-3)
     data = pyttb.tensor(np.asfortranarray(train.astype(np.float64)))
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)  # pyttb tells the root logger about every copy it makes

@@ -75,9 +75,12 @@ def _three(preset: Preset) -> int:
 
 
 def _selection(preset: Preset) -> list[Cell]:
-    """The search continued to the end of the likelihood only says why P-AIC works: once per setting, smallest size."""
-    cells = _repeated("ranks", preset, preset.sizes, preset.ranks, patience=preset.patience)
-    first = preset.sizes[0]
+    """The smallest size is cheap: all ranks are tried there, and once per setting the search is continued to the end of
+    the likelihood, which says why P-AIC works.
+    """
+    first, more = preset.sizes[0], preset.sizes[1:]
+    cells = _repeated("ranks", preset, (first,), preset.ranks, patience=0)
+    cells += _repeated("ranks", preset, more, preset.ranks, patience=preset.patience)
     return [
         Cell.of(
             cell.experiment,
@@ -123,7 +126,7 @@ def _misspecified(preset: Preset) -> list[Cell]:
 
 
 def _timing(preset: Preset) -> list[Cell]:
-    return _repeated("timing", preset, preset.timing_sizes, (_three(preset),), dense_iterations=20, gcp_iterations=20)
+    return _repeated("timing", preset, preset.timing_sizes, (_three(preset),), dense_iterations=400, gcp_iterations=100)
 
 
 PARTS = {

@@ -56,7 +56,7 @@ Value = Summary | Beside | Paired | Number | float | int | str | None
 
 @dataclass(frozen=True)
 class Table:
-    """One table: the paper's label, named columns, rows of values, and what the reader must know."""
+    """One table: the paper's label (empty where it has none), named columns, rows of values, and notes on them."""
 
     name: str
     title: str
@@ -79,7 +79,7 @@ class Table:
             | 40 | 0.5 |
             <BLANKLINE>
         """
-        head = [f"### {self.title}", "", f"Paper: `{self.label}`.", ""]
+        head = [f"### {self.title}", "", *([f"Paper: `{self.label}`.", ""] if self.label else [])]
         lines = ["| " + " | ".join(self.columns) + " |", "|" + " --- |" * len(self.columns)]
         lines += ["| " + " | ".join(_text(value) for value in row) + " |" for row in self.rows]
         return "\n".join([*head, *lines, "", *(f"- {note}" for note in self.notes)]) + ("\n" if self.notes else "")

@@ -99,28 +99,36 @@ def timing(cell: Cell, folder: Path | None) -> list[Row]:
     rows = [fixed, descent("RGrad-adaptive", Armijo(first_step=4.0, noise=1e-7), until)[0]]
     rows.append(descent("corten", BarzilaiBorwein(first_step=4.0, noise=1e-7), until)[0])
     signs = spins.astype(np.float64)
-    losses, seconds = projected_gradient(
-        lambda point: dense_loss(point, signs, model),
-        first.to_dense(),
-        rank,
-        lambda loss: loss <= target,
-        iterations=cell["dense_iterations"],
-    )
-    rows.append(
-        _row(
-            "projected gradient, dense TT-SVD",
-            seconds[-1],
-            len(losses) - 1,
-            seconds[-1] if losses[-1] <= target else float("nan"),
+    with one_library_thread:
+        losses, seconds = projected_gradient(
+            lambda point: dense_loss(point, signs, model),
+            first.to_dense(),
+            rank,
+            lambda loss: loss <= target,
+            iterations=cell["dense_iterations"],
         )
-    )
+    reached = seconds[-1] if losses[-1] <= target else float("nan")
+    rows.append(_row("projected gradient, dense TT-SVD", seconds[-1], len(losses) - 1, reached))
     if has_gcp():
         matched = max(1, round(first.dimension / (sum(train.shape) - 2)))
-        began = perf_counter()
-        _, _, iterations = gcp_run(train, matched, seed=0, iterations=cell["gcp_iterations"])
-        # without neighbours its likelihood is another one, so there is no common target
-        rows.append(_row("GCP", perf_counter() - began, iterations, float("nan")))
+        with one_library_thread:
+            rows.append(_gcp_row(train, matched, cell["gcp_iterations"], target if model == "bernoulli" else -np.inf))
     return rows
+
+
+def _gcp_row(train: np.ndarray, rank: int, iterations: int, target: float) -> Row:
+    """Generalized CP. It knows no neighbours, so under the Ising model its likelihood is another one."""
+    gcp_run(train, rank, seed=0, iterations=1)  # load the library before the clock runs
+    moments: list[float] = []
+
+    def watch(loss: float) -> None:
+        if loss <= target and not moments:
+            moments.append(perf_counter())
+
+    began = perf_counter()
+    _, _, done = gcp_run(train, rank, seed=0, iterations=iterations, watch=watch)
+    spent = perf_counter() - began
+    return _row("GCP", spent, done, moments[0] - began if moments else float("nan"))
 
 
 def _row(method: str, spent: float, iterations: int, to_target: float) -> Row:
