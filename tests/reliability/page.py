@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["write_page"]
+__all__ = ["problems", "write_page"]
 
 GOAL_CASES, GOAL_FILES = 10_000, 100_000
 HOW = {"threads": "from 8 threads", "fork": "from 4 forked processes", "spawn": "from 4 fresh processes"}
@@ -69,18 +70,16 @@ ENVIRONMENTS = {
 def write_page(results: Path, page: Path) -> bool:
     """Write the page; whether anything went wrong."""
     parts = {name: _found(results, name) for name in ("properties", "fuzz", "faults", "load", *ENVIRONMENTS)}
-    rows, notes = [], []
+    rows: list[tuple[str, str, str]] = []
+    notes = [note for name, found in parts.items() for one in found for note in problems(name, one)]
     if parts["properties"]:
         cases = sum(one["cases"] for one in parts["properties"])
         tests = sum(one["tests"] for one in parts["properties"])
         rows.append(("generated cases", f"{cases:,} of {tests} properties", _goal(cases, GOAL_CASES)))
-        notes += [f"properties, seed {one['seed']}: {case}" for one in parts["properties"] for case in one["failed"]]
     tried: dict[str, int] = {}
     for one in parts["fuzz"]:
         for kind, count in one["tried"].items():
             tried[kind] = tried.get(kind, 0) + count
-        for what in ("crashed", "hung", "wrong"):
-            notes += [f"{what}: {case}" for case in one[what]]
     if tried:
         total = sum(tried.values())
         read, refused = (sum(one[what] for one in parts["fuzz"]) for what in ("read", "refused"))
@@ -90,16 +89,17 @@ def write_page(results: Path, page: Path) -> bool:
         rows.append(("bad files", f"{total:,}", f"{said}; {_goal(total, GOAL_FILES)}"))
     for one in parts["faults"]:
         for name, found in one["faults"].items():
-            rows.append((name, f"{found['tried']}", f"{found['survived']} survived"))
-            notes += [f"{name}: {case}" for case in found["failed"]]
-        rows.append(("slowest end after Ctrl-C or SIGTERM", "", f"{one['slowest_interrupt']:.2f} s"))
+            said = f"{found['struck']} struck, {found['survived']} survived"
+            said += f"; {found['missed']} came too late and were drawn again" if found["missed"] else ""
+            rows.append((name, f"{found['struck']}", found.get("not_here", said)))
+        slowest = f"{one['slowest_interrupt']:.2f} s, of which the machine was busy elsewhere for {one['stall']:.2f} s"
+        allowed = f"{one['within']:.0f} s beyond that is allowed"
+        rows.append(("slowest end after Ctrl-C or SIGTERM", "", f"{slowest}; {allowed}"))
     for one in parts["load"]:
         rows += _load(one)
-        notes += _load_failures(one)
     for name, what in ENVIRONMENTS.items():
         for one in parts[name]:
-            rows.append((what, "1", f"{'passed' if one['passed'] else '**failed**'}: {_plain(one['said'])[-160:]}"))
-            notes += [] if one["passed"] else [f"{what}: {one['said'][-600:]}"]
+            rows.append((what, "1", f"passed: {_plain(one['said'])}" if one["passed"] else "**failed**, see below"))
     absent = [name for name, found in parts.items() if not found]
     text = HEAD + "| tried | how often | what happened |\n|---|---|---|\n"
     text += "".join(f"| {a} | {b} | {c} |\n" for a, b, c in rows)
@@ -113,6 +113,19 @@ def write_page(results: Path, page: Path) -> bool:
     text += "".join(_about(name, one) for name in parts for one in parts[name])
     page.write_text(text, encoding="utf-8")
     return bool(notes)
+
+
+def problems(name: str, one: dict[str, Any]) -> list[str]:
+    """What went wrong in one run of a part."""
+    if name == "properties":
+        return [f"properties, seed {one['seed']}: {_end(case)}" for case in one["failed"]]
+    if name == "fuzz":
+        return [f"{what}: {case}" for what in ("crashed", "hung", "wrong") for case in one[what]]
+    if name == "faults":
+        return [f"{fault}: {_end(case)}" for fault, found in one["faults"].items() for case in found["failed"]]
+    if name == "load":
+        return _load_failures(one)
+    return [] if one["passed"] else [f"{ENVIRONMENTS[name]}: {_end(one['said'])}"]
 
 
 def _found(results: Path, name: str) -> list[dict[str, Any]]:
@@ -155,5 +168,12 @@ def _about(name: str, one: dict[str, Any]) -> str:
     return f"- {name}: seed {one['seed']}, {one['date']}, {one['seconds'] / 60:.0f} min; {one['versions']}\n"
 
 
+def _end(said: str, lines: int = 4) -> str:
+    """The last lines of what a program said: there it says why it ended."""
+    return " / ".join([line.strip() for line in said.splitlines() if line.strip()][-lines:])[-260:]
+
+
 def _plain(note: str) -> str:
-    return " ".join(note.split()).replace("|", "\\|").replace("<", "&lt;")[:300]
+    """One short line, which a table can hold; folders of the machine are nobody's business."""
+    here = re.sub(r"(?<![\w.])/(?:[^\s/'\"()]+/)+", ".../", " ".join(note.split()))
+    return here.replace("|", "\\|").replace("<", "&lt;")[:400]

@@ -1,7 +1,7 @@
 """The long runs behind docs/reliability.md: `make reliability`, or one part: `python tests/reliability/run.py fuzz`.
 
 Every part leaves a JSON file in the folder of results, one for each seed; the page is written from all of them, so
-parts can be run on their own and in pieces.
+parts can be run on their own and in pieces. It ends with 1 where a part found something, or the page tells of it.
 """
 
 from __future__ import annotations
@@ -92,12 +92,12 @@ def main() -> None:
     if unknown := set(parts) - {*PARTS, "page"}:
         parser.error(f"there is no part {', '.join(sorted(unknown))}")
     asked.results.mkdir(parents=True, exist_ok=True)
+    from reliability.page import problems, write_page
+
     failed = False
     for name in parts:
         if name == "page":
-            from reliability.page import write_page
-
-            failed = write_page(asked.results, ROOT / "docs" / "reliability.md")
+            failed |= write_page(asked.results, ROOT / "docs" / "reliability.md")
             continue
         work, size = PARTS[name]
         began = datetime.now(UTC)
@@ -106,6 +106,9 @@ def main() -> None:
         about |= {"seconds": (datetime.now(UTC) - began).total_seconds(), "versions": versions()}
         (asked.results / f"{name}-{asked.seed}.json").write_text(json.dumps(about | found, indent=1) + "\n")
         print(name, json.dumps(found)[:2000])
+        for problem in problems(name, about | found):
+            failed = True
+            print(f"{name}: {problem}", file=sys.stderr)
     sys.exit(failed)
 
 
