@@ -19,7 +19,7 @@ import corten
 from corten.completion.protocol import Fill
 from corten.io.whole import whole_file
 from reliability import faults
-from reliability.processes import GAPS, Missed, NotHere, Running, data, fitted, write
+from reliability.processes import GAPS, Missed, NotHere, Running, command, data, fitted, write
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks and signals as Linux has them"),
@@ -89,6 +89,21 @@ def test_an_interrupt_while_the_program_is_being_loaded_is_quiet(tmp_path):
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, "corten: stopped; nothing partial was left\n")
+
+
+def test_an_interrupt_as_soon_as_the_program_listens_is_quiet(tmp_path, monkeypatch):
+    start = threading.Thread.start
+
+    def struck(thread):
+        start(thread)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def work():
+        monkeypatch.setattr(threading.Thread, "start", struck)
+        command("info")
+
+    running = Running(tmp_path, work)
+    assert running.ended() == 130 and "Traceback" not in running.said(), running.said()
 
 
 class Counting:

@@ -99,9 +99,9 @@ app.add_typer(study, name="study", rich_help_panel="Check")
 
 def main() -> None:
     """Run the program."""
-    watch_for_interrupt()
     _Group.alone = True
     try:
+        watch_for_interrupt()
         app(prog_name="corten")
     except (SystemExit, KeyboardInterrupt):
         if is_told_to_end():  # the libraries below have an opinion of their own on what an interrupt is

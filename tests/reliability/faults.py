@@ -56,26 +56,28 @@ def many_faults(count: int, seed: int) -> dict[str, Any]:
 
 
 def _one(name: str, fault: Fault, count: int, seed: int) -> dict[str, Any]:
-    struck, missed, failed, k, began = 0, 0, [], 0, time.monotonic()
-    while struck < count and k < 20 * count:
-        before = len(ended.WAITS)
+    struck, missed, failed, began = 0, 0, [], time.monotonic()
+    while struck < count and missed < 20 * count:
+        k, before, broken = struck + missed, len(ended.WAITS), []
         try:
             strike(fault, f"{seed} {name} {k}")
-            struck += 1
+            hit = True
         except Missed:
-            missed += 1
+            hit = False
         except NotHere as why:
             return {"struck": 0, "survived": 0, "missed": 0, "failed": [], "seconds": 0.0, "not_here": str(why)}
         except AssertionError as problem:
-            struck += 1
-            failed.append(f"number {k}: {problem}")
-        failed += [
-            f"number {k}: ended after {waited:.2f} s, of which the machine stalled for {stall:.2f} s"
+            broken.append(str(problem))
+        broken += [
+            f"ended after {waited:.2f} s, of which the machine stalled for {stall:.2f} s"
             for waited, stall in ended.WAITS[before:]
             if waited - stall >= WITHIN
         ]
-        k += 1
+        if broken:
+            failed.append(f"number {k}: {'; '.join(broken)}")
+        struck, missed = (struck + 1, missed) if broken or hit else (struck, missed + 1)
+    survived = struck - len(failed)
     if struck < count:
         failed.append(f"struck {struck} times only")
-    told = {"struck": struck, "survived": struck - len(failed), "missed": missed, "failed": failed}
+    told = {"struck": struck, "survived": survived, "missed": missed, "failed": failed}
     return told | {"seconds": time.monotonic() - began}

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 import corten
+import corten.cli  # before any fork: who may read nothing later has it loaded
 from corten import io
 from corten.__main__ import main
 from corten.result import Intervals
