@@ -31,7 +31,7 @@ Runs that found something were repeated with the same seeds after it was mended;
 - A disk that is full just when a NetCDF file is closed was a RuntimeError of the library that named no file.
 - SIGTERM left the hidden, half-written store of `corten complete --memory` behind.
 - A signal in the very moment in which the program began to listen for it ended in a traceback.
-- Finished cells of a study that a disk had damaged were kept: cut ones broke the report, flipped bits gave other numbers.
+- Finished cells of a study that a disk had damaged were kept: cut ones broke the report, flipped bits changed numbers.
   Its workers went on when it was killed.
 - A fit of the reversed tensor may come to rest in another valley of the likelihood: trains are rounded from one end to
   the other. The property now begins where a fit has come to rest.
