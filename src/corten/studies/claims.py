@@ -129,18 +129,18 @@ def _pooled(rows: list[Row]) -> list[Claim]:
         where = f"{over}{_spread(rows, value)}"
         if value == "relative_error":
             holds = "yes" if over.smaller < 0.05 else "NO"
-            found.append((f"pooled {shown} of our default better than plain", holds, f"{where}, p {over.smaller:.2g}"))
+            found.append((f"pooled {shown} of our default better than plain", holds, f"{where}, p {max(over.smaller, 1e-6):.2g}"))
         else:
             not_worse = "yes" if over.larger > 0.05 else "NO"
             limit = f", with 95 % confidence at most {over.mean + 1.645 * over.error:+.2g}"
             found.append((f"pooled {shown} of our default not worse than plain", not_worse, where + limit))
         bad = [(key, test) for key, test, p in tests if p < 0.05]
         looks = [(key, test) for key, test, p in every if isnan(p) and test.mean > 2 * test.error]
-        text = "; ".join(_cell(*one) + _oracle(rows, one[0], value) for one in bad) or f"none of {len(tests)} cells"
+        text = "; ".join(_cell(*one) + _around(rows, one[0], value) for one in bad) or f"none of {len(tests)} cells"
         nearest = min(tests, key=lambda one: (one[2], one[1].larger))
         if not bad:
             raw = f"p {nearest[1].larger:.2g}, {nearest[2]:.2g} after Holm"
-            text += f"; nearest {_cell(*nearest[:2])}, {raw}{_oracle(rows, nearest[0], value)}"
+            text += f"; nearest {_cell(*nearest[:2])}, {raw}{_around(rows, nearest[0], value)}"
         if looks:
             text += f". Looks worse, few pairs: {'; '.join(_cell(*one) for one in looks)}"
         holds = "NO" if bad else "too few" if looks else "yes"
@@ -164,14 +164,19 @@ def _spread(rows: list[Row], value: str) -> str:
     return text + (f", without r={largest} {rest}" if rest is not None else "")
 
 
-def _oracle(rows: list[Row], key: tuple[Any, ...], value: str) -> str:
-    """What the true weights give there, and how many entries each law's weights are worth."""
+def _around(rows: list[Row], key: tuple[Any, ...], value: str) -> str:
+    """What the true weights give there, and each law's rank, error of B and effective size of the weights."""
     some = take(rows, **dict(zip(CELL, key)))
     by = {name: take(some, method=name) for name in ("default", "plain", "oracle")}
     test = paired(by["oracle"], by["plain"], value)
-    sizes = {name: summarise(rows, "effective_size") for name, rows in by.items()}
-    worth = ", ".join(f"{name} {size.mean:.0f}" for name, size in sizes.items() if size is not None)
-    return "" if test is None else f", oracle - plain {test}" + (f", effective sizes {worth}" if worth else "")
+    text = "" if test is None else f", oracle - plain {test}"
+    for column, shown in (("chosen_rank", "rank"), ("relative_error", "error of B"), ("effective_size", "worth")):
+        found = {name: summarise(rows, column) for name, rows in by.items()}
+        listed = [
+            f"{name} {one.mean:.{0 if shown == 'worth' else 2}f}" for name, one in found.items() if one is not None
+        ]
+        text += f"; {shown}: {', '.join(listed)}" if listed else ""
+    return text
 
 
 def _cell(key: tuple[Any, ...], test: Paired) -> str:

@@ -100,7 +100,7 @@ def progress(parts: Sequence[Part], preset: Preset, store: Store) -> Table:
         lines.append((part.name, total, f"{full} of {len(done)}", min(done), part.label, ", ".join(versions)))
     columns = names("part | cells done | settings complete | fewest repetitions of a setting | paper | code")
     notes = ("A setting is a size, a rank, a model and a B*. Parts share cells.",)
-    return Table("progress", f"What has been run at preset {preset.name}", "all parts", columns, tuple(lines), notes)
+    return Table("progress", f"What has been run at preset {preset.name}", "", columns, tuple(lines), notes)
 
 
 def _mixed(versions: Sequence[str]) -> list[str]:
