@@ -249,3 +249,23 @@ def test_a_disk_that_fills_while_a_netcdf_file_is_closed_is_named(tmp_path, monk
     with pytest.raises(OSError, match=r"x\.nc could not be written \(NetCDF: HDF error\): the disk may be full"):
         write(tmp_path / "x.nc", fitted().intervals(0.9))
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[], {}, {"members": 3, "leverage": False}, {"members": ["a"], "leverage": False}, {"members": []}, None, "text"],
+    ids=str,
+)
+def test_a_forged_round_is_as_good_as_none(tmp_path, content):
+    from corten.archive import write_archive
+    from corten.checkpoint import FORMAT, VERSION
+
+    fill = Fill(np.ones((2, 3)))
+    for arrays in ({"estimate": np.zeros((2, 3))}, {}):
+        checkpoint = corten.Checkpoint(tmp_path)
+        write_archive(tmp_path / "key.round", FORMAT, VERSION, content, arrays, overwrite=True)
+        assert checkpoint._fill("key", (2, 3), lambda: fill) is fill and checkpoint.kept == 0
+    other = {"members": [], "leverage": False}
+    write_archive(tmp_path / "key.round", FORMAT, VERSION, other, {"estimate": np.zeros((3, 2))}, overwrite=True)
+    assert checkpoint._fill("key", (2, 3), lambda: fill) is fill and checkpoint.kept == 0
+    assert (checkpoint._fill("key", (2, 3), lambda: 1 / 0).estimate == 1).all() and checkpoint.kept == 1

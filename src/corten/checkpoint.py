@@ -45,6 +45,12 @@ class Checkpoint:
     folder: str | os.PathLike[str]
     kept: int = field(default=0, init=False)
 
+    def __post_init__(self) -> None:
+        folder = Path(self.folder)
+        there = next((one for one in (folder, *folder.parents) if one.exists()), folder)
+        if there.exists() and not there.is_dir():
+            raise NotADirectoryError(f"{there} is a file, and a checkpoint is a folder: give another name")
+
     def __enter__(self) -> Checkpoint:
         return self
 
@@ -63,16 +69,20 @@ class Checkpoint:
         """The same completion, which looks here before it fills and leaves here what it filled."""
         return completion if _ADDRESS.search(repr(completion)) else _Keeping(completion, self)
 
-    def _fill(self, key: str, work: Callable[[], Fill]) -> Fill:
+    def _fill(self, key: str, shape: tuple[int, ...], work: Callable[[], Fill]) -> Fill:
         path = Path(self.folder) / f"{key}.round"
         if path.exists():
-            # A damaged file is as good as none: the round is done again and the file replaced.
-            with suppress(ValueError):
+            # A damaged file is as good as none, whatever it holds: the round is done again and the file replaced.
+            with suppress(ValueError, KeyError, TypeError):
                 content, arrays = read_archive(path, FORMAT, VERSION)
                 members = {name: arrays[f"m{k}"] for k, name in enumerate(content["members"])}
                 fill = Fill(arrays["estimate"], members)
+                if content["leverage"]:
+                    fill = replace(fill, leverage=(lambda: _leverage(work)))
+                if {shape} != {one.shape for one in (fill.estimate, *members.values())}:
+                    raise ValueError(f"{path} holds another shape than {shape}")
                 self.kept += 1
-                return replace(fill, leverage=(lambda: _leverage(work))) if content["leverage"] else fill
+                return fill
         fill = work()
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         arrays = {"estimate": fill.estimate} | {f"m{k}": one for k, one in enumerate(fill.members.values())}
@@ -121,7 +131,7 @@ class _Kept:
         key = sha256(self.known.encode())
         key.update(np.ascontiguousarray(np.where(mask, values, 0)).tobytes())
         key.update(np.packbits(mask).tobytes())
-        return self.checkpoint._fill(key.hexdigest()[:32], lambda: self.prepared.fill(values, mask))
+        return self.checkpoint._fill(key.hexdigest()[:32], values.shape, lambda: self.prepared.fill(values, mask))
 
     def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> Prepared:
         """What has learned how to mix fills once more and is not kept."""

@@ -246,14 +246,14 @@ class Fitted:
         """What the user must know, in whole sentences."""
         if self.calibrated is None:
             return []
-        short = [choice.because for choice in self.choices if choice.taken == "too short"]
+        said = [choice.because for choice in self.choices if choice.taken in ("too short", "rounded")]
         size, count = self.calibrated.effective_sample_size(), len(self.scores)
         if size >= FEW and self.bearable >= BEARS_LEAST:
-            return short
+            return said
         tried = any("no candidate's weights" in choice.because for choice in self.choices)
         none = ", and no model of the missingness that was tried has weights worth more" if tried else ""
         return [
-            *short,
+            *said,
             f"The weights of the {count} calibration entries are worth {size:.0f} equal ones{none}: intervals rest on "
             f"few entries, and only up to a coverage of {self.bearable:.3g} are 99% of them finite. Ask for no more "
             "than that"

@@ -92,7 +92,7 @@ class ObservedTensor:
         kind: InputKind = (
             "dataarray" if labelled else "masked" if isinstance(x, np.ma.MaskedArray) else "array"
         )
-        values, seen = _numbers(x)
+        values, seen, rounded = _numbers(x)
         if values.ndim < 2:
             raise ValueError(
                 f"x has {values.ndim} mode(s), shape {values.shape}: a tensor needs two or more "
@@ -123,6 +123,7 @@ class ObservedTensor:
         choices: tuple[Choice, ...] = ()
         if not labelled:
             described, choices = _ordered_or_units(described, axes, periodic, axis_kinds or {}, values, seen)
+        choices += rounded
         for array in (values, seen, *(() if domain is None else (domain,))):
             array.setflags(write=False)
         return cls(
@@ -275,8 +276,8 @@ def _ordered_or_units(
     return tuple(axes), tuple(choices)
 
 
-def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A fresh float array and where it holds a number."""
+def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
+    """A fresh float array, where it holds a number, and a word on integers that no double can be."""
     covered = np.ma.getmaskarray(x) if isinstance(x, np.ma.MaskedArray) else None
     try:
         raw = np.asarray(x.data if covered is not None else x)
@@ -297,7 +298,10 @@ def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray]:
     seen = ~np.isnan(values)
     if covered is not None:
         seen &= ~covered
-    return values, seen
+    if raw.dtype.kind not in "iu" or raw.dtype.itemsize < 8 or np.abs(values[seen]).max(initial=0.0) <= 2.0**53:
+        return values, seen, ()
+    because = "Integers above 2**53 were rounded to doubles: subtract an offset first where their last digits matter."
+    return values, seen, (Choice("values", "rounded", because),)
 
 
 def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> np.ndarray | None:

@@ -174,16 +174,21 @@ def complete(
         raise ValueError("--memory is for one machine, --cluster for several: give one of them")
     shared = _on_cluster(cluster, wanted, context)
     from corten import io
+    from corten.io.names import check_labels
 
+    kept = None if checkpoint is None else Checkpoint(checkpoint)
     flags, accept = quality_of(quality)
     kinds: dict[Any, str] = dict.fromkeys(unit_axis or [], "unit")
 
     def read(path: Path) -> Any:
-        return io.read(
+        loaded = io.read(
             path, variable, domain=where, quality=flags, accept=accept,
             axes=None if axes is None else [name.strip() for name in axes.split(",")], axis_kinds=kinds,
             careful=shared is None,
         )  # fmt: skip
+        # What several files are written to is NetCDF, whatever they are called.
+        check_labels(output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
+        return loaded
 
     if len(files) > 1:
         job = Job(completer, wanted, tuple(levels), tuple(periodic or ()), kinds)
@@ -207,7 +212,6 @@ def complete(
             terminal.say(f"{file}: {loaded.data.size:,} entries; below 5 million this machine alone is faster")
     for note in loaded.notes:
         terminal.say(f"{file}: {note}")
-    kept = None if checkpoint is None else Checkpoint(checkpoint)
     with terminal.progress() as move:
         fitted = completer.fit(
             loaded.data, where=loaded.where, periodic=periodic or [], axis_kinds=kinds, progress=move, checkpoint=kept

@@ -32,6 +32,7 @@ def write_levels(
     from corten.io import writers
     from corten.io.dataset import write_netcdf, write_zarr
     from corten.io.files import suffix_of
+    from corten.io.names import NETCDF
     from corten.io.table import long_form
     from corten.io.whole import whole_file
 
@@ -41,7 +42,7 @@ def write_levels(
     writers.check_target(path, overwrite)
     suffix = suffix_of(path)
     ends = {f"{end}_{level_name(one.coverage)}": (one, end) for one in others for end in ("lower", "upper")}
-    if suffix in writers._NETCDF or suffix == ".zarr":
+    if suffix in NETCDF or suffix == ".zarr":
         dataset = first.to_dataset()
         for name, (one, end) in ends.items():
             array = getattr(one, f"{end}_array")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.io.names import refuse_clash, refuse_for_netcdf, refuse_for_zarr
 from corten.io.whole import whole_file
 from corten.summary import FOOTNOTE, Summary, plain
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["own_attrs", "prepare_for_file", "store_attrs", "to_dataset", "write_netcdf", "write_zarr"]
 
 CONVENTIONS = "CF-1.11"
-VARIABLES = ("estimate", "lower", "upper", "flag", "propensity")
 # These describe how the input was packed or its range, and would be wrong for what we write.
 _OF_THE_INPUT = {
     "_FillValue", "missing_value", "scale_factor", "add_offset", "coordinates", "ancillary_variables",
@@ -41,15 +41,7 @@ def to_dataset(result: Intervals) -> xr.Dataset:
 
     observed = result.observed
     dims = [str(axis.dim) for axis in observed.axes]
-    clash = sorted(
-        {*VARIABLES}
-        & ({*dims} | ({str(c) for c in observed.coords} if observed.coords is not None else set()))
-    )
-    if clash:
-        raise ValueError(
-            f"the input has an axis or coordinate called {', '.join(clash)}: rename it before writing a "
-            "Dataset"
-        )
+    refuse_clash([*dims, *map(str, observed.coords if observed.coords is not None else ())])
     coords: Any = observed.coords
     if coords is None:
         coords = {
@@ -148,6 +140,8 @@ _NETCDF = Lock()  # the library in C crashes where two threads of a cluster's wo
 def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a compressed NetCDF-4 file, whole or not at all."""
     ready = prepare_for_file(dataset)
+    named: Any = (ready, *ready.variables.values())
+    refuse_for_netcdf(path, [*ready.variables, *ready.dims], [key for one in named for key in one.attrs])
     numeric = [name for name, data in ready.data_vars.items() if data.dtype.kind in "iuf" and data.ndim]
     with whole_file(path, overwrite) as temporary, _NETCDF:
         try:
@@ -163,6 +157,7 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite
 
 def write_zarr(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a Zarr store (a folder), whole or not at all."""
+    refuse_for_zarr(path, [*dataset.variables, *dataset.dims])
     with whole_file(path, overwrite) as temporary:
         # Version 2 of the format holds text coordinates that version 3 has not standardised yet.
         prepare_for_file(dataset).to_zarr(temporary, mode="w-", zarr_format=2, consolidated=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from corten.io.dataset import to_dataset, write_netcdf, write_zarr
 from corten.io.files import suffix_of
+from corten.io.names import NETCDF
 from corten.io.table import LongTable, about, long_form
 from corten.io.whole import refuse_taken, whole_file
 
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WRITABLE", "check_target", "write"]
 
-_NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
 _TABLES = (".csv", ".csv.gz", ".parquet")
-WRITABLE = (*_NETCDF, ".zarr", ".npz", ".npy", *_TABLES, ".mat")
+WRITABLE = (*NETCDF, ".zarr", ".npz", ".npy", *_TABLES, ".mat")
 
 
 def check_target(path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -49,7 +49,7 @@ def write(
     """
     check_target(path, overwrite)
     suffix = suffix_of(path)
-    if suffix in _NETCDF:
+    if suffix in NETCDF:
         return write_netcdf(to_dataset(result), path, overwrite=overwrite)
     if suffix == ".zarr":
         return write_zarr(to_dataset(result), path, overwrite=overwrite)

@@ -21,6 +21,7 @@ from corten.fitted import FEW
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
+from corten.io.names import refuse_clash, refuse_for_zarr
 from corten.io.whole import refuse_taken
 from corten.large import settings, stages
 from corten.large.needs import Needs
@@ -121,6 +122,9 @@ def complete_to_zarr(
         if say is not None:
             say(f"{lazy.source}: {needs.in_words()}")
         dims = [str(axis.dim) for axis in lazy.axes]
+        labels = [*dims, *map(str, () if lazy.coords is None else lazy.coords)]
+        refuse_clash(labels)
+        refuse_for_zarr(target, labels)
         numbers = ("estimate", *(end for pair in names for end in pair))
         dtypes = dict.fromkeys(numbers, lazy.dtype) | {"flag": np.dtype(np.int8)}
         chunks = chunk_shape(lazy.shape, needs.planes)

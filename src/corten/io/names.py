@@ -1,0 +1,64 @@
+"""Names that a file can hold, of axes, coordinates and attributes: looked at before the long work starts."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from corten.io.files import suffix_of
+from corten.labels import is_dataarray
+
+__all__ = ["NETCDF", "VARIABLES", "check_labels", "refuse_clash", "refuse_for_netcdf", "refuse_for_zarr"]
+
+NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
+VARIABLES = ("estimate", "lower", "upper", "flag", "propensity")
+_LONGEST = 255  # bytes
+_NETCDF_NAME = re.compile(r"[0-9A-Za-z_\u0080-\U0010ffff]([ -.0-~\u0080-\U0010ffff]*[!-.0-~\u0080-\U0010ffff])?")
+_ZARR_NAME = re.compile(r"[^/\\\0]+")
+
+
+def check_labels(path: str | os.PathLike[str], data: Any) -> None:
+    """Refuse labels of the input that a file of results could not hold."""
+    if not is_dataarray(data):
+        return
+    names = [str(name) for name in (*data.dims, *data.coords)]
+    if suffix_of(path) in NETCDF:
+        refuse_clash(names)
+        refuse_for_netcdf(path, names, [key for one in (data, *data.coords.values()) for key in one.attrs])
+    elif suffix_of(path) == ".zarr":
+        refuse_clash(names)
+        refuse_for_zarr(path, names)
+
+
+def refuse_clash(names: Iterable[str]) -> None:
+    """Refuse labels that are called as what is written beside them."""
+    clash = sorted({*VARIABLES} & {*names})
+    if clash:
+        raise ValueError(
+            f"the input has an axis or coordinate called {', '.join(clash)}: rename it before writing a Dataset"
+        )
+
+
+def refuse_for_netcdf(path: str | os.PathLike[str], names: Iterable[Any], attrs: Iterable[Any] = ()) -> None:
+    """Refuse what the library would refuse, by name."""
+    for what, given in (("an axis or variable", names), ("an attribute", attrs)):
+        for name in map(str, given):
+            if not _NETCDF_NAME.fullmatch(name) or len(name.encode("utf-8", "replace")) > _LONGEST:
+                raise ValueError(
+                    f"{Path(path).name} cannot hold {what} called {name[:80]!r}: names in NetCDF begin with a letter, "
+                    f"a digit or _, have no /, no control characters, no space at the end and at most {_LONGEST} "
+                    "bytes; rename it, or write .npz or .csv"
+                )
+
+
+def refuse_for_zarr(path: str | os.PathLike[str], names: Iterable[Any]) -> None:
+    """Refuse names that are no names of folders."""
+    for name in map(str, names):
+        if not _ZARR_NAME.fullmatch(name) or name in (".", "..") or len(name.encode("utf-8", "replace")) > _LONGEST:
+            raise ValueError(
+                f"{Path(path).name} cannot hold an axis or variable called {name[:80]!r}: in Zarr it names a folder, "
+                f"so without / or \\ and of at most {_LONGEST} bytes; rename it, or write .npz or .csv"
+            )
