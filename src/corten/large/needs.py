@@ -39,9 +39,9 @@ class Needs:
     def of(lazy: LazyTensor, memory: int, arrays: int, threads: int, radius: int = 1) -> Needs:
         """The most threads, then the largest runs of planes, within `memory` bytes; refuses what cannot be done."""
         item = lazy.dtype.itemsize
-        most = min(max(1, PIECE_ENTRIES // lazy.plane), lazy.shape[0])
-        for workers, planes in product(range(threads, 0, -1), range(most, 0, -1)):
-            planes, block = _aligned(planes, lazy)
+        runs = _aligned(min(max(1, PIECE_ENTRIES // lazy.plane), lazy.shape[0]), lazy)
+        shortest = _peak(lazy, *runs[-1], threads, 1, radius)
+        for workers, (planes, block) in product(range(threads, 0, -1) if shortest <= memory else (), runs):
             needed = _peak(lazy, planes, block, threads, workers, radius)
             if needed <= memory:
                 out = lazy.size * (arrays * item + 1)
@@ -54,7 +54,7 @@ class Needs:
                 f"the chunks of {lazy.source} hold {lazy.chunk} planes of the first axis, {lazy.axes[0].name!r}, and "
                 f"{lazy.chunk} planes are {in_words(lazy.chunk * lazy.plane * item)}: reading plane by plane would "
                 f"read everything each time. Rechunk it with few planes a chunk, put the axis with the shortest chunks "
-                f"first, or allow {in_words(_peak(lazy, *_aligned(1, lazy), threads, 1, radius))} of memory"
+                f"first, or allow {in_words(shortest)} of memory"
             )
         raise MemoryError(
             f"one plane of {lazy.source} holds {lazy.plane:,} entries and takes about {in_words(least)}; the limit is "
@@ -86,12 +86,11 @@ class Needs:
         )
 
 
-def _aligned(planes: int, lazy: LazyTensor) -> tuple[int, int]:
-    """Planes to work on and to read at a time, so that every chunk of the store is read once."""
+def _aligned(most: int, lazy: LazyTensor) -> list[tuple[int, int]]:
+    """Planes to work on and to read at a time, longest runs first, so that every chunk of the store is read once."""
     chunk = min(lazy.chunk, lazy.shape[0])
-    if planes >= chunk:
-        return planes // chunk * chunk, planes // chunk * chunk
-    return max(d for d in range(1, planes + 1) if chunk % d == 0), chunk
+    whole = [(k * chunk, k * chunk) for k in range(most // chunk, 0, -1)]
+    return whole + [(d, chunk) for d in range(min(most, chunk - 1), 0, -1) if chunk % d == 0]
 
 
 def _peak(lazy: LazyTensor, planes: int, block: int, threads: int, workers: int, radius: int) -> int:
