@@ -26,6 +26,12 @@ Runs that found something were repeated with the same seeds after it was mended;
 - A Zarr chunk that lies about its size made Blosc read out of bounds and, now and then, crash the process. Reading such
   files twice, first in a process of its own, did not always help: what crashes once may pass once.
 - Axes of a Zarr store called `None` or `true` ended in a TypeError that named no file (two of 104,000 files).
+- Damaged `.npy` files ended `corten complete` in a traceback before they were read, and files met by a completion from
+  disk or by `corten evaluate` named no file: fuzzed files now come by these doors too.
+- A file written to during a completion from disk gave a mixture of old and new, and one cut short ended the process by
+  a signal. A long thin tensor in one chunk made the plan for a completion from disk take hours.
+- Many arrays of a saved fit that each kept to the limit of memory, text of a Parquet table that is stored once and
+  repeats, an array called `coverage` in a file of results, and one long label among many broke that limit.
 - Diagnostics called all levels infinite where the weights left were smaller than any double, and cutoffs were finite.
 - On constant data a descent divided by a change of the gradient that was too small to be squared (ZeroDivisionError).
 - A disk that is full just when a NetCDF file is closed was a RuntimeError of the library that named no file.
@@ -40,12 +46,16 @@ LIMITS = """\
 ## What is promised, and what is not
 
 - A file that corten cannot read is refused by a `ValueError` (or `OSError`) that names it. No pickle in
-  a file is opened, no path out of it is followed, and declared sizes are checked before anything is allocated.
+  a file is opened, no path out of it is followed, and declared sizes are checked before anything is allocated. What
+  does not declare its size (text, packed tables) is counted while it is read.
+- A file that somebody writes to while it is read is refused: noticed by the time of its last change and its size, so
+  not where both stay as they were. From disk a file is looked at before every run of planes and before the output gets
+  its name; of a Zarr folder what stands directly in it before every run, and every file of it at the end.
 - HDF5, NetCDF, Zarr and Parquet are read by libraries in C, which can crash or hang on damaged files. `complete`,
   `audit` and `evaluate` of the program read such files in a process of its own (Linux), and only what was read comes
   back; in Python that is `corten.io.read(path, careful=True)`. Files that crash or hang a library in our own process,
-  and are refused by this alone, are counted above as *contained*. Tensors too large for memory are read in the
-  program's own process, after the same checks of what the file declares.
+  and are refused by this alone, are counted above as *contained*. Tensors too large for memory are opened in a process
+  of its own first, but their values are read in the program's, after the same checks of what the file declares.
 - Blosc, which packs most Zarr stores, believes the sizes in a chunk and reads out of bounds where they lie: chunks are
   looked at before it sees them, and Blosc inside of shards or below other codecs is refused.
 - Outputs appear whole or not at all: written under a temporary name, flushed to the disk, renamed. What a killed

@@ -13,14 +13,14 @@ import numpy as np
 
 from corten.io import stores
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error, suffix_of
-from corten.io.folding import fold_time
 from corten.io.frames import TABLES, column_names, read_frame
 from corten.io.ionex import is_ionex_name, read_ionex
+from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread
 from corten.io.stores import Stored
 from corten.io.table import LongTable, from_table
 from corten.io.trial import read_apart
 from corten.io.writers import WRITABLE, check_target, write
-from corten.labels import broadcast_by_name, is_dataarray
+from corten.labels import is_dataarray
 
 __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
 
@@ -148,17 +148,17 @@ def _read(
         if axes is not None and not is_dataarray(data):
             data = _name_axes(found, store, data, axes, name, max_bytes)
         others = {key: _load(found, store, key, max_bytes) for key in sorted(extra)}
-    flags = {key: _spread(found, key, other, data) for key, other in others.items()}
+    flags = {key: spread(found, key, other, data) for key, other in others.items()}
     if quality is not None and accept is not None:
-        data = _blank(data, np.isin(flags[quality], _comparable(found, quality, flags[quality], accept)))
+        data = blank(data, np.isin(flags[quality], comparable(found, quality, flags[quality], accept)))
     where: Any = None
     if domain is not None:
         inside = np.nan_to_num(np.asarray(flags[domain], dtype=float)) != 0
         where = np.array(np.broadcast_to(inside, data.shape))
         where = data.copy(data=where) if is_dataarray(data) else where
-    data, where, notes = _sorted(data, where, axis_kinds or {})
+    data, where, notes = in_sorted_order(data, where, axis_kinds or {})
     if fold:
-        data, where = _folded(found, data, where, fold)
+        data, where = folded(found, data, where, fold)
     return Loaded(data, where, found, name, notes)
 
 
@@ -186,7 +186,7 @@ def _read_table(
     value = variable or "value"
     if quality is not None and value in names:
         flags = frame[quality].to_numpy()
-        good = np.isin(flags, _comparable(path, quality, flags, accept))
+        good = np.isin(flags, comparable(path, quality, flags, accept))
         kept = frame.assign(**{value: frame[value].where(good)})
     options: dict[str, Any] = {"axis_kinds": axis_kinds, "max_bytes": max_bytes, "source": str(path)}
     table = replace(from_table(kept, variable, axes, **options), frame=frame)
@@ -197,7 +197,7 @@ def _read_table(
     if table.duplicates:
         notes.append(f"{table.duplicates} row(s) shared a cell with another and were averaged")
     if fold:
-        data, where = _folded(path, data, where, fold)
+        data, where = folded(path, data, where, fold)
     table = replace(table, data=data, where=where, fold=dict(fold or {}))
     return Loaded(data, where, path, table.value, tuple(notes), table)
 
@@ -280,59 +280,3 @@ def _name_axes(
         if axis in store and int(np.prod(store[axis].shape)) == length:
             coords[axis] = np.ravel(_load(path, store, axis, max_bytes))
     return xr.DataArray(data, dims=list(axes), coords=coords, name=name)
-
-
-def _spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
-    """Flags over the modes of the data: by name where both have names, else from the first mode on."""
-    if is_dataarray(flags) and is_dataarray(data):
-        try:
-            return broadcast_by_name(flags, data)
-        except ValueError as problem:
-            raise ValueError(f"{path}, {name!r}: {str(problem).replace('where', name)}") from None
-    plain = np.asarray(flags)
-    if plain.shape != data.shape[: plain.ndim]:
-        raise ValueError(f"{path}: {name!r} has shape {plain.shape}, the data {data.shape}: they must agree")
-    return plain.reshape(plain.shape + (1,) * (data.ndim - plain.ndim))
-
-
-def _comparable(path: Path, name: str, flags: np.ndarray, accept: Sequence[float | str]) -> np.ndarray:
-    """The accepted flags in the type of the flags; text from a command line becomes numbers."""
-    if isinstance(accept, str) or not np.iterable(accept):
-        raise TypeError(f"accept is {accept!r}: give a list of flags, such as [0, 1]")
-    try:
-        return np.array(list(accept)).astype(flags.dtype if flags.dtype.kind in "OUS" else np.float64)
-    except ValueError:
-        raise ValueError(f"accept is {list(accept)}, but the flags {name!r} in {path} are numbers") from None
-
-
-def _blank(data: Any, keep: np.ndarray) -> Any:
-    if is_dataarray(data):
-        return data.copy(data=_blank(data.values, keep))
-    data = np.asarray(data)
-    wide = np.float32 if data.dtype.kind == "f" and data.dtype.itemsize <= 4 else np.float64
-    return np.where(np.broadcast_to(keep, data.shape), data, np.array(np.nan)).astype(wide)
-
-
-def _sorted(data: Any, where: Any, axis_kinds: Mapping[str, str]) -> tuple[Any, Any, tuple[str, ...]]:
-    """Sort the slices of ordered axes that come in disorder; repeated ones are left to be refused."""
-    notes = []
-    for dim in data.dims if is_dataarray(data) else ():
-        values = data[dim].values
-        if dim not in data.coords or values.dtype.kind not in "iufM" or axis_kinds.get(str(dim)) == "unit":
-            continue
-        if (np.sort(values) == values).all() or (np.sort(values)[::-1] == values).all():
-            continue
-        data, where = data.sortby(dim), None if where is None else where.sortby(dim)
-        notes.append(f"the coordinates of {dim} were not sorted, and are now")
-    return data, where, tuple(notes)
-
-
-def _folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str]]) -> tuple[Any, Any]:
-    if not is_dataarray(data):
-        raise ValueError(f"{path} has no axis names, so fold cannot find its time axis: name them (axes=)")
-    folded, reached = fold_time(data, fold)
-    if where is None:
-        return folded, reached
-    inside, _ = fold_time(where.astype(np.float32), fold)
-    return folded, inside == 1
-

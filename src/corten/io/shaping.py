@@ -1,0 +1,71 @@
+"""What reading does to a tensor besides: flags that blank, labels put in order, a time axis folded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.io.folding import fold_time
+from corten.labels import broadcast_by_name, is_dataarray
+
+__all__ = ["blank", "comparable", "folded", "in_sorted_order", "spread"]
+
+
+def spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
+    """Flags over the modes of the data: by name where both have names, else from the first mode on."""
+    if is_dataarray(flags) and is_dataarray(data):
+        try:
+            return broadcast_by_name(flags, data)
+        except ValueError as problem:
+            raise ValueError(f"{path}, {name!r}: {str(problem).replace('where', name)}") from None
+    plain = np.asarray(flags)
+    if plain.shape != data.shape[: plain.ndim]:
+        raise ValueError(f"{path}: {name!r} has shape {plain.shape}, the data {data.shape}: they must agree")
+    return plain.reshape(plain.shape + (1,) * (data.ndim - plain.ndim))
+
+
+def comparable(path: Path, name: str, flags: np.ndarray, accept: Sequence[float | str]) -> np.ndarray:
+    """The accepted flags in the type of the flags; text from a command line becomes numbers."""
+    if isinstance(accept, str) or not np.iterable(accept):
+        raise TypeError(f"accept is {accept!r}: give a list of flags, such as [0, 1]")
+    try:
+        return np.array(list(accept)).astype(flags.dtype if flags.dtype.kind in "OUS" else np.float64)
+    except ValueError:
+        raise ValueError(f"accept is {list(accept)}, but the flags {name!r} in {path} are numbers") from None
+
+
+def blank(data: Any, keep: np.ndarray) -> Any:
+    """The data with gaps where they are not to be kept."""
+    if is_dataarray(data):
+        return data.copy(data=blank(data.values, keep))
+    data = np.asarray(data)
+    wide = np.float32 if data.dtype.kind == "f" and data.dtype.itemsize <= 4 else np.float64
+    return np.where(np.broadcast_to(keep, data.shape), data, np.array(np.nan)).astype(wide)
+
+
+def in_sorted_order(data: Any, where: Any, axis_kinds: Mapping[str, str]) -> tuple[Any, Any, tuple[str, ...]]:
+    """Sort the slices of ordered axes that come in disorder; repeated ones are left to be refused."""
+    notes = []
+    for dim in data.dims if is_dataarray(data) else ():
+        values = data[dim].values
+        if dim not in data.coords or values.dtype.kind not in "iufM" or axis_kinds.get(str(dim)) == "unit":
+            continue
+        if (np.sort(values) == values).all() or (np.sort(values)[::-1] == values).all():
+            continue
+        data, where = data.sortby(dim), None if where is None else where.sortby(dim)
+        notes.append(f"the coordinates of {dim} were not sorted, and are now")
+    return data, where, tuple(notes)
+
+
+def folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str]]) -> tuple[Any, Any]:
+    """Data and domain with a time axis folded into two; cells that no time reaches are outside."""
+    if not is_dataarray(data):
+        raise ValueError(f"{path} has no axis names, so fold cannot find its time axis: name them (axes=)")
+    folded, reached = fold_time(data, fold)
+    if where is None:
+        return folded, reached
+    inside, _ = fold_time(where.astype(np.float32), fold)
+    return folded, inside == 1
