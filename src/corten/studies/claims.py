@@ -129,7 +129,8 @@ def _pooled(rows: list[Row]) -> list[Claim]:
         where = f"{over}{_spread(rows, value)}"
         if value == "relative_error":
             holds = "yes" if over.smaller < 0.05 else "NO"
-            found.append((f"pooled {shown} of our default better than plain", holds, f"{where}, p {max(over.smaller, 1e-6):.2g}"))
+            where += f", p {max(over.smaller, 1e-6):.2g}"
+            found.append((f"pooled {shown} of our default better than plain", holds, where))
         else:
             not_worse = "yes" if over.larger > 0.05 else "NO"
             limit = f", with 95 % confidence at most {over.mean + 1.645 * over.error:+.2g}"

@@ -47,12 +47,13 @@ def selection(data: Rows) -> list[Table]:
         "held-out - P-AIC | P-AIC, converged | n"
     )
     notes = (
-        "P-AIC and P-BIC: the paper's estimator at ranks 2..15. "
-        + "; ".join(
-            f"d={d}: " + (f"a search ends after {patience} rises of P-AIC in a row" if patience else "all are tried")
-            for d, patience in sorted({(row["d"], row["patience"]) for row in data["ranks"]})
+        "P-AIC and P-BIC: the paper's estimator at ranks 2..15, one B*. "
+        + " ".join(
+            f"A search ends after {patience} rises of P-AIC in a row, so it may miss a smaller one further up."
+            for patience in sorted({row["patience"] for row in data["ranks"]})
+            if patience
         )
-        + ". held-out: our default. One B*.",
+        + " held-out: our default.",
         "P-AIC, converged: the same criterion with the same likelihood minimised further (Barzilai-Borwein, 300 "
         "passes, one repetition, the smallest size). Where it takes 15, early stopping is what keeps P-AIC small "
         "there; empty where B grew past what floats hold.",

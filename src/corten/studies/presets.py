@@ -14,7 +14,7 @@ class Preset:
     draws: how many B* are drawn per setting, where the paper has one; those after the first get `draw_repetitions`
     each at rank 3, where the paper gives numbers, and one elsewhere; readings: how many B* show the spread of
     unweighted mis-coverage under each reading of the paper; patience: after how many rises of P-AIC in a row the
-    paper's rank search ends above the smallest size, 0 for all of 2..15, which are tried at the smallest size;
+    paper's rank search ends, 0 for all of 2..15;
     burn_in, thin: of the chain of masks; landscape: ranks of B* against which coverage and error are drawn;
     working: completion ranks of the misspecified part.
     """

@@ -75,12 +75,9 @@ def _three(preset: Preset) -> int:
 
 
 def _selection(preset: Preset) -> list[Cell]:
-    """The smallest size is cheap: all ranks are tried there, and once per setting the search is continued to the end of
-    the likelihood, which says why P-AIC works.
-    """
-    first, more = preset.sizes[0], preset.sizes[1:]
-    cells = _repeated("ranks", preset, (first,), preset.ranks, patience=0)
-    cells += _repeated("ranks", preset, more, preset.ranks, patience=preset.patience)
+    """The search continued to the end of the likelihood only says why P-AIC works: once per setting, smallest size."""
+    cells = _repeated("ranks", preset, preset.sizes, preset.ranks, patience=preset.patience)
+    first = preset.sizes[0]
     return [
         Cell.of(
             cell.experiment,
