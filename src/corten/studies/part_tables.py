@@ -47,18 +47,23 @@ def selection(data: Rows) -> list[Table]:
         "held-out - P-AIC | P-AIC, converged | n"
     )
     notes = (
-        "P-AIC and P-BIC: the paper's estimator at ranks 2..15, one B*. "
-        + " ".join(
-            f"A search ends after {patience} rises of P-AIC in a row, so it may miss a smaller one further up."
-            for patience in sorted({row["patience"] for row in data["ranks"]})
-            if patience
-        )
-        + " held-out: our default.",
+        f"P-AIC and P-BIC: the paper's estimator at ranks 2..15, one B*.{_searches(data['ranks'])} held-out: our default.",
         "P-AIC, converged: the same criterion with the same likelihood minimised further (Barzilai-Borwein, 300 "
         "passes, one repetition, the smallest size). Where it takes 15, early stopping is what keeps P-AIC small "
         "there; empty where B grew past what floats hold.",
     )
     return [Table("selection", "Ranks chosen", "tab:Model-Selection", columns, tuple(rows), notes)]
+
+
+def _searches(rows: list[Row]) -> str:
+    """Which searches did not try all ranks."""
+    cut = {row["patience"] for row in rows} - {0}
+    whole = sorted({(SHORT[row["model"]], row["d"], row["rank"]) for row in rows if not row["patience"]})
+    if not cut:
+        return ""
+    text = f" A search ends after {max(cut)} rises of P-AIC in a row, so it may miss a smaller one further up"
+    listed = ", ".join(f"{model} d={d} r={rank}" for model, d, rank in whole)
+    return text + (f"; all ranks were tried at {listed}." if listed else ".")
 
 
 def paired_rank(first: list[Row], second: list[Row]) -> Value:

@@ -75,14 +75,17 @@ def _three(preset: Preset) -> int:
 
 
 def _selection(preset: Preset) -> list[Cell]:
-    """The search continued to the end of the likelihood only says why P-AIC works: once per setting, smallest size."""
-    cells = _repeated("ranks", preset, preset.sizes, preset.ranks, patience=preset.patience)
+    """Searches end after some rises of P-AIC, but not where the paper's P-AIC goes wrong (Ising, smallest size, r <= 5):
+    that must be able to show. Once per setting of the smallest size the likelihood is also minimised to its end.
+    """
+    cells = _repeated("ranks", preset, preset.sizes, preset.ranks)
     first = preset.sizes[0]
     return [
         Cell.of(
             cell.experiment,
             cell.repetition,
             converged=cell["d"] == first and cell.repetition == 0,
+            patience=0 if cell["d"] == first and cell["model"] == "ising" and cell["rank"] <= 5 else preset.patience,
             **dict(cell.parameters),
         )
         for cell in cells
