@@ -47,7 +47,8 @@ def selection(data: Rows) -> list[Table]:
         "held-out - P-AIC | P-AIC, converged | n"
     )
     notes = (
-        f"P-AIC and P-BIC: the paper's estimator at ranks 2..15, one B*.{_searches(data['ranks'])} held-out: our default.",
+        f"P-AIC and P-BIC: the paper's estimator at ranks 2..15, one B*.{_searches(data['ranks'])} "
+        "held-out: our default.",
         "P-AIC, converged: the same criterion with the same likelihood minimised further (Barzilai-Borwein, 300 "
         "passes, one repetition, the smallest size). Where it takes 15, early stopping is what keeps P-AIC small "
         "there; empty where B grew past what floats hold.",

@@ -75,7 +75,7 @@ def _three(preset: Preset) -> int:
 
 
 def _selection(preset: Preset) -> list[Cell]:
-    """Searches end after some rises of P-AIC, but not where the paper's P-AIC goes wrong (Ising, smallest size, r <= 5):
+    """A search ends after some rises of P-AIC, not where the paper's P-AIC goes wrong (Ising, smallest size, r <= 5):
     that must be able to show. Once per setting of the smallest size the likelihood is also minimised to its end.
     """
     cells = _repeated("ranks", preset, preset.sizes, preset.ranks)
