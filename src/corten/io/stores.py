@@ -153,6 +153,10 @@ def open_mat(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
     yield {name: Stored(one.shape, one.dtype, one.load) for name, one in listed.items()}
 
 
+_NO_LABELS = "This is a netCDF dimension but not a netCDF variable"
+"""How NetCDF-4 names a scale that gives a mode its length and name, and is full of zeros."""
+
+
 @contextmanager
 def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[dict[str, Stored]]:
     """HDF5: every dataset by its path, with fill values, packing and attached scales honoured."""
@@ -201,16 +205,22 @@ def _hdf5_loader(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | N
         coords = {
             name: (
                 name,
-                scale[()],
+                _labels(scale),
                 {"units": str(_scalar(scale.attrs["units"]))} if "units" in scale.attrs else {},
             )
             for name, scale in scales
+            if not str(_scalar(scale.attrs.get("NAME", ""))).startswith(_NO_LABELS)
         }
         kept = {key: str(attrs[key]) for key in ("units", "long_name", "standard_name") if key in attrs}
         array = xr.DataArray(values, dims=dims, coords=coords, attrs=kept, name=item.name.rsplit("/", 1)[-1])
         return xr.decode_cf(array.to_dataset(), decode_timedelta=False)[array.name]
 
     return load
+
+
+def _labels(scale: h5py.Dataset) -> np.ndarray:
+    """What a scale holds; text as text, not as bytes."""
+    return np.asarray(scale.asstr("utf-8", "replace")[()] if scale.dtype.kind in "OS" else scale[()])
 
 
 def unpack(values: np.ndarray, attrs: Mapping[str, Any]) -> np.ndarray:
