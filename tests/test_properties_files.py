@@ -81,7 +81,7 @@ def test_files_with_labels_are_read_as_they_were_written(data, seed, power, suff
         io.check_target(path)
         assert io.write(path, result) == path
         for name in ("estimate", "lower", "upper", "flag"):
-            loaded = io.read(path, name, careful=careful, axis_kinds={d: "unit" for d in map(str, data.dims)})
+            loaded = io.read(path, name, careful=careful, axis_kinds=dict.fromkeys(map(str, data.dims), "unit"))
             assert isinstance(loaded, io.Loaded) and loaded.variable == name and loaded.where is None
             np.testing.assert_array_equal(np.asarray(loaded.data), getattr(result, f"{name}_array"))
             same_labels(loaded.data, data)
@@ -117,7 +117,7 @@ def test_tables_hold_the_same_bits(data, seed, power, suffix):
     dims = [str(dim) for dim in data.dims]
     with tempfile.TemporaryDirectory() as folder:
         path = io.write(Path(folder, f"filled{suffix}"), result)
-        loaded = io.read(path, "estimate", axes=dims, axis_kinds={dim: "unit" for dim in dims})
+        loaded = io.read(path, "estimate", axes=dims, axis_kinds=dict.fromkeys(dims, "unit"))
         assert isinstance(loaded.table, io.LongTable) and loaded.table.duplicates == 0
         found = loaded.data
         for dim in data.coords:  # tables are sorted by their labels, text in order of appearance
@@ -131,12 +131,12 @@ def test_a_result_s_own_netcdf_is_its_dataset(data, seed):
     result = results(data, seed, 0)
     wanted = result.to_dataset()
     with tempfile.TemporaryDirectory() as folder:
-        with xr.open_dataset(result.to_netcdf(Path(folder, "filled.nc"))) as found:
-            assert set(found.data_vars) == set(wanted.data_vars) >= {"estimate", "lower", "upper", "flag"}
-            for name in wanted.data_vars:
-                np.testing.assert_array_equal(found[name].values, wanted[name].values)
-            same_labels(found.estimate, data)
-            assert found.attrs["corten_seed"] == 7 and found.attrs["coverage"] == 0.9
+        found = xr.load_dataset(result.to_netcdf(Path(folder, "filled.nc")))
+    assert set(found.data_vars) == set(wanted.data_vars) >= {"estimate", "lower", "upper", "flag"}
+    for name in wanted.data_vars:
+        np.testing.assert_array_equal(found[name].values, wanted[name].values)
+    same_labels(found.estimate, data)
+    assert found.attrs["corten_seed"] == 7 and found.attrs["coverage"] == 0.9
 
 
 @given(
@@ -179,7 +179,8 @@ def test_ionex_maps_are_read_as_they_were_written(times, shells, exponent, packi
         loaded = io.read(path)
     for name, wanted, power in (("tec", maps, exponent), ("rms", maps[::-1], -2)):
         wanted = np.where(wanted == 9999, np.nan, wanted * 10.0**power).transpose(1, 2, 3, 0)
-        np.testing.assert_array_equal(data[name].transpose(..., "lat", "lon", "time").values.reshape(wanted.shape), wanted)
+        found = data[name].transpose(..., "lat", "lon", "time").values
+        np.testing.assert_array_equal(found.reshape(wanted.shape), wanted)
     xr.testing.assert_identical(loaded.data, data.tec)
     assert data.time.size == times and data.lon.values.tolist() == [-10.0, -5.0, 0.0, 5.0, 10.0, 15.0, 20.0]
 

@@ -57,15 +57,26 @@ class PreparedCP:
         centre, scale = float(found.mean()), float(found.std()) or 1.0
         scaled = np.zeros(values.shape)
         scaled[mask] = (found - centre) / scale
+        if not scaled.any():  # constant data, of which alternating least squares would divide by nothing
+            point = CP(np.zeros(self.rank), tuple(np.zeros((length, self.rank)) for length in values.shape))
+            return Fill(np.full(values.shape, centre), leverage=lambda: np.zeros(values.shape), warm=point)
         start: Any = "random"
         if isinstance(warm, CP) and warm.factors[0].shape[1] == self.rank:
             start = CPTensor((warm.weights.copy(), [f.copy() for f in warm.factors]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tensorly warns where it only means to inform
-            weights, factors = parafac(
-                scaled, self.rank, mask=mask.astype(float), init=start, n_iter_max=self.max_iterations,
-                tol=1e-6, random_state=self.seed, normalize_factors=True,
-            )  # fmt: skip
+            try:
+                weights, factors = parafac(
+                    scaled, self.rank, mask=mask.astype(float), init=start, n_iter_max=self.max_iterations,
+                    tol=1e-6, random_state=self.seed, normalize_factors=True,
+                )  # fmt: skip
+            except np.linalg.LinAlgError:
+                weights, factors = np.full(self.rank, np.nan), ()
+        if not all(np.isfinite(part).all() for part in (weights, *factors)):
+            raise ValueError(
+                f"rank is {self.rank}: alternating least squares found no answer on {int(mask.sum())} entries of shape "
+                f"{values.shape}; lower the rank, or take another completion"
+            )
         point = CP(np.asarray(weights), tuple(np.asarray(f) for f in factors))
 
         def leverage() -> np.ndarray:
