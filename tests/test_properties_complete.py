@@ -78,8 +78,9 @@ def ends(result: corten.Intervals) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @costly(4)
 @given(
-    gappy(), completers(bounded=True), st.sampled_from(SCALES), st.sampled_from(DTYPES), st.lists(levels, min_size=2, max_size=3)
-)
+    gappy(), completers(bounded=True), st.sampled_from(SCALES), st.sampled_from(DTYPES),
+    st.lists(levels, min_size=2, max_size=3),
+)  # fmt: skip
 def test_any_tensor_is_filled_with_nested_intervals(case, completer, scale, dtype, asked):
     scale = scale if "2" not in dtype else 1.0
     x = (np.clip(case.x, -1e3, 1e3) * scale).astype(dtype)
@@ -109,6 +110,19 @@ def test_scaled_data_have_scaled_intervals(case, completer, power, level):
     scaled = ends(fit(completer, case.x * unit, case).intervals(level))
     for one, other in zip(plain, scaled):
         np.testing.assert_allclose(other / unit, one, rtol=1e-9, atol=1e-9 * spread(case))
+
+
+@costly(4)
+@given(gappy(), completers(calibrations=("random", "gaps")), levels)
+def test_the_largest_single_precision_numbers_are_completed_as_small_ones(case, completer, level):
+    """Up to 8.5e37: sums, squares and differences of them are not taken in single precision."""
+    unit = np.float32(2.0**125)
+    x = np.clip(case.x, -2, 2).astype(np.float32)
+    plain = ends(fit(completer, x, case).intervals(level))
+    large = ends(fit(completer, x * unit, case).intervals(level))
+    for one, other in zip(plain, large):
+        fits = np.abs(one) < 7.9  # an end beyond 3.4e38 is infinite, and that is outwards
+        np.testing.assert_allclose(other[fits] / unit, one[fits], atol=1e-3)
 
 
 @costly(4)

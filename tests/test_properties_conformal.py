@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,48 @@ def test_order_threads_and_chunks_change_no_bit(case, level, seed, data):
     np.testing.assert_array_equal(turned.cutoffs(tests, level, moved)[0][settled], whole[0][settled])
 
 
+@given(lists(), levels, st.integers(-60, 60), st.sampled_from(["upper", "lower"]))
+def test_plain_weights_are_the_logarithms_and_a_common_factor_is_nothing(case, level, power, tail):
+    """`weighted_cutoffs` against the definition, in exact fractions of the weights given."""
+    scores, logs, tests = case
+    weights, test_weights = np.exp2(np.clip(logs, -40, 40)), np.exp2(np.clip(tests, -40, 40))
+    weights[np.isneginf(logs)] = 0.0
+    found = conformal.weighted_cutoffs(scores, weights, test_weights, level, tail)[0]
+    factor = 2.0**power
+    np.testing.assert_array_equal(
+        conformal.weighted_cutoffs(scores, factor * weights, factor * test_weights, level, tail)[0], found
+    )
+    sign = 1.0 if tail == "upper" else -1.0
+    for cut, own in zip(sign * found, test_weights):
+        values = sign * scores
+        enough = (1 - 1e-12) * Fraction(level) * (sum(map(Fraction, weights)) + Fraction(own))
+        held = [v for v in sorted(values) if sum(map(Fraction, weights[values <= v])) >= enough]
+        near = [v for v in sorted(values) if sum(map(Fraction, weights[values <= v])) >= enough * Fraction(1 - 1e-11)]
+        if held[:1] == near[:1]:  # else rounding of the logarithms decides
+            assert cut == (held[0] if held else np.inf)
+
+
+@given(seeds, levels, st.sampled_from(["absolute", "signed"]), st.floats(1e-3, 1e3))
+def test_uniform_weights_are_equal_odds_and_scales_are_positive(seed, level, name, odds):
+    rng = np.random.default_rng(seed)
+    turn, scores = rng.permutation(40), rng.normal(size=25)
+    scores = scores if name == "signed" else np.abs(scores)
+    one, other = (
+        conformal.Calibrated(name, scores, turn[:25], weights)
+        for weights in (conformal.UniformWeights(), conformal.OddsWeights(np.full(40, np.log(odds))))
+    )
+    cuts, same = one.cutoffs(turn[25:], level), other.cutoffs(turn[25:], level)
+    assert isinstance(cuts, conformal.Cutoffs)
+    for a, b in zip(cuts, same):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_array_equal(a, b)
+    leverage = rng.exponential(size=(8, 5)) * (rng.random((8, 5)) < 0.9)
+    scale = conformal.LeverageScale(leverage).at(turn)
+    assert (scale > 0).all() and (scale >= leverage.reshape(-1)[turn]).all()
+    assert (conformal.UnitScale().at(turn) == 1).all()
+
+
 @given(lists(), levels, st.integers(-100, 100))
 def test_scaled_scores_have_scaled_cutoffs(case, level, power):
     scores, logs, tests = case
@@ -120,13 +163,15 @@ def test_scaled_scores_have_scaled_cutoffs(case, level, power):
 
 
 @given(
-    st.sampled_from(["absolute", "signed", "normalized"]),
+    st.sampled_from(["absolute", "adaptive", "signed", "normalized"]),
     st.lists(st.floats(-1e30, 1e30), min_size=1, max_size=5),
     st.floats(1e-30, 1e30),
     st.floats(1e-3, 1e3),
 )
 def test_scores_and_intervals_undo_each_other(name, truths, unit, scale):
     score = conformal.as_score(name)
+    kinds = {"absolute": conformal.Absolute, "adaptive": conformal.Adaptive, "normalized": conformal.Normalized}
+    assert type(score) is kinds.get(name, conformal.Signed)
     truth, middle, scales = np.array(truths), np.zeros(len(truths)) + 0.5 * unit, np.full(len(truths), scale)
     s = score.score(truth, middle, scales)
     cuts = (s if name == "signed" else None, s)
@@ -136,6 +181,7 @@ def test_scores_and_intervals_undo_each_other(name, truths, unit, scale):
     end = np.where(truth >= middle, high, low) if name != "signed" else high
     np.testing.assert_allclose(end, truth, rtol=1e-12, atol=1e-12 * unit)
     tails = score.tails(0.9)
+    assert isinstance(tails, conformal.Tails)
     assert tails.upper == pytest.approx(0.95 if name == "signed" else 0.9) and (tails.lower is None) == (
         name != "signed"
     )

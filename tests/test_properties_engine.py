@@ -71,7 +71,7 @@ def test_permuting_axes_permutes_loss_gradient_and_odds(shape, seed, share, data
     np.testing.assert_allclose(moved_odds, odds.transpose(turn), atol=FLOAT32 * max(1, np.abs(odds).max()))
 
 
-@given(shapes((2, 4), longest=4, most=60), seeds, st.sampled_from([0.5, 0.8, 0.95]), st.data())
+@given(shapes((2, 5), longest=4, most=60), seeds, st.sampled_from([0.5, 0.8, 0.95]), st.data())
 def test_permuting_axes_permutes_weights_and_cutoffs(shape, seed, level, data):
     asked = data.draw(models(shape))
     coupling, link, kind, periodic = asked

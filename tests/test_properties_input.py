@@ -116,6 +116,52 @@ def test_metrics_scale_shift_and_add_up(case, power, shift, level):
     assert (scores[~np.isnan(truth)] >= wide[~np.isnan(truth)]).all()
 
 
+@given(shapes(), seeds, st.lists(levels, min_size=1, max_size=4, unique=True), st.integers(-30, 30))
+def test_miscoverage_and_standard_errors_are_what_they_say(shape, seed, asked, power):
+    rng, unit = np.random.default_rng(seed), 2.0**power
+    truth, missing = rng.normal(size=shape), rng.random(shape) < 0.7
+    missing.reshape(-1)[0] = True
+
+    def at(level: float) -> Any:
+        half = np.full(shape, 3 * level)
+        return SimpleNamespace(lower=-half, upper=half, missing=missing, coverage=level, at=at)
+
+    gaps = [abs(level - (np.abs(truth[missing]) <= 3 * level).mean()) for level in asked]
+    assert metrics.miscoverage(truth, at(0.9), asked) == pytest.approx(100 * np.mean(gaps))
+    errors = metrics.standard_error(truth)
+    if truth.size < 2:
+        assert np.isnan(errors)
+        return
+    assert errors == pytest.approx(np.sqrt(((truth - truth.mean()) ** 2).sum() / (truth.size - 1) / truth.size))
+    assert metrics.standard_error(truth * unit) == errors * unit
+    assert metrics.standard_error(truth + 8.0) == pytest.approx(errors, rel=1e-9, abs=1e-12)
+    assert np.isnan(metrics.standard_error(np.append(truth, np.inf)))
+    group = metrics.coverage_by_slice(truth, at(0.5), 0)[0]
+    assert isinstance(group, metrics.Group) and group.label == 0
+
+
+@given(
+    st.integers(3, 9), st.integers(1, 3), st.sampled_from(["ising", "bernoulli"]),
+    st.sampled_from(["constant", "adversarial"]), seeds,
+)  # fmt: skip
+def test_a_paper_setting_is_its_parts_and_repeats_by_seed(d, rank, model, kind, seed):
+    one, other = (simulate.paper_setting(d, rank, model, kind, seed, sweeps=4) for _ in range(2))
+    assert isinstance(one, simulate.PaperSetting)
+    for name in ("parameter", "mask", "truth_signal", "data", "observed"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        assert getattr(one, name).shape == (d, d, d)
+    np.testing.assert_array_equal(np.isnan(one.observed), ~one.mask)
+    np.testing.assert_array_equal(one.observed[one.mask], one.data[one.mask])
+    for unfolded in (np.moveaxis(one.truth_signal, k, 0).reshape(d, -1) for k in range(3)):
+        assert np.linalg.matrix_rank(unfolded) <= 3
+    noise = np.abs(one.data - one.truth_signal)
+    assert np.abs(one.truth_signal).max() / noise.max() == pytest.approx(2, rel=1e-6)
+    if kind == "constant" and model == "bernoulli":  # the kind of noise changes the noise alone
+        rough = simulate.paper_setting(d, rank, model, "adversarial", seed, sweeps=4)
+        np.testing.assert_array_equal(rough.mask, one.mask)
+        np.testing.assert_array_equal(rough.truth_signal, one.truth_signal)
+
+
 @given(shapes(longest=8, most=300), st.sampled_from([0.0, 0.01, 0.3, 0.7, 0.99]), seeds)
 def test_masks_have_their_shape_and_repeat_by_seed(shape, missing, seed):
     for make in (mask_module.random_mask, mask_module.block_mask, mask_module.patch_mask, mask_module.ising_mask):
@@ -140,6 +186,9 @@ def test_simulated_fields_have_the_size_they_say(shape, seed, kind):
 @given(st.tuples(st.integers(2, 12), st.integers(2, 12), st.integers(1, 12)), st.floats(0.05, 0.9), seeds)
 def test_tec_like_days_have_their_gaps(shape, missing, seed):
     day = simulate.tec_like(shape, seed % 10_000, missing)
+    assert isinstance(day, simulate.TecLike)
+    about = day.to_dataset().attrs
+    assert (about["corten_seed"], about["corten_missing"]) == (seed % 10_000, missing)
     assert day.truth.shape == day.mask.shape == shape and (day.truth > 0).all()
     assert day.observed.shape == shape and np.isnan(day.observed[~day.mask]).all()
     assert not day.mask.all()

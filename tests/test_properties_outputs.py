@@ -64,6 +64,12 @@ def test_every_coverage_of_a_fit_comes_from_the_one_fit(case, completer, asked):
     fitted = fit(completer, case.x, case)
     first = fitted.intervals(asked[0])
     assert isinstance(fitted, corten.Fitted) and isinstance(first, corten.Intervals)
+    facts, chances = fitted.facts(asked[0]), fitted.propensity_array()
+    assert facts["calibration_entries"] == len(fitted.scores)
+    assert 0 < facts["effective_sample_size"] <= len(fitted.scores) * (1 + 1e-9)
+    assert chances.shape == case.shape and ((chances >= 0) & (chances <= 1)).all()
+    assert fitted.settings()["seed"] == completer.seed and fitted.settings()["axes"].count("axis_") == case.x.ndim
+    assert all(sentence.endswith(".") for sentence in fitted.warnings())
     for level in asked:
         one, other = first.at(level), fitted.intervals(level)
         assert one.coverage == level

@@ -177,7 +177,7 @@ def _prepare(
     rows: list[dict[str, object]] = []
     best: tuple[float, tuple[int, ...]] | None = None
     rises, last, ranks = 0, np.inf, ()
-    constant = np.ptp(values[used]) == 0  # every rank leaves nothing of it
+    constant = values[used].min() == values[used].max()  # every rank leaves nothing of it
     for rank in range(1, 2 if constant else MAX_RANK + 1):
         if feasible(values.shape, rank) == ranks:
             break

@@ -66,7 +66,7 @@ class PreparedStack:
 
     def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
         known = values[mask]
-        low, high = (known.min(), known.max()) if known.size else (0.0, 0.0)
+        low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
         slack = BEYOND * (high - low)
         filled: dict[str, np.ndarray] = {}
         for name, member in self.members.items():
@@ -75,7 +75,7 @@ class PreparedStack:
                 estimate = member.fill_from(values, mask, start).estimate
             else:
                 estimate = member.fill(values, mask).estimate
-            filled[name] = np.clip(np.nan_to_num(estimate, nan=float(low + high) / 2), low - slack, high + slack)
+            filled[name] = np.clip(np.nan_to_num(estimate, nan=(low + high) / 2), low - slack, high + slack)
         return Fill(self.mix(filled), filled)
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
