@@ -45,6 +45,16 @@ def test_whole_numbers_are_answered_in_double(shape, dtype, layout, seed):
     np.testing.assert_array_equal(tensor.values, whole.astype(float))
 
 
+@given(gappy(), st.integers(-300, 300))
+def test_sizes_beyond_what_can_be_squared_are_refused(case, power):
+    x = np.where(case.mask, np.sign(case.x) + 2.0, np.nan) * 10.0**power
+    if -98 < power < 98:
+        assert ObservedTensor.of(x).n_observed == case.mask.sum()
+    elif abs(power) > 101:
+        with pytest.raises(ValueError, match="another unit"):
+            ObservedTensor.of(x)
+
+
 @given(gappy(), st.data())
 def test_the_domain_splits_the_tensor_in_three(case, data):
     where = data.draw(masks(case.shape))

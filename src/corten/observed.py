@@ -21,6 +21,8 @@ from corten.printable import printable
 
 __all__ = ["Axis", "ObservedTensor"]
 
+FARTHEST = 1e100
+
 InputKind = Literal["array", "masked", "dataarray"]
 
 
@@ -119,6 +121,7 @@ class ObservedTensor:
             raise ValueError(
                 f"x has no observed value{inside}: all {values.size} are missing, so nothing can be learned"
             )
+        _refuse_extreme(values, seen)
         values[~seen] = np.nan
         choices: tuple[Choice, ...] = ()
         if not labelled:
@@ -302,6 +305,16 @@ def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
         return values, seen, ()
     because = "Integers above 2**53 were rounded to doubles: subtract an offset first where their last digits matter."
     return values, seen, (Choice("values", "rounded", because),)
+
+
+def _refuse_extreme(values: np.ndarray, seen: np.ndarray) -> None:
+    """Squares must fit in double precision: beyond, an answer would be wrong without a word."""
+    largest = max(float(values.max(where=seen, initial=0.0)), -float(values.min(where=seen, initial=0.0)))
+    if largest > FARTHEST or 0.0 < largest < 1 / FARTHEST:
+        raise ValueError(
+            f"the largest value of x is {largest:.1e}: only sizes between {1 / FARTHEST:.0e} and {FARTHEST:.0e} can be "
+            "computed with; give x in another unit"
+        )
 
 
 def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> np.ndarray | None:
