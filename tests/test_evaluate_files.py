@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from corten.cli import app
 from corten.commands.stored import read_result
 from corten.io import formats
-from reliability.corpus import RESULTS
+from reliability.corpus import RESULTS, rebuilt_archive
 from reliability.fuzz import place
 
 WHOLE = dict.fromkeys(("estimate", "lower"), np.zeros((3, 4))) | dict.fromkeys(("upper", "flag"), np.ones((3, 4)))
@@ -89,3 +89,19 @@ def test_a_result_that_is_written_to_while_it_is_read_is_refused(tmp_path, monke
     monkeypatch.setattr("corten.io.read", read)
     with pytest.raises(ValueError, match=r"x\.npz was changed while it was read"):
         read_result(path, None, None)
+
+
+def test_a_forged_fit_is_refused_by_name(tmp_path):
+    """Seals fit, but a part is none: it shows only when ends are made."""
+    import io
+    import json
+    import zipfile
+
+    with zipfile.ZipFile(io.BytesIO(RESULTS[".corten"][0])) as archive:
+        about = json.loads(archive.read("corten.json"))
+        arrays = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist() if name.endswith(".npy")}
+    for part, message in (("undo", "could not be read as a saved fit"), ("propensity", "does not hold what a fit needs")):
+        path = tmp_path / f"{part}.corten"
+        place(rebuilt_archive(about | {"content": about["content"] | {part: "text"}}, arrays), path)
+        with pytest.raises(ValueError, match=rf"{part}\.corten {message}"):
+            read_result(path, None, None)

@@ -100,7 +100,11 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         if parts["calibrated"] is not None:
             parts["calibrated"] = _calibrated(parts)
         fitted = Fitted(**parts)
-        fitted.observed.wrap(fitted.intervals(0.9).estimate_array)  # parts that do not fit together show here
+        # Parts that do not fit together show here, and not when somebody asks for intervals.
+        fitted.observed.wrap(fitted.intervals(0.9).estimate_array)
+        few = fitted.missing_entries[:8]
+        if fitted.calibrated is not None:
+            fitted.calibrated.intervals(few, np.zeros(len(few)), fitted.scale.at(few), 0.9)
         return fitted
     except Exception as problem:  # whatever hostile content makes the parts' own constructors say
         raise ValueError(

@@ -47,12 +47,22 @@ def read_result(path: Path, coverage: float | None, places: list[str] | None) ->
     elif suffix in (".csv", ".csv.gz", ".parquet", ".nc", ".nc4", ".cdf", ".zarr", ".h5", ".hdf5", ".npz", ".mat"):
         found = _variables(path, coverage, places)
     else:
-        from corten.saving import load
-
-        result = load(path).intervals(0.9)
-        found = result.estimate, [result]
+        found = _fit(path)
     file.check(whole=True)
     return found
+
+
+def _fit(path: Path) -> tuple[Any, list[Any]]:
+    """A saved fit; its ends are made here, where parts of a forged file that do not fit together show."""
+    from corten.io.files import plain_error
+    from corten.saving import load
+
+    result = load(path).intervals(0.9)
+    try:
+        _ = result.lower, result.upper
+        return result.estimate, [result]
+    except Exception as problem:
+        raise plain_error(path, "a saved fit", problem) from None
 
 
 def _variables(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
