@@ -604,3 +604,11 @@ def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeyp
         refusal = command(tmp_path / "x.nc", *words)
         assert refusal.exit_code == 2 and message in " ".join(refusal.output.split()), refusal.output
     assert sorted(os.listdir(tmp_path)) == ["disk.zarr", "inside.zarr", "x.nc"]
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_values_that_cannot_be_squared_are_refused(tmp_path, size):
+    np.save(tmp_path / "x.npy", size * data(dtype=np.float64))
+    with pytest.raises(ValueError, match="another unit"):
+        corten.complete_to_zarr(tmp_path / "x.npy", tmp_path / "filled.zarr", completion=TUCKER)
+    assert not (tmp_path / "filled.zarr").exists()

@@ -19,7 +19,7 @@ from corten.labels import Axis
 from corten.order import unordered_axes
 from corten.printable import printable
 
-__all__ = ["Axis", "ObservedTensor"]
+__all__ = ["Axis", "ObservedTensor", "largest_size", "refuse_extreme"]
 
 FARTHEST = 1e100
 
@@ -121,7 +121,7 @@ class ObservedTensor:
             raise ValueError(
                 f"x has no observed value{inside}: all {values.size} are missing, so nothing can be learned"
             )
-        _refuse_extreme(values, seen)
+        refuse_extreme(largest_size(values, seen))
         values[~seen] = np.nan
         choices: tuple[Choice, ...] = ()
         if not labelled:
@@ -307,9 +307,13 @@ def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
     return values, seen, (Choice("values", "rounded", because),)
 
 
-def _refuse_extreme(values: np.ndarray, seen: np.ndarray) -> None:
+def largest_size(values: np.ndarray, seen: np.ndarray) -> float:
+    """The largest absolute value among those seen; 0 where there are none."""
+    return max(float(values.max(where=seen, initial=0.0)), -float(values.min(where=seen, initial=0.0)))
+
+
+def refuse_extreme(largest: float) -> None:
     """Squares must fit in double precision: beyond, an answer would be wrong without a word."""
-    largest = max(float(values.max(where=seen, initial=0.0)), -float(values.min(where=seen, initial=0.0)))
     if largest > FARTHEST or 0.0 < largest < 1 / FARTHEST:
         raise ValueError(
             f"the largest value of x is {largest:.1e}: only sizes between {1 / FARTHEST:.0e} and {FARTHEST:.0e} can be "

@@ -18,6 +18,7 @@ from corten.engine.threads import in_order
 from corten.io.lazy import LazyTensor
 from corten.large.needs import Needs
 from corten.lowrank import TensorTrain, Tucker
+from corten.observed import largest_size, refuse_extreme
 from corten.propensity.fitted import FittedPropensity
 
 __all__ = ["Counts", "Estimate", "Run", "Scratch", "Tell", "as_spins", "log_odds", "look", "pieces", "scale", "score"]
@@ -122,9 +123,13 @@ def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, see
     """Read everything once: masks to scratch, split at random as `RandomSplit` does, and what there is to know."""
     rng = np.random.default_rng((seed, STREAM))
     counts = Counts(seen=[np.zeros(n, bool) for n in lazy.shape])
+    largest = 0.0
     for start, values, inside in blocks(lazy, block, tell):
         stop = start + len(values)
         mask = ~np.isnan(values)
+        largest = max(largest, largest_size(values, mask))
+        if largest > 1:  # one too small may be followed by others, one too large may not be squared
+            refuse_extreme(largest)
         # One plane after the other from one stream: the same split as of the whole tensor at once.
         train = np.stack([plane & (rng.random(plane.shape) < train_share) for plane in mask])
         spins = np.where(mask, np.int8(1), np.int8(-1))
@@ -140,6 +145,7 @@ def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, see
         counts.seen[0][start:stop] = mask.reshape(len(mask), -1).any(axis=1)
         for k in range(1, mask.ndim):
             counts.seen[k] |= mask.any(axis=tuple(j for j in range(mask.ndim) if j != k))
+    refuse_extreme(largest)
     return counts
 
 
