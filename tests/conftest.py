@@ -28,7 +28,7 @@ settings.register_profile("short", max_examples=6, derandomize=True, deadline=No
 # A failing case of a long run is shown as it is, with the line that brings it back: making it small can take an hour.
 FIND = (Phase.explicit, Phase.reuse, Phase.generate)
 settings.register_profile(
-    "long", max_examples=400, deadline=None, suppress_health_check=QUIET, print_blob=True, phases=FIND
+    "long", max_examples=240, deadline=None, suppress_health_check=QUIET, print_blob=True, phases=FIND
 )
 settings.load_profile(os.environ.get("CORTEN_HYPOTHESIS", "short"))
 

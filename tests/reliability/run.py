@@ -13,6 +13,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -53,23 +54,29 @@ def run_environment(which: str) -> Callable[[int, int], dict[str, Any]]:
 
 
 def run_properties(size: int, seed: int) -> dict[str, Any]:
-    """The suite's property tests with their long profile, files side by side; each test says how many cases passed."""
-    with TemporaryDirectory() as folder:
-        running = []
-        for file in sorted((ROOT / "tests").glob("test_propert*.py")):
-            command = [
-                sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=long",
-                f"--hypothesis-seed={seed}", str(file),
-            ]  # fmt: skip
-            said = Path(folder, f"{file.stem}.txt")
-            with said.open("w") as stream:
-                given = os.environ | {"CORTEN_CASES": str(Path(folder, f"{file.stem}.cases"))}
-                done = subprocess.Popen(command, cwd=ROOT, env=given, stdout=stream, stderr=subprocess.STDOUT)
-            running.append((file.name, done, said))
-        failed = [f"{name}: {said.read_text()[-3000:]}" for name, done, said in running if done.wait() != 0]
+    """The suite's property tests with their long profile, a file a core; each test says how many cases passed."""
+    files = sorted((ROOT / "tests").glob("test_propert*.py"))
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(_cores()) as several:
+        ended = list(several.map(lambda file: _long_properties(file, seed, Path(folder)), files))
         found = [json.loads(line) for path in Path(folder).glob("*.cases") for line in path.read_text().splitlines()]
     cases = {one["name"].rpartition("::")[2]: one["cases"] for one in found}
+    failed = [said for said in ended if said]
     return {"tests": len(found), "cases": sum(cases.values()), "by_test": cases, "failed": failed}
+
+
+def _long_properties(file: Path, seed: int, folder: Path) -> str:
+    """What a file of properties says if it fails; nothing if it passes."""
+    command = [
+        sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=long",
+        f"--hypothesis-seed={seed}", str(file),
+    ]  # fmt: skip
+    given = os.environ | {"CORTEN_CASES": str(folder / f"{file.stem}.cases")}
+    done = subprocess.run(command, cwd=ROOT, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return f"{file.name}: {done.stdout[-3000:]}" if done.returncode != 0 else ""
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 PARTS: dict[str, tuple[Callable[[int, int], dict[str, Any]], int]] = {
