@@ -119,6 +119,8 @@ class Running:
 
     def send(self, what: int) -> bool:
         """Whether it was still running when the signal came."""
+        if self.code is not None:
+            return False
         found, status = os.waitpid(self.pid, os.WNOHANG)
         if found:
             self.code = os.waitstatus_to_exitcode(status)
