@@ -177,7 +177,7 @@ def test_a_setting_chosen_in_one_split_is_never_used_in_another():
     truth = np.exp(signal + 0.1 * rng.normal(size=(12, 11, 10)))
     x = np.where(rng.random(truth.shape) < 0.6, truth, np.nan)
     completer = corten.ConformalCompleter(
-        "tucker", corten.BernoulliPropensity(), corten.CrossConformal(3), transform="box-cox"
+        corten.TuckerCompletion(rank=2), corten.BernoulliPropensity(), corten.CrossConformal(3), transform="box-cox"
     )
     before = completer.fit(x)
     for number, one in enumerate(before.rounds):

@@ -308,6 +308,11 @@ def test_settings_far_apart_do_not_hide_that_all_of_them_are_better() -> None:
     half = over_settings([row for row in rows if row["model"] == "ising"], zero, "x")
     assert half is not None and found.error == pytest.approx(half.error)
     assert over_settings([], [], "x") is None
+    # settings weigh the same, however often each was repeated
+    more = [{**row, "repetition": k} for row in rows for k in range(1, 9) if row["model"] == "ising"]
+    uneven = [{**row, "x": row["x"] + (row["model"] == "ising")} for row in rows + more]
+    again = over_settings(uneven, [{**row, "x": 0.0} for row in uneven], "x")
+    assert again is not None and again.mean == pytest.approx(found.mean + 0.5)
 
 
 def test_worse_cells_are_called_worse() -> None:

@@ -53,6 +53,14 @@ def test_damage_to_any_byte_of_a_stored_cell_is_noticed(tmp_path: Path, counted:
     assert store.rows("counted")[0]["value"] == expected["value"]
 
 
+def test_a_damaged_cell_that_is_not_planned_any_more_is_no_obstacle(tmp_path: Path, counted: list[int]) -> None:
+    store, (kept, old) = Store(tmp_path), cells(2)
+    runner.run_cells([kept, old], store)
+    store.file(old).write_bytes(store.file(old).read_bytes()[:100])
+    assert store.gather("counted", [kept]) is not None
+    assert [row["value"] for row in store.rows("counted", [kept, old])] == [0.0]
+
+
 def test_cells_of_before_there_were_checksums_stay_and_get_one(tmp_path: Path, counted: list[int]) -> None:
     from pyarrow import parquet
 

@@ -121,8 +121,8 @@ class ObservedTensor:
             raise ValueError(
                 f"x has no observed value{inside}: all {values.size} are missing, so nothing can be learned"
             )
-        refuse_extreme(largest_size(values, seen))
         values[~seen] = np.nan
+        refuse_extreme(largest_size(values))
         choices: tuple[Choice, ...] = ()
         if not labelled:
             described, choices = _ordered_or_units(described, axes, periodic, axis_kinds or {}, values, seen)
@@ -307,9 +307,9 @@ def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
     return values, seen, (Choice("values", "rounded", because),)
 
 
-def largest_size(values: np.ndarray, seen: np.ndarray) -> float:
-    """The largest absolute value among those seen; 0 where there are none."""
-    return max(float(values.max(where=seen, initial=0.0)), -float(values.min(where=seen, initial=0.0)))
+def largest_size(values: np.ndarray) -> float:
+    """The largest absolute value; NaN does not count, and 0 is the answer where there are no others."""
+    return max(float(np.fmax.reduce(values, None, initial=0.0)), -float(np.fmin.reduce(values, None, initial=0.0)))
 
 
 def refuse_extreme(largest: float) -> None:

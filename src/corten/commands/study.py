@@ -81,13 +81,14 @@ def simulation(
         except KeyboardInterrupt:
             terminal.say(f"stopped; what was finished is kept in {folder}: start the same command again to go on")
             raise typer.Exit(130) from None
-    for experiment in dict.fromkeys(cell.experiment for cell in cells):
-        store.gather(experiment)
-    written = [file for one in parts for file in write_part(one, chosen, store, folder)]
     for file in outcome.damaged:
-        print(f"corten: {file} was damaged: its cell was run again", file=sys.stderr)
+        print(f"corten: {file} was damaged: its cell was begun again", file=sys.stderr)
     for cell, problem in outcome.failed.items():
         print(f"corten: {cell.experiment} {cell.key} failed: {problem}", file=sys.stderr)
+    planned = [cell for one in PARTS.values() for cell in one.cells(chosen)]
+    for experiment in dict.fromkeys(cell.experiment for cell in cells):
+        store.gather(experiment, planned)
+    written = [file for one in parts for file in write_part(one, chosen, store, folder)]
     spent = perf_counter() - began
     kept = f"{outcome.kept} kept from before, {len(outcome.failed)} failed"
     terminal.say(f"{outcome.done} cells run, {kept}, in {spent / 60:.1f} minutes")

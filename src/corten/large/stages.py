@@ -127,7 +127,7 @@ def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, see
     for start, values, inside in blocks(lazy, block, tell):
         stop = start + len(values)
         mask = ~np.isnan(values)
-        largest = max(largest, largest_size(values, mask))
+        largest = max(largest, largest_size(values))
         if largest > 1:  # one too small may be followed by others, one too large may not be squared
             refuse_extreme(largest)
         # One plane after the other from one stream: the same split as of the whole tensor at once.

@@ -36,7 +36,7 @@ def claims(data: Rows) -> Table:
     rows = tuple((claim, holds, text) for claim, holds, text in found if text)
     notes = (
         f"too few: nothing speaks against it, but some cell has fewer than {ENOUGH} repetitions. Holm's correction uses"
-        f" cells of at least {ENOUGH} pairs; all cells are in the table below.",
+        f" cells of at least {ENOUGH} B*, or pairs where there is one B*; all cells are in the table below.",
         "A cell is a model, a size, a rank, a noise and a score. Differences are averaged over each B* first and "
         "tested between B*; cells of one size and rank share their B*, so pooled errors are those between B* within "
         "sizes and ranks.",
@@ -109,8 +109,13 @@ def against_plain(rows: list[Row], value: str) -> list[tuple[tuple[Any, ...], Pa
         test = paired(take(some, method="default"), take(some, method="plain"), value)
         if test is not None:
             tests.append((key, test))
-    corrected = iter(holm([test.larger for _, test in tests if test.count >= ENOUGH]))
-    return [(key, test, next(corrected) if test.count >= ENOUGH else nan) for key, test in tests]
+    corrected = iter(holm([test.larger for _, test in tests if _enough(test)]))
+    return [(key, test, next(corrected) if _enough(test) else nan) for key, test in tests]
+
+
+def _enough(test: Paired) -> bool:
+    """Whether a test can show anything: with one B* repetitions count, else B*."""
+    return (test.draws if test.draws > 1 else test.count) >= ENOUGH
 
 
 def _measured(rows: list[Row], value: str) -> list[Row]:
@@ -129,7 +134,7 @@ def _pooled(rows: list[Row]) -> list[Claim]:
         where = f"{over}{_spread(rows, value)}"
         if value == "relative_error":
             holds = "yes" if over.smaller < 0.05 else "NO"
-            where += f", p {max(over.smaller, 1e-6):.2g}"
+            where += f", p {over.smaller:.2g}" if over.smaller > 1e-6 else ", p < 1e-6"
             found.append((f"pooled {shown} of our default better than plain", holds, where))
         else:
             not_worse = "yes" if over.larger > 0.05 else "NO"

@@ -141,20 +141,33 @@ def of_gaps(gaps: np.ndarray) -> Paired | None:
 
 
 def over_settings(first: Sequence[Row], second: Sequence[Row], value: str) -> Paired | None:
-    """The mean difference over settings of equal weight; settings of one size and rank share their B*, so its error
-    is that between B* within sizes and ranks, for these are all there are.
+    """The mean difference over settings (a size, a rank, a model, a noise) of equal weight. Those of one size and rank
+    share their B*, so its error is that between B* within sizes and ranks, for these are all there are.
     """
-    sizes = grouped(second, "d", "rank")
-    found = [paired(rows, sizes.get(key, []), value) for key, rows in grouped(first, "d", "rank").items()]
-    tests = [test for test in found if test is not None]
+    other = {_identity(row): row.get(value) for row in second}
+    tests = []
+    for rows in grouped(first, "d", "rank").values():
+        settings = set(grouped(rows, "model", "noise"))
+        of_draw: list[float] = []
+        for some in grouped(rows, "draw").values():
+            gaps = [
+                [row[value] - other[_identity(row)] for row in same if other.get(_identity(row)) is not None]
+                for same in grouped(some, "model", "noise").values()
+            ]
+            means = [float(np.mean(one)) for one in gaps if one and np.isfinite(one).all()]
+            if len(means) == len(settings):
+                of_draw.append(float(np.mean(means)))
+        test = of_gaps(np.array(of_draw)) if len(of_draw) > 1 else paired(rows, second, value)
+        if test is not None:
+            tests.append(replace(test, draws=max(1, len(of_draw))))
     if not tests:
         return None
     mean = float(np.mean([test.mean for test in tests]))
     error = sqrt(sum(test.error**2 for test in tests)) / len(tests)
+    count, draws = sum(test.count for test in tests), min(test.draws for test in tests)
     if error == 0.0:
-        return Paired(mean, 0.0, sum(test.count for test in tests), float(mean <= 0), float(mean >= 0))
-    larger, smaller = float(normal.sf(mean / error)), float(normal.cdf(mean / error))
-    return Paired(mean, error, sum(test.count for test in tests), larger, smaller, min(test.draws for test in tests))
+        return Paired(mean, 0.0, count, float(mean <= 0), float(mean >= 0), draws)
+    return Paired(mean, error, count, float(normal.sf(mean / error)), float(normal.cdf(mean / error)), draws)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -66,7 +66,8 @@ def line(
     points = [(at, found) for at in sorted(groups) if (found := summarise(groups[at], y)) is not None]
     if points:
         means = np.array([s.mean for _, s in points])
-        ends = np.array([np.nanquantile([row[y] for row in groups[at]], (0.025, 0.975)) for at, _ in points]).T
+        finite = [[row[y] for row in groups[at] if row.get(y) is not None and np.isfinite(row[y])] for at, _ in points]
+        ends = np.array([np.quantile(one, (0.025, 0.975)) for one in finite]).T
         axes.errorbar(
             [at for at, _ in points],
             means,

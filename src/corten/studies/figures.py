@@ -192,16 +192,14 @@ def _misspecified(data: Rows) -> dict[str, Figure]:
 
 
 def _timing(data: Rows) -> dict[str, Figure]:
-    figure, axes = panels(1, 2, 4.6, 3.2)
-    for panel, value, title in zip(
-        axes[0],
-        ("seconds_per_iteration", "seconds_to_target"),
-        ("seconds per iteration", "seconds to the same likelihood"),
-    ):
-        for (method,), some in grouped(data["timing"], "method").items():
-            line(panel, some, "d", value, COLOURS.get(method, "k"), method)
-        panel.set(xlabel="d", ylabel=title, yscale="log")
-        panel.set_xticks(sorted({row["d"] for row in data["timing"]}))
+    figure, axes = panels(2, 2, 4.6, 3.0, sharex=True)
+    values = {"seconds_per_iteration": "seconds per iteration", "seconds_to_target": "seconds to the same likelihood"}
+    for row, model in zip(axes, SHORT):
+        for panel, (value, title) in zip(row, values.items()):
+            for (method,), some in grouped(take(data["timing"], model=model), "method").items():
+                line(panel, some, "d", value, COLOURS.get(method, "k"), method)
+            panel.set(xlabel="d", ylabel=title, yscale="log", title=SHORT[model])
+            panel.set_xticks(sorted({row["d"] for row in data["timing"]}))
     legend(figure, axes[0, 0])
     return {"timing": figure}
 

@@ -89,18 +89,20 @@ class Store:
         self._save(_sealed(table.replace_schema_metadata(facts)), self.file(cell))
 
     def rows(self, experiment: str, cells: Iterable[Cell] | None = None) -> list[Row]:
-        """All rows of an experiment, or of the given cells as far as they are done."""
+        """All rows of an experiment, or of the given cells as far as they are done: a damaged one is not."""
         if cells is None:
             files = sorted((self.folder / "cells" / experiment).glob("[!.]*.parquet"))
-        else:
-            files = sorted({self.file(cell) for cell in cells if cell.experiment == experiment})
-            files = [file for file in files if file.exists()]
-        return [row for file in files for row in _whole(file).to_pylist()]
+            return [row for file in files for row in _whole(file).to_pylist()]
+        found: list[Row] = []
+        for file in sorted({self.file(cell) for cell in cells if cell.experiment == experiment}):
+            with suppress(FileNotFoundError, Damaged):
+                found += _whole(file).to_pylist()
+        return found
 
-    def gather(self, experiment: str) -> Path | None:
-        """All cells of an experiment in one file, for whoever wants to look at them elsewhere."""
+    def gather(self, experiment: str, cells: Iterable[Cell]) -> Path | None:
+        """The rows of an experiment in one file, for whoever wants to look at them elsewhere."""
         pyarrow, _ = _arrow()
-        rows = self.rows(experiment)
+        rows = self.rows(experiment, cells)
         if not rows:
             return None
         file = self.folder / f"{experiment}.parquet"
