@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import corten
 from corten import io
 from corten.commands.terminal import Terminal, printable
+from corten.io import frames
 from corten.io.trial import read_apart
 from reliability import fuzz as fuzzing
 from reliability.corpus import CORPUS, KINDS, zipped
@@ -152,6 +153,38 @@ def test_text_that_repeats_is_not_unpacked_beyond_the_limit(tmp_path):
     small = pa.table({"x": text.slice(0, 900), "t": np.arange(900), "value": np.zeros(900)})
     parquet.write_table(small, path, store_schema=False)
     assert io.read(path, max_bytes=20_000_000).data.shape == (1, 900)
+
+
+@pytest.mark.parametrize("more", [{}, {"note": ["a"] * 20_000}], ids=["", "text"])
+def test_categories_count_once_a_row_group(tmp_path, more):
+    """With those of every batch the table would be 40 MB (0.6 MB a batch), with text beside it, and 4 MB without."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    many, path = 20_000, tmp_path / "x.parquet"
+    names = pa.array([f"{k:0>600}" for k in range(1000)])
+    place = pa.DictionaryArray.from_arrays(pa.array(np.arange(many) % 1000, pa.int32()), names)
+    table = pa.table({"x": place, "t": np.arange(many) // 1000, "value": np.arange(many, dtype=float), **more})
+    parquet.write_table(table, path, row_group_size=10_000)
+    frame = frames.read_frame(path, max_bytes=3_000_000)
+    assert frame["x"].cat.categories[-1] == "999".zfill(600) and (frame["x"].cat.codes == np.arange(many) % 1000).all()
+    with pytest.raises(ValueError, match=r"x\.parquet.*more than the limit of 1000000 bytes"):
+        frames.read_frame(path, max_bytes=1_000_000)
+
+
+def test_bytes_of_one_length_are_text_too(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pa.table({"x": pa.array([bytes(65536)] * 3000, pa.binary(65536))}), path)
+    assert path.stat().st_size < 10_000
+    rows, real = [], parquet.ParquetFile.iter_batches
+    with pytest.MonkeyPatch.context() as change:
+        change.setattr(parquet.ParquetFile, "iter_batches", lambda *a, **k: rows.append(a[1]) or real(*a, **k))
+        with pytest.raises(ValueError, match=r"x\.parquet.*more than the limit of 10000000 bytes"):
+            frames.read_frame(path, max_bytes=10_000_000)
+    assert [65536 * many <= 10_000_000 for many in rows] == [True]
 
 
 def test_one_long_label_does_not_lengthen_all(tmp_path):

@@ -49,22 +49,58 @@ def _from_parquet(path: Path, max_bytes: int) -> Any:
     with ParquetFile(path) as file:
         check_size((file.metadata.num_rows, file.metadata.num_columns), 8, max_bytes, "the table")
         batches, taken = [], 0
-        for batch in file.iter_batches(_rows_at_a_time(file.metadata, max_bytes)):
-            taken += batch.nbytes
-            if taken > max_bytes:
-                raise ValueError(f"unpacks to more than the limit of {max_bytes} bytes: raise max_bytes")
-            batches.append(batch)
+        rows = _rows_at_a_time(file, max_bytes)
+        for group in range(file.num_row_groups):
+            categories: dict[int, Any] = {}
+            for found in file.iter_batches(rows, row_groups=[group]):
+                batch, more = _sharing(found, categories)
+                taken += more
+                if taken > max_bytes:
+                    raise ValueError(f"unpacks to more than the limit of {max_bytes} bytes: raise max_bytes")
+                batches.append(batch)
         return Table.from_batches(batches, file.schema_arrow).to_pandas()
 
 
-def _rows_at_a_time(about: Any, max_bytes: int) -> int:
+def _sharing(batch: Any, categories: dict[int, Any]) -> tuple[Any, int]:
+    """A batch, and what it adds in bytes; categories that the batch before it had are held once, not copied."""
+    from pyarrow import DictionaryArray, RecordBatch, types
+
+    columns, taken = [], 0
+    for k, column in enumerate(batch.columns):
+        taken += column.nbytes
+        if types.is_dictionary(column.type):
+            known = categories.get(k)
+            if known is not None and known.equals(column.dictionary):
+                taken -= column.nbytes - column.indices.nbytes
+                column = DictionaryArray.from_arrays(column.indices, known, ordered=column.type.ordered)
+            categories[k] = column.dictionary
+        columns.append(column)
+    return RecordBatch.from_arrays(columns, schema=batch.schema), taken
+
+
+def _rows_at_a_time(file: Any, max_bytes: int) -> int:
     """As many as surely fit: no text is longer than all the text of its row group, which is stored once at least."""
-    groups = [about.row_group(k) for k in range(about.num_row_groups)]
+    groups = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
     columns = [[group.column(k) for k in range(group.num_columns)] for group in groups]
     check_size((sum(one.num_values for group in columns for one in group),), 8, max_bytes, "the table")
-    text = [[one.total_uncompressed_size for one in group if one.physical_type == "BYTE_ARRAY"] for group in columns]
+    text = [
+        [one.total_uncompressed_size for k, one in enumerate(group) if _unpacks(one, k, file.schema_arrow)]
+        for group in columns
+    ]
     longest = max(map(sum, text), default=0)
     return _MANY if longest <= 0 else max(1, min(_ROWS, max_bytes // longest))
+
+
+def _unpacks(column: Any, k: int, schema: Any) -> bool:
+    """Whether a column holds text that is written out for every row; that of categories is not."""
+    from pyarrow import types
+
+    if column.physical_type != "BYTE_ARRAY":
+        return bool(column.physical_type == "FIXED_LEN_BYTE_ARRAY")
+    field = schema.field(k) if k < len(schema.names) else None
+    if field is None or field.name != column.path_in_schema or not types.is_dictionary(field.type):
+        return True  # also where columns inside of columns shift the count
+    return not (types.is_string(field.type.value_type) or types.is_binary(field.type.value_type))
 
 
 @contextmanager
