@@ -80,6 +80,33 @@ def test_a_file_written_to_is_noticed_before_the_next_planes(tmp_path, suffix):
             lazy.read(2, 4)
 
 
+@pytest.mark.parametrize("name", [".DS_Store", "._x", "Thumbs.db", "desktop.ini", ".nfs0001"])
+def test_what_a_desktop_puts_into_a_folder_is_no_change(tmp_path, name):
+    path = stored(tmp_path / "x.zarr", data())
+    with open_lazily(path) as lazy:
+        for folder in (path, path / "x"):
+            (folder / name).write_bytes(b"mine")
+            os.utime(folder, ns=(1, 1))
+            lazy.read(0, 2)
+        lazy.refuse_changed()
+        os.utime(path / "x" / "4.0.0", ns=(1, 1))
+        os.utime(path / "x", ns=(2, 2))
+        with pytest.raises(ValueError, match=r"x\.zarr was changed"):
+            lazy.read(2, 4)
+    with open_lazily(path) as lazy:
+        assert lazy.read(0, 2)[0].shape == (2, 9, 10)
+
+
+def test_planes_of_long_lines_are_read_without_the_rest(tmp_path, monkeypatch):
+    x = np.asfortranarray(np.arange(60_000.0).reshape(20_000, 3))
+    np.save(tmp_path / "x.npy", x)
+    planes, read, real = npy.Planes.of(tmp_path / "x.npy"), [], np.fromfile
+    monkeypatch.setattr(np, "fromfile", lambda *a: read.append(a[-1]) or real(*a))
+    np.testing.assert_array_equal(planes[7:9], x[7:9])
+    assert sum(read) == 6
+    np.testing.assert_array_equal(planes[0:20_000], x)
+
+
 @pytest.mark.parametrize("suffix", [".npy", ".nc"])
 def test_a_file_cut_short_is_an_error_and_not_the_end_of_the_process(tmp_path, suffix):
     path = stored(tmp_path / f"x{suffix}", data((40, 30, 30)))

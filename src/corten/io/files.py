@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MAX_BYTES", "Limited", "Unchanged", "check_size", "existing", "plain_error", "suffix_of"]
+__all__ = ["MAX_BYTES", "Limited", "Unchanged", "by_desktop", "check_size", "existing", "plain_error", "suffix_of"]
 
 MAX_BYTES = 16 * 2**30
 """The largest array a file may declare before reading is refused."""
@@ -81,7 +81,8 @@ class Limited(io.RawIOBase):
 class Unchanged:
     """Notices that somebody writes to a file while it is read, by the time of the last change and the size.
 
-    Of a folder all files are looked at where `check` is asked for the whole, else only what stands directly in it.
+    Of a folder all files are looked at where `check` is asked for the whole, else only what stands directly in it,
+    and all where that differs: a folder also changes by what a desktop puts there, which is no change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,11 +91,19 @@ class Unchanged:
 
     def check(self, *, whole: bool) -> None:
         try:
-            same = _state(self.path, whole) == (self._whole if whole else self._front)
+            front = None if whole else _state(self.path, whole=False)
+            same = front == self._front or _state(self.path, whole=True) == self._whole
+            if same and front is not None:
+                self._front = front
         except FileNotFoundError:
             same = False
         if not same:
             raise ValueError(f"{self.path} was changed while it was read: read it again when its writer is done")
+
+
+def by_desktop(name: str) -> bool:
+    """Whether desktops and network disks leave files of that name wherever they are shown a folder."""
+    return name.startswith(("._", ".nfs")) or name.lower() in (".ds_store", "thumbs.db", "desktop.ini")
 
 
 def _state(path: Path, whole: bool) -> int:
@@ -112,7 +121,7 @@ def _files(path: Path, whole: bool) -> Iterator[tuple[str, os.stat_result]]:
             for one in found:
                 if whole and one.is_dir(follow_symlinks=False):
                     folders.append(one.path)
-                else:
+                elif not by_desktop(one.name) or one.is_dir(follow_symlinks=False):
                     yield one.path, one.stat(follow_symlinks=False)
 
 

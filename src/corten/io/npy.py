@@ -15,6 +15,7 @@ __all__ = ["Planes", "declared", "member_size"]
 
 LONGEST_HEADER = 1 << 16
 _PART = 1 << 24  # bytes that a walk through a file holds at a time
+_SKIP = 1 << 16  # bytes that take longer to read than to step over
 _RATIO = 1100  # deflate packs at most 1032 to 1
 _READERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
@@ -83,8 +84,12 @@ class Planes:
         with self.path.open("rb", buffering=0) as stream:
             if not self.fortran:
                 return self._take(stream, start * plane, (stop - start) * plane).reshape(-1, *rest)
-            # The planes lie across the whole file, which is walked through.
+            # The planes lie across the whole file, which is walked through, or stepped through where that is less.
             lines, length = np.empty((plane, stop - start), self.dtype), self.shape[0]
+            if (length - (stop - start)) * self.dtype.itemsize > _SKIP:
+                for at in range(plane):
+                    lines[at] = self._take(stream, at * length + start, stop - start)
+                return lines.reshape(*reversed(rest), stop - start).T
             step = max(1, _PART // (length * self.dtype.itemsize))
             for at in range(0, plane, step):
                 count = min(step, plane - at)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from corten.io.files import check_size
+from corten.io.files import by_desktop, check_size
 
 __all__ = ["check_zarr"]
 
@@ -48,7 +48,8 @@ def check_zarr(path: Path, max_bytes: int) -> None:
                         framed[place] = behind
     for place, behind in framed.items():
         for at in place.rglob("*"):
-            if at.is_file() and not at.name.startswith(".z") and at.name != "zarr.json":
+            kept = at.name.startswith(".z") or at.name == "zarr.json" or by_desktop(at.name)
+            if at.is_file() and not kept:
                 _check_frame(at.relative_to(path), at, behind, max_bytes)
 
 
