@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 import corten
+from corten.archive import read_archive, write_archive
 from corten.conformal.scores import Absolute
 from corten.lowrank import TensorTrain
 
@@ -246,3 +247,13 @@ def test_changed_numbers_and_newer_formats_are_refused(tmp_path):
 
     with pytest.raises(ValueError, match=r"version 99.*upgrade"):
         corten.load(rewritten(newer))
+
+
+def test_the_limit_grows_with_the_file(tmp_path):
+    """What was written whole is read again, however large; a small file that unpacks to much is not."""
+    path, noise = tmp_path / "a.corten", np.random.default_rng(0).normal(size=1000)
+    write_archive(path, "x", 1, {}, {"a": noise, "b": np.zeros(5000)})
+    assert read_archive(path, "x", 1, max_bytes=1000)[1]["b"].shape == (5000,)
+    write_archive(path, "x", 1, {}, {"a": np.zeros(50_000), "b": np.zeros(50_000)}, overwrite=True)
+    with pytest.raises(ValueError, match=r"a\.corten.*above the limit"):
+        read_archive(path, "x", 1, max_bytes=1000)
