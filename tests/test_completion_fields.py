@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import corten
 from corten.completion.axes_kinds import along, axis_kinds, basis_of, move_gap, standardise
 from corten.completion.covariance import (
     SHAPES,
@@ -258,3 +259,12 @@ def test_very_many_units_share_one_correlation(monkeypatch: pytest.MonkeyPatch) 
     every = np.arange(30)
     np.testing.assert_allclose(dense, one.between(every[:, None], every[None, :]), atol=1e-9)
     assert UnitCorrelation(2, np.eye(2)).between(np.array([0]), np.array([1])) == 0
+
+
+def test_constant_data_leave_no_start_for_others():
+    pytest.importorskip("tensorly", reason="needs tensorly: pip install 'corten[peers]'")
+    mask = np.random.default_rng(0).random((6, 5, 4)) < 0.8
+    ready = corten.CPCompletion(1).prepare(np.ones(mask.shape), mask, (), 0)
+    first = ready.fill(np.ones(mask.shape), mask)
+    varied = np.random.default_rng(1).normal(size=mask.shape)
+    assert np.isfinite(ready.fill(varied, mask, first.warm).estimate).all()

@@ -58,8 +58,7 @@ class PreparedCP:
         scaled = np.zeros(values.shape)
         scaled[mask] = (found - centre) / scale
         if not scaled.any():  # constant data, of which alternating least squares would divide by nothing
-            point = CP(np.zeros(self.rank), tuple(np.zeros((length, self.rank)) for length in values.shape))
-            return Fill(np.full(values.shape, centre), leverage=lambda: np.zeros(values.shape), warm=point)
+            return Fill(np.full(values.shape, centre), leverage=lambda: np.zeros(values.shape))
         start: Any = "random"
         if isinstance(warm, CP) and warm.factors[0].shape[1] == self.rank:
             start = CPTensor((warm.weights.copy(), [f.copy() for f in warm.factors]))
