@@ -58,7 +58,7 @@ def test_simulate_complete_evaluate(simulated, filled):
     assert f"{covered:.2%}" in shown and "interval score" in shown
 
 
-@pytest.mark.parametrize("suffix", ["nc", "npz", "zarr", "csv", "parquet", "npy", "mat"])
+@pytest.mark.parametrize("suffix", ["nc", "h5", "npz", "zarr", "csv", "parquet", "npy", "mat"])
 def test_several_coverages_in_every_format(simulated, tmp_path, suffix):
     out = tmp_path / f"filled.{suffix}"
     arguments = ["complete", simulated, "--variable", "values", "--output", out, "--coverage", "0.9,0.8,0.95", *QUICK]

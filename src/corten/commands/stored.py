@@ -135,7 +135,7 @@ def _level(path: Path, coverage: Any) -> float:
     from corten.result import check_coverage
 
     if coverage is None:
-        raise ValueError(f"{path} cannot say its coverage: give it, such as --coverage 0.9 (.nc and .npz can)")
+        raise ValueError(f"{path} cannot say its coverage: give it, such as --coverage 0.9 (.nc, .h5 and .npz can)")
     try:
         return check_coverage(np.asarray(coverage, np.float64).item())
     except (TypeError, ValueError) as problem:

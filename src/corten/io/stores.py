@@ -211,7 +211,7 @@ def _hdf5_loader(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | N
             for name, scale in scales
             if not str(_scalar(scale.attrs.get("NAME", ""))).startswith(_NO_LABELS)
         }
-        kept = {key: str(attrs[key]) for key in ("units", "long_name", "standard_name") if key in attrs}
+        kept = {key: str(attrs[key]) for key in ("units", "long_name", "standard_name", "coverage") if key in attrs}
         array = xr.DataArray(values, dims=dims, coords=coords, attrs=kept, name=item.name.rsplit("/", 1)[-1])
         return xr.decode_cf(array.to_dataset(), decode_timedelta=False)[array.name]
 
