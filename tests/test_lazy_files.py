@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,3 +162,12 @@ def test_damage_inside_a_store_names_the_file(tmp_path):
     path.write_bytes(raw)
     with pytest.raises(ValueError, match=r"x\.nc"), open_lazily(path) as lazy:
         lazy.read(0, 12)
+
+
+def test_values_that_are_no_numbers_after_all_name_the_file(tmp_path):
+    path = tmp_path / "x.npy"
+    np.save(path, np.ones((3, 4)))
+    ragged = np.empty((3, 4), object)
+    ragged.fill([1.0, 2.0])
+    with open_lazily(path) as lazy, pytest.raises(ValueError, match=r"x\.npy"):
+        replace(lazy, _read=lambda start, stop: ragged[start:stop]).read(0, 3)

@@ -60,8 +60,7 @@ class LazyTensor:
 
         A file that was changed since it was opened, or is damaged there, is a ValueError that names it.
         """
-        raw = np.ma.filled(np.ma.asarray(self._taken(self._read, start, stop), self.dtype), np.nan)
-        values = np.array(raw, self.dtype, order="C", copy=None)
+        values = self._taken(self._numbers, start, stop)
         infinite = np.isinf(values)
         if infinite.any():
             first = tuple(int(i) for i in np.argwhere(infinite)[0] + np.eye(1, values.ndim, dtype=int)[0] * start)
@@ -80,6 +79,10 @@ class LazyTensor:
         """Say no if the file behind the tensor is not the one that was opened."""
         if self._file is not None:
             self._file.check(whole=whole)
+
+    def _numbers(self, start: int, stop: int) -> np.ndarray:
+        raw = np.ma.filled(np.ma.asarray(self._read(start, stop), self.dtype), np.nan)
+        return np.array(raw, self.dtype, order="C", copy=None)
 
     def _taken(self, take: Callable[[int, int], np.ndarray], start: int, stop: int) -> np.ndarray:
         self.refuse_changed(whole=False)
