@@ -11,6 +11,7 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -155,7 +156,8 @@ def _bomb(file: h5py.File, name: str, random: Random) -> None:
     """A chunk whose stored bytes inflate far beyond the shape."""
     at = file.create_dataset(name, (2, 3), "f8", chunks=(2, 3), compression="gzip")
     size = BOMB if random.random() < 0.02 else 100_000
-    at.id.write_direct_chunk((0, 0), zlib.compress(bytes(size), 9))
+    with suppress(OSError):  # old releases of HDF5 do not write a chunk larger than what it stands for
+        at.id.write_direct_chunk((0, 0), zlib.compress(bytes(size), 9))
 
 
 def hostile_zarr(random: Random) -> dict[str, bytes]:
