@@ -190,3 +190,15 @@ def test_a_train_share_next_to_one_is_no_trouble():
     near = MaskPass(spins, engine.model, 0.9999)
     one, other = (p.loss_and_contractions(tt.frame())[0] for p in (engine, near))
     assert one == pytest.approx(other, rel=1e-2)
+
+
+def test_residuals_too_small_to_be_squared_end_a_process_fit():
+    """Constant but for one entry that the transform takes away: a long run of properties divided by zero here."""
+    x = np.full((1, 1, 1, 5, 3), 2.5)
+    x[0, 0, 0, [0, 4, 4], [2, 0, 2]] = np.nan
+    x[0, 0, 0, 1, 0] = 7.0
+    completer = corten.ConformalCompleter(
+        "stack", corten.BernoulliPropensity(rank=1), corten.GapShaped(rounds=2), score="signed", seed=2,
+        transform="standardise:axis_1", climatology="axis_0",
+    )  # fmt: skip
+    assert np.isfinite(completer.fit(x, periodic=(0, 1, 3)).intervals(0.8).estimate).all()

@@ -115,13 +115,15 @@ def test_scaled_data_have_scaled_intervals(case, completer, power, level):
 @costly(4)
 @given(gappy(), completers(calibrations=("random", "gaps")), levels)
 def test_the_largest_single_precision_numbers_are_completed_as_small_ones(case, completer, level):
-    """Up to 8.5e37: sums, squares and differences of them are not taken in single precision."""
-    unit = np.float32(2.0**125)
+    """Up to 8e35: sums, squares and differences of them are not taken in single precision; a fill may be far outside of
+    the data, and has room for it.
+    """
+    unit = np.float32(2.0**118)
     x = np.clip(case.x, -2, 2).astype(np.float32)
     plain = ends(fit(completer, x, case).intervals(level))
     large = ends(fit(completer, x * unit, case).intervals(level))
     for one, other in zip(plain, large):
-        fits = np.abs(one) < 7.9  # an end beyond 3.4e38 is infinite, and that is outwards
+        fits = np.abs(one) < 1000  # an end beyond 3.4e38 is infinite, and that is outwards
         np.testing.assert_allclose(other[fits] / unit, one[fits], atol=1e-3)
 
 
@@ -131,7 +133,7 @@ def test_shifted_data_have_shifted_intervals(case, completer, shift, level):
     plain = ends(fit(completer, case.x, case).intervals(level))
     moved = ends(fit(completer, case.x + shift, case).intervals(level))
     for one, other in zip(plain, moved):
-        np.testing.assert_allclose(other - shift, one, atol=1e-3 * spread(case))
+        np.testing.assert_allclose(other - shift, one, rtol=1e-3, atol=1e-3 * spread(case))
 
 
 def spread(case: Gappy) -> float:
@@ -172,7 +174,8 @@ def test_other_promises_of_a_fit_hang_together(case, completer, level, share):
     missing = result.observed.missing
     _, lower, upper = ends(result)
     wider = ends(fitted.intervals(level, odds_error=1.5))
-    assert (wider[1] <= lower).all() and (wider[2] >= upper).all()
+    rounding = 1e-12 * spread(case)  # ends of merged splits are looked for, and go through a transform
+    assert (wider[1] <= lower + rounding).all() and (wider[2] >= upper - rounding).all()
     low, high = np.asarray(result.quantile(share / 2)), np.asarray(result.quantile(1 - share / 2))
     assert (low[missing] <= high[missing]).all()
     drawn = result.draws(2, seed=1)

@@ -87,7 +87,10 @@ class SpectralPrior:
                 break
             direction = scaled + np.float32(now / before) * direction
             image = self.forward(kept * self.inverse(direction)) / self.noise + direction / self.spectrum
-            step = np.float32(now / float(np.vdot(direction, image)))
+            curvature = float(np.vdot(direction, image))
+            if curvature <= 0.0:  # residuals too small to be squared: there is nothing left to fit
+                break
+            step = np.float32(now / curvature)
             mean += step * direction
             residual -= step * image
             before = now
