@@ -139,7 +139,7 @@ def killed_study_of_two(random: Random, folder: Path) -> None:
     running = Running(folder, lambda: run_cells(cells, Store(folder / "study"), 2))
     until = time.monotonic() + random.random() * seconds
     seen: set[int] = set()
-    while time.monotonic() < until or (len(seen) < 3 and running.send(0)):  # two, and who watches over what they share
+    while time.monotonic() < until or (len(seen) < 2 and running.send(0)):
         seen.update(children(running.pid))
         time.sleep(0.01)
     running.kill()
