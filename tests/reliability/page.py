@@ -183,7 +183,8 @@ def _about(name: str, one: dict[str, Any]) -> str:
 
 def _end(said: str, lines: int = 4) -> str:
     """The last lines of what a program said: there it says why it ended."""
-    return " / ".join([line.strip() for line in said.splitlines() if line.strip()][-lines:])[-260:]
+    last = " / ".join([_plain(line) for line in said.splitlines() if line.strip()][-lines:])
+    return last if len(last) <= 260 else f"... {last[-260:].partition(' ')[2]}"
 
 
 def _plain(note: str) -> str:
