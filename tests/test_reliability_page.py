@@ -30,7 +30,7 @@ def test_the_page_says_what_struck_and_shows_no_folder_of_the_machine(tmp_path):
     assert "| one | 5 | 5 struck, 5 survived; 2 came too late and were drawn again |" in page
     assert "| three | 0 | no |" in page and "- two: number 1: it broke" in page
     assert "0.90 s, of which the machine was busy elsewhere for 0.20 s" in page
-    assert "/tmp" not in page and "host.example" not in page and "see .../test_a.py / ERROR: https:/.../x" in page
+    assert "/tmp" not in page and "host.example" not in page and "see .../test_a.py / ERROR: https:.../x" in page
     assert page.count("pip said") == 2
 
 
