@@ -122,3 +122,21 @@ def test_pseudo_gaps_learn_the_climatology_without_what_they_hide() -> None:
         completer = corten.ConformalCompleter(np.zeros_like, calibration=corten.GapShaped(8), climatology="axis_0")
         covered.append(metrics.coverage(truth, completer.fit(x).intervals(0.9)))
     assert np.mean(covered) > 0.88
+
+
+@pytest.mark.parametrize("unit", [2.0**-60, 2.0**40, 2.0**100])
+def test_a_round_that_trains_on_equal_values_counts_errors_in_the_unit_of_the_others(unit):
+    """One of two rounds keeps a single entry here; its errors were counted in units of the data."""
+    x = np.full((1, 5, 5, 4, 1), np.nan, np.float32)
+    x.flat[[2, 13, 21, 25, 43, 54, 56, 61, 62, 64, 68, 72, 83, 92]] = [
+        -0.018114, 0.024981, 0.016131, 0.013594, 0.072916, -0.115457, 0.53942, 0.032729, -0.051863, -0.064069,
+        -0.495279, -0.166139, -0.155202, 0.360229,
+    ]  # fmt: skip
+    completer = corten.ConformalCompleter(
+        "gaussian-process", "uniform", corten.GapShaped(rounds=2), seed=1, transform="standardise", climatology="axis_0"
+    )
+    kinds = {"periodic": (2, 4), "axis_kinds": {1: "unit"}}
+    plain = completer.fit(x, **kinds).intervals(0.5)
+    other = completer.fit(x * np.float32(unit), **kinds).intervals(0.5)
+    assert np.isfinite(plain.width).all()
+    np.testing.assert_allclose(other.width / unit, plain.width, rtol=1e-4)
