@@ -34,8 +34,8 @@ Runs that found something were repeated with the same seeds after it was mended;
   repeats, an array called `coverage` in a file of results, and one long label among many broke that limit.
 - Diagnostics called all levels infinite where the weights left were smaller than any double, and cutoffs were finite.
 - A pseudo-gap round whose training values are all alike counted its errors in the unit of the data where a transform is
-  used; a Gaussian process divided by a curvature too small for single precision; Tucker fills of values near 1e-200 were
-  wrong without a word (sizes beyond 1e100 and 1e-100 are refused now).
+  used; a Gaussian process divided by a curvature too small for single precision; Tucker fills of values near 1e-200
+  were wrong without a word (sizes beyond 1e100 and 1e-100 are refused now).
 - On constant data a descent divided by a change of the gradient that was too small to be squared (ZeroDivisionError).
 - A disk that is full just when a NetCDF file is closed was a RuntimeError of the library that named no file.
 - SIGTERM left the hidden, half-written store of `corten complete --memory` behind.
