@@ -140,3 +140,13 @@ def test_a_round_that_trains_on_equal_values_counts_errors_in_the_unit_of_the_ot
     other = completer.fit(x * np.float32(unit), **kinds).intervals(0.5)
     assert np.isfinite(plain.width).all()
     np.testing.assert_allclose(other.width / unit, plain.width, rtol=1e-4)
+
+
+def test_a_round_that_trains_on_one_value_shrinks_no_error_where_no_unit_is_learned():
+    x = corten.ObservedTensor.of(np.array([[1.0, 5.0, np.nan], [2.0, 9.0, 3.0]]))
+    train = np.zeros(x.shape, bool)
+    train[0, 0] = True
+    completer = corten.ConformalCompleter(climatology="axis_0")
+    _, whole = completer._change(x, x.mask)
+    seen = completer._seen(x, whole, train)
+    np.testing.assert_allclose(seen[x.mask], x.values[x.mask] - 1.0)

@@ -122,7 +122,7 @@ class ConformalCompleter:
             change = partial(self._change, observed)
             return fit_merged(observed, change, plan, completion, model, score, self.weights, trace, self.engine, tell)
         changed, undo = self._change(observed, observed.mask if plan.refit else plan.rounds[0].train)
-        again = None if undo is None or not plan.refit else partial(self._seen, observed, changed)
+        again = None if undo is None or not plan.refit else partial(self._seen, observed, undo)
         run = run_rounds(plan, completion, changed, self.seed, tell, again)
         tell("missingness", 0.0)
         law = as_propensity(self.propensity, gaps=plan.refit).fit(
@@ -140,17 +140,19 @@ class ConformalCompleter:
         tell("calibration", 1.0)
         return fitted
 
-    def _seen(self, observed: ObservedTensor, changed: ObservedTensor, train: np.ndarray) -> np.ndarray:
+    def _seen(self, observed: ObservedTensor, whole: FittedTransform, train: np.ndarray) -> np.ndarray:
         """The values in the variable that a round learns from its training entries.
 
-        Where these do not differ, no unit can be learned from them: it is taken from all entries, or the errors of the
-        round would be counted in another unit than those of the others.
+        Where these do not differ, no unit can be learned from them: that of `whole`, the map of all entries, is taken,
+        or the errors of the round would be counted in another unit than those of the others.
         """
-        values = self._change(observed, train)[0].values
-        own, whole = np.ptp(values[observed.mask]), np.ptp(changed.values[observed.mask])
-        if train.any() and np.ptp(values[train]) == 0.0 and own > 0.0:
-            return np.asarray(values * (whole / own), values.dtype)
-        return values
+        changed, own = self._change(observed, train)
+        values = changed.values
+        if own is None or not train.any() or np.ptp(values[train]) > 0.0:
+            return values
+        ends = [np.full(values.shape, end(observed.values[observed.mask]), np.float64) for end in (np.min, np.max)]
+        wanted, found = (one.forward(ends[1]) - one.forward(ends[0]) for one in (whole, own))
+        return np.asarray(values * np.divide(wanted, found, out=np.ones(values.shape), where=found > 0), values.dtype)
 
     def _change(self, observed: ObservedTensor, train: np.ndarray) -> tuple[ObservedTensor, FittedTransform | None]:
         """What was observed in the variable that is modelled; the map is learned from the entries of `train` only."""
