@@ -118,3 +118,18 @@ def writes_stay_in_temporary_folders(monkeypatch: pytest.MonkeyPatch, empty_fold
         os.rename(empty_folder / name, Path(tempfile.mkdtemp(dir=empty_folder.parent)) / name)
     assert not left, f"the test wrote {', '.join(left)} where it was started; write below tmp_path"
     assert not elsewhere, f"the test wrote outside its temporary folder: {'; '.join(elsewhere[:5])}"
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """An experiment of a study that costs nothing and tells which repetitions were run."""
+    from corten.studies import experiments
+
+    ran: list[int] = []
+
+    def run(cell: Any, folder: Path | None) -> list[dict[str, object]]:
+        ran.append(cell.repetition)
+        return [{"value": float(cell.repetition), "method": "plain"}]
+
+    monkeypatch.setitem(experiments.EXPERIMENTS, "counted", run)
+    return ran

@@ -42,19 +42,6 @@ def cells(number: int, experiment: str = "counted") -> list[Cell]:
     return [Cell.of(experiment, k, model="bernoulli", **SMALL) for k in range(number)]
 
 
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An experiment that costs nothing and tells which repetitions were run."""
-    ran: list[int] = []
-
-    def run(cell: Cell, folder: Path | None) -> list[dict[str, object]]:
-        ran.append(cell.repetition)
-        return [{"value": float(cell.repetition), "method": "plain"}]
-
-    monkeypatch.setitem(experiments.EXPERIMENTS, "counted", run)
-    return ran
-
-
 def test_what_is_stored_is_not_run_again(tmp_path: Path, counted: list[int]) -> None:
     store = Store(tmp_path)
     first = runner.run_cells(cells(3), store)

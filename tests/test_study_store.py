@@ -23,19 +23,6 @@ def cells(number: int) -> list[Cell]:
     return [Cell.of("counted", k, model="bernoulli", d=8, rank=2, draw=0) for k in range(number)]
 
 
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """An experiment that costs nothing and tells which repetitions were run."""
-    ran: list[int] = []
-
-    def run(cell: Cell, folder: Path | None) -> list[dict[str, object]]:
-        ran.append(cell.repetition)
-        return [{"value": float(cell.repetition), "method": "plain"}]
-
-    monkeypatch.setitem(experiments.EXPERIMENTS, "counted", run)
-    return ran
-
-
 def test_damage_to_any_byte_of_a_stored_cell_is_noticed(tmp_path: Path, counted: list[int]) -> None:
     store, (cell,) = Store(tmp_path), cells(1)
     runner.run_cells([cell], store)
