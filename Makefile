@@ -19,7 +19,7 @@ test: $(READY)
 	$(BIN)/python -m pytest -m 'not slow'
 
 lint: $(READY)
-	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff check src tests studies benchmarks docs
 	$(BIN)/mypy
 
 # Installed once; after that the site builds without a network.
@@ -39,10 +39,10 @@ environments: $(READY)
 	$(BIN)/python tests/reliability/run.py lowest newest wheel sdist
 
 bench: $(READY)
-	$(BIN)/corten bench --output bench-output
+	$(BIN)/python -m benchmarks speed --output bench-output
 
 study: $(READY)
-	$(BIN)/corten study simulation --preset smoke --output study-output
+	$(BIN)/python -m studies simulation --preset smoke --output study-output
 
 dist: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build

@@ -2,7 +2,7 @@
 
     python benchmarks/field_audit.py 20 tec-america-1 tec-global-1 ndvi-50     (rounds of the audit, sets)
 
-Sets are those of `corten study tec` and need its data. Truth is used for the column "covered" alone.
+Sets are those of `python -m studies tec` and need its data. Truth is used for the column "covered" alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from time import process_time
 import numpy as np
 
 import corten
-from corten.studies.field_sets import data_folder, load_set
+from studies.field_sets import data_folder, load_set
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 

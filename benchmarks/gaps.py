@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from corten import ObservedTensor
 from corten.calibration.gap_shaped import GapShaped
 from corten.calibration.local import learn_locally
 from corten.calibration.run import run_rounds
 from corten.completion.protocol import Completion
 from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import Calibrated
-from corten.observed import ObservedTensor
 
 LEVELS = np.arange(0.80, 0.995, 0.01)
 

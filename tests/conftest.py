@@ -67,7 +67,7 @@ def pytest_sessionfinish() -> None:
 # other processes write is not told; a relative path of theirs ends in the test's own folder and is found there.
 
 TEMPORARY = tuple({os.path.realpath(folder) for folder in (tempfile.gettempdir(), "/dev", "/proc")})
-TOOLS = ("__pycache__", ".pytest_cache", ".hypothesis", "matplotlib", "fontconfig", ".coverage")
+TOOLS = ("__pycache__", ".cache", ".pytest_cache", ".hypothesis", "matplotlib", "fontconfig", ".coverage")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_APPEND
 CHANGES = {"os.mkdir", "os.remove", "os.rmdir", "os.rename", "os.link", "os.symlink", "os.truncate"}
 elsewhere: list[str] = []
@@ -123,7 +123,7 @@ def writes_stay_in_temporary_folders(monkeypatch: pytest.MonkeyPatch, empty_fold
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An experiment of a study that costs nothing and tells which repetitions were run."""
-    from corten.studies import experiments
+    from studies import experiments
 
     ran: list[int] = []
 

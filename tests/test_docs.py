@@ -4,6 +4,7 @@ The python blocks of a page share a namespace and run in a folder of their own. 
 on the line before, `<!-- not run: reason -->`.
 """
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -118,7 +119,26 @@ def test_commands_have_the_options_they_are_given(page, line):
     assert given <= known, f"{page}: {sorted(given - known)} in {line!r} is not among {sorted(known)}"
 
 
+def outside() -> list[tuple[str, str]]:
+    """Every call of the studies and benchmarks, in console blocks and inline, with its page."""
+    call = re.compile(r"python -m (?:studies|benchmarks)\b[^`\n]*")
+    return [(name(page), " ".join(line.split())) for page in PAGES for line in call.findall(page.read_text())]
+
+
+@pytest.mark.parametrize(("page", "line"), outside())
+def test_studies_and_benchmarks_have_the_options_they_are_given(page, line, capsys):
+    module, *words = shlex.split(line, comments=True)[2:]
+    parser = importlib.import_module(f"{module}.__main__").parser()
+    try:
+        parser.parse_args(words)
+    except SystemExit as left:
+        # Prose may leave out what is required, and `--help` ends the program.
+        said = capsys.readouterr().err
+        assert left.code == 0 or "are required" in said, f"{page}: {line!r}: {said}"
+
+
 def test_there_are_commands_and_pages_to_check():
+    assert len(outside()) >= 8
     assert len(commands()) >= 10
     assert len(PAGES) >= 10
 

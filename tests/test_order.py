@@ -94,7 +94,7 @@ def test_the_callers_word_counts_and_the_choice_is_on_record():
     [("tec-america-1", []), ("tec-global-1", []), ("ndvi-20", []), ("ndvi-50", []), ("air-random", ["0"])],
 )
 def test_real_fields_keep_their_order(name, expected):
-    from corten.studies.field_sets import load_set
+    from studies.field_sets import load_set
 
     one = load_set(name, DATA)
     assert [choice.what for choice in unordered_axes(np.where(one.mask, one.truth, np.nan), one.mask)] == expected

@@ -11,15 +11,12 @@ import typer
 from typer.core import TyperGroup
 
 from corten.commands.audit import audit
-from corten.commands.bench import bench
 from corten.commands.complete import complete
 from corten.commands.demo import demo
 from corten.commands.evaluate import evaluate
 from corten.commands.info import info
 from corten.commands.interrupt import end_at_once, is_ending, is_told_to_end, watch_for_interrupt
 from corten.commands.simulate import simulate
-from corten.commands.study import app as study
-from corten.commands.study_fields import tec
 from corten.commands.terminal import remember
 from corten.printable import printable
 
@@ -87,14 +84,11 @@ def _root(
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Fill": (complete,),
     "Check": (audit, evaluate),
-    "Try": (demo, simulate, bench, info),
+    "Try": (demo, simulate, info),
 }
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
         app.command(rich_help_panel=_panel)(_command)
-
-study.command()(tec)
-app.add_typer(study, name="study", rich_help_panel="Check")
 
 
 def main() -> None:

@@ -14,12 +14,10 @@ from reliability.processes import (
     Missed,
     Running,
     arrays_of,
-    children,
     command,
     data,
     from_disk,
     left_over,
-    runs,
     same,
     undisturbed,
     undisturbed_from_disk,
@@ -55,24 +53,6 @@ def told_to_end_from_disk(random: Random, folder: Path) -> None:
     time.sleep(random.random() * 0.3 * seconds)
     _ends_at_once(running, random.choice((signal.SIGINT, signal.SIGTERM)))
     _left_nothing(folder, folder / "out.zarr", expected)
-
-
-def told_to_end_study(random: Random, folder: Path) -> None:
-    """SIGTERM of a study with two workers: they end too, and no half cell is left."""
-    asked = ("study", "simulation", "--preset", "tiny", "--jobs", "2", "--output", folder / "study", "--quiet")
-    running = Running(folder, lambda: command(*asked))
-    since = time.monotonic()
-    while len(children(running.pid)) < 2 and time.monotonic() - since < 60:  # one, and who watches over what they share
-        time.sleep(0.01)
-    time.sleep(random.random() * 8.0)
-    workers = children(running.pid)
-    _ends_at_once(running, signal.SIGTERM)
-    since = time.monotonic()
-    while any(map(runs, workers)) and time.monotonic() - since < 10:
-        time.sleep(0.01)
-    left = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers if runs(pid)]
-    assert not left, f"workers were left running: {left}"
-    assert not list(folder.rglob(".corten-*")), "half a cell was left"
 
 
 def _ends_at_once(running: Running, how: int) -> None:

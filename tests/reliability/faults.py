@@ -30,7 +30,6 @@ FAULTS: dict[str, Fault] = {
     "Ctrl-C of `corten complete`": ended.interrupted,
     "SIGTERM of `corten complete`": ended.told_to_end,
     "SIGTERM or Ctrl-C of `corten complete --memory`": ended.told_to_end_from_disk,
-    "SIGTERM of a study with two workers": ended.told_to_end_study,
     "full disk (NetCDF, Zarr, a fit)": full.full_disk_file,
     "full disk of `corten complete --checkpoint`": full.full_disk_checkpoint,
     "full disk of `corten complete --memory`": full.full_disk_memory,

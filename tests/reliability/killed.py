@@ -12,12 +12,6 @@ from typing import Any
 import numpy as np
 
 import corten
-from corten.studies import experiments
-from corten.studies.cells import Cell
-from corten.studies.presets import PRESETS
-from corten.studies.runner import run_cells
-from corten.studies.simulation import part_named
-from corten.studies.store import Store
 from reliability.processes import (
     GAPS,
     SUFFIXES,
@@ -37,6 +31,12 @@ from reliability.processes import (
     undisturbed_from_disk,
     write,
 )
+from studies import experiments
+from studies.cells import Cell
+from studies.presets import PRESETS
+from studies.runner import run_cells
+from studies.simulation import part_named
+from studies.store import Store
 
 
 def killed_complete(random: Random, folder: Path, checkpoint: bool = False) -> None:

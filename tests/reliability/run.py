@@ -21,9 +21,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]  # the tests and the studies are not installed
 ENVIRONMENTS = ("lowest", "newest", "wheel", "sdist")
 LIBRARIES = ("numpy", "scipy", "numba", "xarray", "netCDF4", "h5py", "zarr", "pandas", "pyarrow", "hypothesis")
 
