@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 DOCS   := $(VENV)/.docs-installed
 
-.PHONY: demo test lint docs bench reliability environments study dist clean
+.PHONY: demo test test-portable lint docs bench reliability environments study dist clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -17,6 +17,19 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -m 'not slow'
+
+# The tests that compare engines, with the arithmetic of two other processors: the oldest 64-bit one, and one with AVX2.
+# Kernels are compiled again, into a temporary folder. Minutes.
+PORTABLE := tests/test_engine.py tests/test_engine_jax.py tests/test_engine_dask.py tests/test_residuals.py \
+	tests/test_lowrank_descent.py tests/test_learned_coupling.py tests/test_propensity.py tests/test_determinism.py \
+	tests/test_properties_engine.py tests/test_properties_descent.py tests/test_properties_propensity.py \
+	tests/test_outofcore.py
+test-portable: $(READY)
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	OPENBLAS_CORETYPE=Prescott XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=$$folder/generic \
+		$(BIN)/python -m pytest -m 'not slow' $(PORTABLE) && \
+	OPENBLAS_CORETYPE=Haswell XLA_FLAGS=--xla_cpu_max_isa=AVX2 NUMBA_CPU_NAME=haswell NUMBA_CACHE_DIR=$$folder/haswell \
+		$(BIN)/python -m pytest -m 'not slow' $(PORTABLE)
 
 lint: $(READY)
 	$(BIN)/ruff check src tests studies benchmarks docs

@@ -57,6 +57,16 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--output", type=Path, default=Path("study-output/fields"), metavar="FOLDER")
     one.add_argument("--page", type=Path, metavar="FILE", help="also write all rows as a Markdown page")
     one.add_argument("--validate", action="store_true", help="the paper's grid search of the coupling, on one set")
+
+    one = command("defaults", _defaults, "Measure the coverage of corten.complete(x) with nothing set.")
+    one.add_argument("--draws", type=int, default=10, metavar="N", help="draws of each class of data; default: 10")
+    one.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="one JSON file per class and draw")
+    one.add_argument("--workers", type=int, default=0, metavar="K", help="processes; default: one per core")
+    one.add_argument("--only", action="append", metavar="CLASS", help="a class of data; may be repeated; default: all")
+
+    one = command("defaults-page", _defaults_page, "Write docs/defaults.md from stored results.")
+    one.add_argument("--input", type=Path, default=Path("study-output"), metavar="FOLDER", help="what `defaults` wrote")
+    one.add_argument("--output", type=Path, default=Path("docs/defaults.md"), metavar="FILE", help="the page")
     return root
 
 
@@ -187,6 +197,28 @@ def _tec(asked: argparse.Namespace) -> int:
 
         written.append(write_page(earlier, asked.page, asked.output, asked.typed))
     print("wrote " + ", ".join(map(str, written)))
+    return 0
+
+
+def _defaults(asked: argparse.Namespace) -> int:
+    from studies import defaults
+
+    names = defaults.chosen(asked.only)
+    tell = lambda row: print(defaults.line(row), flush=True)  # noqa: E731
+    try:
+        failed = defaults.run(names, asked.draws, asked.output, asked.workers or cores(), tell)
+    except KeyboardInterrupt:
+        print(f"stopped; finished draws are in {asked.output}: run the same command again to resume", file=sys.stderr)
+        return 130
+    for what, problem in failed.items():
+        print(f"studies: {what} failed: {problem}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _defaults_page(asked: argparse.Namespace) -> int:
+    from studies.defaults_page import write_page
+
+    print(f"wrote {write_page(asked.input, asked.output)}")
     return 0
 
 

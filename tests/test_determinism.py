@@ -23,7 +23,8 @@ from answers import answers, data
 
 HERE = Path(__file__).parent / "golden"
 PLATFORM = f"{platform.system()}-{platform.machine()}".lower()
-SAME, OTHER = 1e-3, 2e-2  # of the data's spread: other processors round otherwise, and a descent stops elsewhere
+# Of the data's spread: other processors round otherwise, and a descent stops elsewhere (by 1e-4 where it was tried).
+CLOSE = 1e-2
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def test_the_engine_s_threads_give_the_same_bits(here):
 
 def test_stored_numbers_are_found_again(here):
     path = HERE / f"{PLATFORM}.json"
-    tolerance = (SAME if path.exists() else OTHER) * float(np.nanstd(data()))
+    tolerance = CLOSE * float(np.nanstd(data()))
     stored = json.loads((path if path.exists() else HERE / "linux-x86_64.json").read_text())
     assert stored.keys() == here.keys()
     for name, wanted in stored.items():
@@ -64,7 +65,7 @@ def test_stored_numbers_are_found_again(here):
         assert found["effective size"] == pytest.approx(wanted["effective size"], rel=2e-2), name
         assert abs(found["infinite"] - wanted["infinite"]) <= 2, name
         for one, other in zip(found["half width"], wanted["half width"]):
-            assert one == other if other is None else one == pytest.approx(other, abs=20 * tolerance), name
+            assert one == other if other is None else one == pytest.approx(other, abs=2 * tolerance), name
 
 
 def test_another_seed_gives_other_bits():
