@@ -32,7 +32,8 @@ measured at the missing entries, on simple data whose truth is known?
 {conclusion}
 
 Written by `python -m studies defaults-page` from the results of `python -m studies defaults --draws {draws}`
-({versions}; {machine}). Every draw has new data and new gaps; `studies/defaults_data.py` says how they are drawn.
+({versions}; {machine}). Every draw has new data and new gaps;
+`studies/defaults_data.py` says how they are drawn.
 
 ## Coverage
 
@@ -110,7 +111,7 @@ def bounds_of(rows: Sequence[Row]) -> list[Bound]:
             value = float(of(values))
             allowed = f"{low:g} to {high:g} {unit}" if np.isfinite(low) else f"at most {high:g} {unit}"
             allowed = allowed if np.isfinite(high) else f"at least {low:g} {unit}"
-            shown = f"{value:.2f}" + (f" ± {error(values):.2f}" if of is np.mean else "")
+            shown = f"{value:.2f}" + (f" ± {error(values):.2f}" if of is np.mean and values.size > 1 else "")
             found.append(Bound(name, what, shown, allowed.strip(), bool(low <= value <= high), enough))
 
         coverage, unflagged = (100 * numbers(mine, what) for what in ("coverage", "coverage_unflagged"))
@@ -141,18 +142,17 @@ def page(rows: Sequence[Row]) -> str:
     if not rows:
         raise ValueError("no stored rows: run python -m studies defaults first")
     bounds = bounds_of(rows)
-    missed = [bound for bound in bounds if not bound.met]
-    few = sum(not bound.enough for bound in bounds)
-    conclusion = f"**{len(bounds) - len(missed)} of {len(bounds)} bounds are met.** " + (
-        f"Not met: {'; '.join(f'{CLASSES[b.name].title} ({b.what} {b.found}, allowed {b.allowed})' for b in missed)}. "
-        if missed
-        else ""
-    )
-    conclusion += f"{few} bounds ask for more draws than were run." if few else ""
-    not_run = [case.title for name, case in CLASSES.items() if name not in _by_class(rows)]
-    conclusion += f" Not run: {'; '.join(not_run)}." if not_run else ""
+    met, few = sum(bound.met for bound in bounds), sum(not bound.enough for bound in bounds)
+    conclusion = f"**{met} of {len(bounds)} [bounds](#bounds) are met.**"
+    conclusion += f" {few} of them ask for more draws than were run." if few else ""
+    for heading, titles in (
+        ("Not met in some respect", [CLASSES[b.name].title for b in bounds if not b.met]),
+        ("Not run", [case.title for name, case in CLASSES.items() if name not in _by_class(rows)]),
+    ):
+        if titles:
+            conclusion += f"\n\n{heading}:\n\n" + "\n".join(f"- {title}" for title in dict.fromkeys(titles))
     return INTRODUCTION.format(
-        conclusion=conclusion.strip(),
+        conclusion=conclusion,
         draws=max(len(mine) for mine in _by_class(rows).values()),
         versions="corten " + ", ".join(sorted({row["version"] for row in rows})),
         machine=machine(),
