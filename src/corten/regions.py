@@ -44,7 +44,7 @@ def reshaped(fitted: Fitted, odds_error: float = 1.0, groups: Any = None, joint:
         choices.append(Choice("intervals", f"per {what}", "asked for: small groups borrow from the others"))
     if joint is not None:
         slices, _ = group_numbers(fitted.observed, joint)
-        calibrated = Joint(calibrated, slices, joint_budget(fitted, slices))
+        calibrated = Joint(calibrated, slices, fitted.missing_entries, joint_budget(fitted, slices))
         counts = np.bincount(np.ravel(slices)[fitted.missing_entries])
         beyond = calibrated.beyond(0.9, int(np.median(counts[counts > 0])))
         because = f"asked for: at 90 % about {beyond:.1g} calibration entries lie beyond a usual slice's band"
