@@ -36,6 +36,8 @@ __all__ = ["Fitted", "Trace"]
 
 FEW = 50.0  # below this effective size an interval rests on a handful of entries
 BEARS_LEAST, BEARS_ALL = 0.9, 0.99  # bearing less is warned of; bearing more needs no mention
+WARNED_OF = ("pseudo_gaps_too_short", "integers_rounded")
+"""Codes of choices whose sentence the user must read."""
 
 
 @dataclass(frozen=True)
@@ -254,11 +256,11 @@ class Fitted:
         """What the user must know, in whole sentences."""
         if self.calibrated is None:
             return []
-        said = [choice.because for choice in self.choices if choice.taken in ("too short", "rounded")]
+        said = [choice.because for choice in self.choices if choice.code in WARNED_OF]
         size, count = self.calibrated.effective_sample_size(), len(self.scores)
         if size >= FEW and self.bearable >= BEARS_LEAST:
             return said
-        tried = any("no candidate's weights" in choice.because for choice in self.choices)
+        tried = any(choice.code == "no_candidate_with_enough_weight" for choice in self.choices)
         none = ", and no model of the missingness that was tried has weights worth more" if tried else ""
         return [
             *said,

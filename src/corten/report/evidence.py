@@ -90,7 +90,7 @@ def widths_by_coverage(result: Intervals, levels: Sequence[float] = LEVELS) -> l
         where = np.sort(np.random.default_rng(0).choice(where, SAMPLE, replace=False))
     rows = []
     for level in levels:
-        width = result.widths_at(where, level)
+        width = result.widths_at(where, level).astype(np.float64)
         finite = width[np.isfinite(width)]
         share = 1.0 - finite.size / width.size
         median = float(np.median(finite)) if finite.size else None
