@@ -1,6 +1,7 @@
 """Every number of the report is that of the result, whatever the transform, the limits and the promise."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_the_page_shows_the_numbers_of_the_result(options, promise):
     assert summary.median_width == float(np.median(width[np.isfinite(width)].astype(np.float64)))
     far = depth(result.observed.mask, result.observed.axes, np.ones(3))[gap]
     ends = [0.0, *(row["at"] for row in page["evidence"]["depth"])]
-    same(page["evidence"]["depth"], [width[(far > a) & (far <= b)] for a, b in zip(ends, ends[1:])], width)
+    same(page["evidence"]["depth"], [width[(far > a) & (far <= b)] for a, b in pairwise(ends)], width)
     p = result.source.propensity_array()[gap].astype(float)
     place = np.searchsorted(np.unique(np.quantile(p, np.linspace(0, 1, 13)))[1:-1], p, side="right")
     same(page["evidence"]["propensity"], [width[place == k] for k in np.unique(place)], width)

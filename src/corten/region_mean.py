@@ -76,7 +76,7 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     names = tuple(observed.axes[k].name for k in places)
     lower, upper = middle - half, middle + half
     if fitted.limits is not None:
-        known = np.bincount(slices, np.where(observed.mask, observed.values, 0.0).ravel(), minlength=count)
+        known = np.bincount(slices, np.where(observed.mask, observed.values, 0.0).ravel(), count).astype(np.float64)
         least, most = (_extreme(known, missing, end) / np.maximum(inside, 1) for end in fitted.limits)
         lower, upper = np.maximum(lower, least), np.minimum(upper, most)
     ends = [_labelled(fitted, part.reshape(shape), left) for part in (middle, lower, upper)]
