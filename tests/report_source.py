@@ -34,9 +34,10 @@ class Made:
                 history=(900.0, 500.0, 450.0, 449.0, 448.99), stopped_because="it was flat"
             )
 
-    def bounds(self, coverage):
+    def bounds(self, coverage, entries=None):
         half = np.where(self.corner, np.inf, self.half * coverage)
-        return self.estimate - half, self.estimate + 2 * half
+        ends = self.estimate - half, self.estimate + 2 * half
+        return ends if entries is None else tuple(end.reshape(-1)[entries] for end in ends)
 
     def propensity_array(self):
         return self.chance

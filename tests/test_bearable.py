@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import corten
-from corten.choices import Choice
+from corten.propensity.selection import Candidate, choose_model
 
 
 def fitted(odds: np.ndarray, seed: int = 0) -> corten.Fitted:
@@ -35,7 +37,10 @@ def test_weights_that_bear_nothing_are_warned_of_in_words():
     assert f"coverage of {one.bearable:.3g}" in said
     assert "calibration='gaps'" in said
     assert said in one.intervals(0.9).summary().warnings
-    object.__setattr__(one, "choices", (Choice("coupling strength", "0", "no candidate's weights keep 200"),))
+    assert "no model of the missingness that was tried" not in said
+    candidates = {name: Candidate(1, 1.0, None, 3.0) for name in ("0", "1")}
+    _, choice = choose_model(candidates, 1000, "coupling strength")
+    object.__setattr__(one, "choices", (replace(choice, because="said in another way"),))
     assert "no model of the missingness that was tried" in one.warnings()[0]
 
 

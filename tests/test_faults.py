@@ -120,17 +120,11 @@ class Counting:
 
     choices = ()
 
-    def fill(self, values, mask, warm=None):
+    def fill(self, values, mask):
         if Counting.fills >= Counting.most:
             raise KeyboardInterrupt
         Counting.fills += 1
         return Fill(np.where(mask, values, np.nanmean(np.where(mask, values, np.nan))))
-
-    def combine(self, members, truth):
-        return self
-
-    def mix(self, members):
-        raise AssertionError
 
 
 def test_a_checkpoint_does_only_what_is_left(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Calibration, Round
 from corten.completer import ConformalCompleter
 from corten.observed import ObservedTensor
+from corten.propensity import IsingPropensity
 from corten.simulate import tec_like
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -156,3 +157,23 @@ def test_gaps_deeper_than_what_was_hidden_are_warned_of() -> None:
     even = np.add.outer(np.sin(np.arange(24) / 4), np.cos(np.arange(24) / 5)) + 0.01 * rng.normal(size=(24, 24))
     even[rng.random(even.shape) < 0.3] = np.nan
     assert ConformalCompleter("smooth", "uniform", GapShaped(rounds=6)).fit(even).warnings() == []
+
+
+def test_the_missingness_is_modelled_once(monkeypatch):
+    """The model that pseudo-gaps are drawn from is the model of the fit, to the bit that of a second fit."""
+    calls, fit = [], IsingPropensity.fit
+
+    def counted(self, *args, **options):
+        calls.append(self)
+        return fit(self, *args, **options)
+
+    monkeypatch.setattr(IsingPropensity, "fit", counted)
+    rng = np.random.default_rng(0)
+    x = np.add.outer(np.sin(np.arange(12.0)), np.cos(np.arange(10.0)))
+    x[rng.random(x.shape) < 0.3] = np.nan
+    once = ConformalCompleter("smooth", "auto", GapShaped(rounds=3)).fit(x)
+    assert len(calls) == 1
+    again = ConformalCompleter("smooth", IsingPropensity(max_rank=5), GapShaped(rounds=3)).fit(x)
+    assert len(calls) == 3
+    assert np.array_equal(once.probabilities, again.probabilities)
+    assert np.array_equal(once.intervals(0.9).upper, again.intervals(0.9).upper)

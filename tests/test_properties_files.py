@@ -38,7 +38,7 @@ class Drawn(Plain):
         self.half = unit * rng.exponential(size=observed.shape)
         self.half[rng.random(observed.shape) < 0.1] = np.inf
 
-    def bounds(self, coverage: float) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(self, coverage: float, entries: Any = None) -> tuple[np.ndarray, np.ndarray]:
         return self.estimate - coverage * self.half, self.estimate + coverage * self.half
 
 

@@ -118,7 +118,8 @@ def test_far_levels_of_joint_bands_are_missed_as_often_as_asked(heavy):
     for _ in range(600):
         scores = rng.random(200) * np.where(hard, 2.0, 1.0)
         law = PooledWeights(np.arange(200), logs[:-1], logs)
-        band = Joint(Calibrated("absolute", scores, np.arange(200), law), np.zeros(201, int), lambda c, m: share)
+        calibrated = Calibrated("absolute", scores, np.arange(200), law)
+        band = Joint(calibrated, np.zeros(201, int), np.array([200]), lambda c, m: share)
         cutoff = float(band.intervals(np.array([200]), 0.0, 1.0, 0.9)[1][0, 0])
         missed.append(part * (2.0 - cutoff) / 2.0)
     assert np.mean(missed) <= share + 2.0 * np.std(missed) / np.sqrt(600)

@@ -22,12 +22,13 @@ class Plain:
         self.estimate = np.full(observed.shape, 0.1)
         self.choices = (Choice("rank", "3", "smallest P-AIC", ({"rank": np.int64(2), "loss": NAN},)),)
 
-    def bounds(self, coverage):
+    def bounds(self, coverage, entries=None):
         self.asked.append(coverage)
         upper = self.estimate + 10 * coverage
         if self.infinite:
             upper = np.where(np.arange(upper.shape[0])[:, None, None] == 0, np.inf, upper)
-        return 2 * self.estimate - upper, upper
+        ends = 2 * self.estimate - upper, upper
+        return ends if entries is None else tuple(end.reshape(-1)[entries] for end in ends)
 
     def propensity_array(self):
         return np.full(self.observed.shape, 0.5)

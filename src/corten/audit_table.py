@@ -20,6 +20,8 @@ OFF, KIND, STRICT = 0.06, 0.13, 0.10
 """How far gap-shaped audits were off on fields whose truth was known (docs/evidence.md): root mean square, and at most
 above and below what was covered.
 """
+OFF_RANDOM = 0.01
+"""As OFF, for audits of random splits: an audit nearer to the level than this finds nothing."""
 PRECISE = 0.05
 """A group is called the weakest only if its coverage is known to this standard error."""
 LEAST = 50
@@ -126,9 +128,14 @@ class Audit:
             )
         return "\n".join([*lines, *self.notes, limits])
 
+    @property
+    def tolerance(self) -> float:
+        """How far the audited coverage may be from the level before the verdict speaks of it, besides its error."""
+        return OFF if self.gap_shaped else OFF_RANDOM
+
     def _judge(self, row: Row) -> str:
         gap = row.coverage - row.level
-        room = max(2.0 * row.standard_error, OFF if self.gap_shaped else 0.01)
+        room = max(2.0 * row.standard_error, self.tolerance)
         found = f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} (+- {row.standard_error:.1%})"
         if not np.isfinite(row.standard_error):
             return found + ": too little was hidden to judge."

@@ -11,13 +11,13 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from corten.archive import read_archive, write_archive
 from corten.choices import Choice
-from corten.completion.protocol import Completion, Fill, Prepared
+from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
 
 __all__ = ["Checkpoint"]
 
@@ -125,20 +125,18 @@ class _Kept:
     def choices(self) -> tuple[Choice, ...]:
         return self.prepared.choices
 
-    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
-        if warm is not None:  # a start from elsewhere may change the answer: not for keeping
-            return self.prepared.fill(values, mask, warm)
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         key = sha256(self.known.encode())
         key.update(np.ascontiguousarray(np.where(mask, values, 0)).tobytes())
         key.update(np.packbits(mask).tobytes())
         return self.checkpoint._fill(key.hexdigest()[:32], values.shape, lambda: self.prepared.fill(values, mask))
 
-    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> Prepared:
+    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedMix:
         """What has learned how to mix fills once more and is not kept."""
-        return self.prepared.combine(members, truth)
+        return cast(PreparedMix, self.prepared).combine(members, truth)
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        return self.prepared.mix(members)
+        return cast(PreparedMix, self.prepared).mix(members)
 
 
 @cache

@@ -125,14 +125,17 @@ class ConformalCompleter:
         again = None if undo is None or not plan.refit else partial(self._seen, observed, undo)
         run = run_rounds(plan, completion, changed, self.seed, tell, again)
         tell("missingness", 0.0)
-        law = as_propensity(self.propensity, gaps=plan.refit).fit(
-            plan.rounds[0].train if not plan.refit else observed.mask,
-            plan.rounds[0].train_share or 1.0 if not plan.refit else 1.0,
-            domain=observed.domain,
-            axis_names=[axis.name for axis in observed.axes],
-            periodic=[axis.periodic for axis in observed.axes],
-            engine=self.engine,
-        )
+        if plan.propensity is not None and isinstance(self.propensity, str) and self.propensity == "auto":
+            law = replace(plan.propensity, engine=self.engine)
+        else:
+            law = as_propensity(self.propensity, gaps=plan.refit).fit(
+                plan.rounds[0].train if not plan.refit else observed.mask,
+                plan.rounds[0].train_share or 1.0 if not plan.refit else 1.0,
+                domain=observed.domain,
+                axis_names=[axis.name for axis in observed.axes],
+                periodic=[axis.periodic for axis in observed.axes],
+                engine=self.engine,
+            )
         tell("calibration", 0.0)
         trace = Trace(self._settings(), (*choices, *plan.choices, *run.choices, *law.choices), began, self)
         trace = replace(trace, undo=undo, limits=check_bounds(self.bounds))

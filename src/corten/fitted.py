@@ -36,6 +36,8 @@ __all__ = ["Fitted", "Trace"]
 
 FEW = 50.0  # below this effective size an interval rests on a handful of entries
 BEARS_LEAST, BEARS_ALL = 0.9, 0.99  # bearing less is warned of; bearing more needs no mention
+WARNED_OF = ("pseudo_gaps_too_short", "integers_rounded")
+"""Codes of choices whose sentence the user must read."""
 
 
 @dataclass(frozen=True)
@@ -192,20 +194,28 @@ class Fitted:
         """Probability of each entry being observed, given all others; None where nothing was fitted."""
         return self.propensity.probability(self.observed.mask) if self.propensity is not None else None
 
-    def bounds(self, coverage: float) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper end of every entry's interval, as full arrays; read where entries are missing."""
-        lower = np.array(self.estimate if self.middle is None else self.middle, np.float64, order="C")
-        upper = lower.copy()
+    def bounds(self, coverage: float, entries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper bounds: full arrays, valid at the missing entries, or those of some flat `entries` only.
+
+        The only place where bounds are computed, with the transform undone and the limits of the data applied.
+        """
+        full = np.array(self.estimate if self.middle is None else self.middle, np.float64, order="C")
+        where = self.missing_entries if entries is None else entries
+        middle = full.reshape(-1)[where]
+        ends = (middle, middle)
         if self.calibrated is not None:
-            where = self.missing_entries
-            middle = lower.reshape(-1)[where]
             low, high = self.calibrated.intervals(where, middle, self.scale.at(where), coverage)
-            lower.reshape(-1)[where], upper.reshape(-1)[where] = low[0], high[0]
+            ends = (low[0], high[0])
+        found = [self._in_data_units(full, where, end) for end in ends]
+        return (found[0], found[1]) if entries is None else (found[0].reshape(-1)[where], found[1].reshape(-1)[where])
+
+    def _in_data_units(self, full: np.ndarray, entries: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """A full array in the variable of the data, with `values` of the modelled variable at some flat entries."""
+        full = full.copy()
+        full.reshape(-1)[entries] = values
         if self.undo is not None:
-            lower, upper = self.undo.backward(lower), self.undo.backward(upper)
-        if self.limits is not None:
-            lower, upper = np.clip(lower, *self.limits), np.clip(upper, *self.limits)
-        return lower, upper
+            full = self.undo.backward(full)
+        return full if self.limits is None else np.clip(full, *self.limits)
 
     def propensity_array(self) -> np.ndarray | None:
         return self.probabilities
@@ -246,11 +256,11 @@ class Fitted:
         """What the user must know, in whole sentences."""
         if self.calibrated is None:
             return []
-        said = [choice.because for choice in self.choices if choice.taken in ("too short", "rounded")]
+        said = [choice.because for choice in self.choices if choice.code in WARNED_OF]
         size, count = self.calibrated.effective_sample_size(), len(self.scores)
         if size >= FEW and self.bearable >= BEARS_LEAST:
             return said
-        tried = any("no candidate's weights" in choice.because for choice in self.choices)
+        tried = any(choice.code == "no_candidate_with_enough_weight" for choice in self.choices)
         none = ", and no model of the missingness that was tried has weights worth more" if tried else ""
         return [
             *said,

@@ -74,7 +74,10 @@ def fit_merged(
         residuals.append(observed.values.reshape(-1)[entries].astype(np.float64) - own)
     tell("completion", 1.0)
     estimate = np.mean([one.estimate if one.change is None else one.change.backward(one.estimate) for one in splits], 0)
-    choice = Choice("calibration", f"{len(splits)} splits merged", "asked for: the mean of their p-values decides")
+    because = "asked for: the mean of their p-values decides"
+    choice = Choice(
+        "calibration", f"{len(splits)} splits merged", because, code="merged_splits", values={"splits": len(splits)}
+    )
     chosen = _agreed([(*one.choices, *law.choices) for one, law in zip(prepared, laws)])
     trace = replace(trace, choices=(*trace.choices, choice, *chosen))
     scores = np.concatenate([one.scores for one in splits])

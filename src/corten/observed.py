@@ -272,7 +272,7 @@ def _ordered_or_units(
         return described, ()
     axes, choices = list(described), []
     for found in unordered_axes(values, seen):
-        k = int(found.what)
+        k = int(str(found.values["axis"]))
         if k not in said:
             axes[k] = replace(axes[k], kind="unit")
             choices.append(replace(found, what=f"kind of {names[k]}"))
@@ -304,7 +304,7 @@ def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
     if raw.dtype.kind not in "iu" or raw.dtype.itemsize < 8 or np.abs(values[seen]).max(initial=0.0) <= 2.0**53:
         return values, seen, ()
     because = "Integers above 2**53 were rounded to doubles: subtract an offset first where their last digits matter."
-    return values, seen, (Choice("values", "rounded", because),)
+    return values, seen, (Choice("values", "rounded", because, code="integers_rounded"),)
 
 
 def largest_size(values: np.ndarray) -> float:

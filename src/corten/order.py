@@ -39,6 +39,8 @@ def unordered_axes(values: np.ndarray, mask: np.ndarray) -> tuple[Choice, ...]:
             "unit",
             f"its neighbours differ {1 - alike:.0%} as much as its strangers, and shuffled slices by chance as little "
             f"as {1 - luck:.0%}, while another axis has a clear order; say axis_kinds to decide otherwise",
+            code="unordered_axis",
+            values={"axis": axis, "alike": alike, "alike_by_chance": luck},
         )
         for axis, (alike, luck) in enumerate(found)
         if mask.shape[axis] >= LEAST and alike < FAINT and alike <= luck

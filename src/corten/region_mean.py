@@ -51,7 +51,8 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
 
     Under a transform the mean of entries mapped back is not the mean (of a log-normal entry it is the median), so the
     estimate is the mean of each entry's value over the law of the errors (Duan's smearing), and so are those of the
-    hidden entries whose mean errors give the half-width.
+    hidden entries whose mean errors give the half-width. Where the data have limits (`bounds=`), every missing entry
+    lies within them, and so the interval holds no mean that would need one outside.
     """
     level = check_coverage(coverage)
     observed = fitted.observed
@@ -73,8 +74,18 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
         middle, half = total / inside, half * missing / inside
     half[missing == 0] = 0.0
     names = tuple(observed.axes[k].name for k in places)
-    ends = [_labelled(fitted, part.reshape(shape), left) for part in (middle, middle - half, middle + half)]
+    lower, upper = middle - half, middle + half
+    if fitted.limits is not None:
+        known = np.bincount(slices, np.where(observed.mask, observed.values, 0.0).ravel(), count).astype(np.float64)
+        least, most = (_extreme(known, missing, end) / np.maximum(inside, 1) for end in fitted.limits)
+        lower, upper = np.maximum(lower, least), np.minimum(upper, most)
+    ends = [_labelled(fitted, part.reshape(shape), left) for part in (middle, lower, upper)]
     return RegionMean(ends[0], ends[1], ends[2], level, names)
+
+
+def _extreme(known: NDArray[np.float64], missing: NDArray[np.intp], limit: float) -> NDArray[np.float64]:
+    """The sum over each slice if every missing entry had the value `limit`; `known` sums the observed ones."""
+    return known + np.multiply(missing, limit, out=np.zeros(missing.size), where=missing > 0)
 
 
 def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -86,9 +97,13 @@ def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     if fitted.calibrated is None:
         return full, errors
     lists, rounds, where = lists_of(fitted), round_numbers(fitted), fitted.missing_entries
+    truth = fitted.observed.values.reshape(-1).astype(np.float64)
     if all(one.change is None for one in lists):
+        if fitted.limits is not None:  # the estimate lies within the limits; so do those that the errors are of
+            own = truth[fitted.entries]
+            errors = own - np.clip(own - errors, *fitted.limits)
         return full, errors
-    logs, truth = fitted.log_weights.astype(np.float64), fitted.observed.values.reshape(-1).astype(np.float64)
+    logs = fitted.log_weights.astype(np.float64)
     of_list, moved = np.zeros(rounds.size, np.intp), errors  # errors in the variable that was modelled
     if len(lists) > 1:
         of_list = rounds

@@ -41,22 +41,32 @@ def reshaped(fitted: Fitted, odds_error: float = 1.0, groups: Any = None, joint:
         numbers, names = group_numbers(fitted.observed, groups)
         calibrated = Grouped(_whole(fitted), numbers)
         what = groups if isinstance(groups, str) else f"{len(names)} groups"
-        choices.append(Choice("intervals", f"per {what}", "asked for: small groups borrow from the others"))
+        because = "asked for: small groups borrow from the others"
+        choices.append(Choice("intervals", f"per {what}", because, code="groups", values=_named("groups", groups)))
     if joint is not None:
         slices, _ = group_numbers(fitted.observed, joint)
-        calibrated = Joint(calibrated, slices, joint_budget(fitted, slices))
+        calibrated = Joint(calibrated, slices, fitted.missing_entries, joint_budget(fitted, slices))
         counts = np.bincount(np.ravel(slices)[fitted.missing_entries])
         beyond = calibrated.beyond(0.9, int(np.median(counts[counts > 0])))
         because = f"asked for: at 90 % about {beyond:.1g} calibration entries lie beyond a usual slice's band"
         if beyond < 1.0:
             because += ", so its width is an extrapolation; score='adaptive' makes that safer where noise varies"
         what = joint if isinstance(joint, str) else "the groups given"
-        choices.append(Choice("intervals", f"jointly over each slice of {what}", because))
+        values = {**_named("joint", joint), "beyond": beyond}
+        choices.append(Choice("intervals", f"jointly over each slice of {what}", because, code="joint", values=values))
     if factor > 1.0:
         calibrated = Robust(calibrated, factor)
         because = f"odds may be wrong by a factor of {factor:g}: 90 % asks for level {robust_level(0.9, factor):.4f}"
-        choices.append(Choice("odds error", f"{factor:g}", because))
+        values = {"odds_error": factor}
+        choices.append(Choice("odds error", f"{factor:g}", because, code="odds_error", values=values))
     return replace(fitted, calibrated=calibrated, choices=(*fitted.choices, *choices))
+
+
+def _named(option: str, groups: Any) -> dict[str, object]:
+    """The option and its value where it names axes; {} for labels, of which there is one for every entry."""
+    names = (groups,) if isinstance(groups, str | int) else groups
+    by_axis = isinstance(names, tuple | list) and all(isinstance(one, str | int) for one in names)
+    return {option: groups} if by_axis else {}
 
 
 def signed_scores(fitted: Fitted) -> NDArray[np.float64]:

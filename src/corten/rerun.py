@@ -152,6 +152,5 @@ def _alike(calibration: Any, rounds: int, hidden_share: float) -> Any:
 
 def bounds_at(fitted: Fitted, entries: NDArray[np.intp], levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Both ends of the intervals of some missing entries at several levels, (levels, entries)."""
-    ends = [fitted.bounds(level) for level in levels]
-    lower, upper = (np.stack([np.asarray(pair[k]).reshape(-1)[entries] for pair in ends]) for k in (0, 1))
-    return lower, upper
+    ends = [fitted.bounds(level, entries) for level in levels]
+    return np.stack([pair[0] for pair in ends]), np.stack([pair[1] for pair in ends])

@@ -45,8 +45,8 @@ class IntervalSource(Protocol):
     @property
     def choices(self) -> tuple[Choice, ...]: ...
 
-    def bounds(self, coverage: float) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper end of every cell's interval; infinities are allowed."""
+    def bounds(self, coverage: float, entries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper bound of every entry, or of some flat `entries` only; infinities are allowed."""
         ...
 
     def propensity_array(self) -> np.ndarray | None:
@@ -157,6 +157,12 @@ class Intervals:
     @cached_property
     def width_array(self) -> np.ndarray:
         return np.asarray(self.upper_array - self.lower_array)
+
+    def widths_at(self, entries: np.ndarray, coverage: float) -> np.ndarray:
+        """Widths of some missing entries (flat indices) at any coverage, to the bit those of `at(coverage)`."""
+        lower, upper = self.source.bounds(coverage, entries)
+        kind = self.observed.values.dtype
+        return np.asarray(_round_outward(upper, kind, np.inf) - _round_outward(lower, kind, -np.inf))
 
     @cached_property
     def flag_array(self) -> np.ndarray:

@@ -92,8 +92,9 @@ class BoxCox:
             return Power(0.0)
         logs = np.log(known)
         middle = float(logs.mean())
+        highest = float(logs.max() - middle)
         if self.power is not None:
-            return Power(self.power, middle)
+            return Power(self.power, middle, highest)
         from scipy.optimize import minimize_scalar
 
         logs -= middle
@@ -103,30 +104,48 @@ class BoxCox:
             return float(np.log(max(y.var(), 1e-300)))
 
         best = minimize_scalar(cost, bounds=(-1.0, 2.0), method="bounded")
-        return Power(round(float(best.x), 2), middle)
+        return Power(round(float(best.x), 2), middle, highest)
 
 
 @dataclass(frozen=True)
 class Power:
-    """The Box-Cox map of one power; values that no x reaches map to the end of the range.
+    """The Box-Cox map of one power; where no x reaches a value of y, it is mapped back to x = 0.
 
     middle: the mean logarithm. x is counted in geometric means; of large x a negative power would leave no digit.
+    highest: the logarithm, in that unit, of the largest x that the power was learned from. A negative power has no y
+    beyond -1 / power, and would map larger estimates back to infinity; above `highest` the map continues as a
+    logarithm, with the same slope, and reaches all y.
     """
 
     power: float
     middle: float = 0.0
+    highest: float = np.inf
 
     def forward(self, values: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
             logs = np.log(values) - self.middle
-        return logs if self.power == 0 else np.expm1(self.power * logs) / self.power
+        if self.power == 0:
+            return logs
+        inner = np.minimum(logs, self.highest) if self._continued else logs
+        found = np.expm1(self.power * inner) / self.power
+        return found + (logs - inner) * np.exp(self.power * inner) if self._continued else found
 
     def backward(self, values: np.ndarray) -> np.ndarray:
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             if self.power == 0:
                 return np.exp(values + self.middle)
-            inside = 1 + self.power * np.asarray(values, np.float64)
-            return np.exp(np.log(np.maximum(inside, 0.0)) / self.power + self.middle)
+            values = np.asarray(values, np.float64)
+            beyond = np.zeros(())
+            if self._continued:
+                top, slope = np.expm1(self.power * self.highest) / self.power, np.exp(self.power * self.highest)
+                beyond = np.maximum(values - top, 0.0) / slope
+                values = np.minimum(values, top)
+            inside = 1 + self.power * values
+            return np.exp(np.log(np.maximum(inside, 0.0)) / self.power + (beyond + self.middle))
+
+    @property
+    def _continued(self) -> bool:
+        return self.power < 0 and bool(np.isfinite(self.highest))
 
 
 @dataclass(frozen=True)

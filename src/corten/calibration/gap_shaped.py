@@ -12,7 +12,7 @@ from corten.calibration.hiding import draw_masks
 from corten.calibration.rounds import Plan, Round
 from corten.choices import Choice
 from corten.completion.axes_kinds import axis_kinds, move_gap
-from corten.propensity import IsingPropensity
+from corten.propensity import FittedPropensity, IsingPropensity
 
 __all__ = ["GapShaped"]
 
@@ -57,7 +57,9 @@ class GapShaped:
         kinds = axis_kinds(observed.axes, mask.shape)
         rng = np.random.default_rng((seed, STREAM))
         least = LEAST_SHARE * min(int(gap.sum()), int(seen.sum()))
-        shapes = [~mask for mask in self._drawn_masks(observed, seed)]
+        count = round(self.drawn * self.rounds)
+        law = _law_of(observed) if count else None
+        shapes = [~mask for mask in draw_masks(law, observed, count, seed)] if law is not None else []
         rounds = []
         for number in range(self.rounds):
             given = shapes[number] if number < len(shapes) else None
@@ -71,22 +73,18 @@ class GapShaped:
             + (f", {len(shapes)} of them drawn from an Ising model of the mask" if shapes else "")
             + ", moved along ordered axes and permuted along units",
         )
-        return Plan(tuple(rounds), refit=True, choices=(choice,))
+        return Plan(tuple(rounds), refit=True, choices=(choice,), propensity=law)
 
-    def _drawn_masks(self, observed: Any, seed: int) -> list[np.ndarray]:
-        """Masks drawn by Gibbs sampling from a law fitted to the real mask, for the first rounds."""
-        count = round(self.drawn * self.rounds)
-        if count == 0:
-            return []
-        axes = observed.axes
-        law = IsingPropensity(max_rank=5).fit(
-            np.asarray(observed.mask, bool),
-            1.0,
-            domain=observed.domain,
-            axis_names=[axis.name for axis in axes],
-            periodic=[axis.periodic for axis in axes],
-        )
-        return list(draw_masks(law, observed, count, seed))
+
+def _law_of(observed: Any) -> FittedPropensity:
+    """The Ising model of the real mask that masks for the first rounds are drawn from."""
+    return IsingPropensity(max_rank=5).fit(
+        np.asarray(observed.mask, bool),
+        1.0,
+        domain=observed.domain,
+        axis_names=[axis.name for axis in observed.axes],
+        periodic=[axis.periodic for axis in observed.axes],
+    )
 
 
 def _hide(

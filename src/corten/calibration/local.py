@@ -89,11 +89,13 @@ def reach(hidden: np.ndarray, missing: np.ndarray) -> Choice:
     share = float(np.mean(missing > np.quantile(hidden, DEEP))) if hidden.size and missing.size else 0.0
     if share <= SHORT:
         because = f"{share:.0%} of the missing entries lie deeper than {DEEP:.0%} of the hidden ones"
-        return Choice("reach of pseudo-gaps", "deep enough", because)
+        return Choice(
+            "reach of pseudo-gaps", "deep enough", because, code="pseudo_gaps_deep_enough", values={"beyond": share}
+        )
     because = (
         f"{share:.0%} of the missing entries lie deeper inside gaps than {DEEP:.0%} of the entries hidden for "
         "calibration: how wrong the estimate is there was never seen, and such intervals cover less than asked (86% "
         "for 90% on small simulated fields). Mark what need not be filled by where=, or trust those near "
         "observations only."
     )
-    return Choice("reach of pseudo-gaps", "too short", because)
+    return Choice("reach of pseudo-gaps", "too short", because, code="pseudo_gaps_too_short", values={"beyond": share})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from corten.choices import Choice
+
+if TYPE_CHECKING:
+    from corten.propensity import FittedPropensity
 
 __all__ = ["Calibration", "Plan", "Round"]
 
@@ -30,13 +33,15 @@ class Round:
 @dataclass(frozen=True)
 class Plan:
     """The rounds to run; `refit` says whether the final estimate comes from everything observed, `merge` that
-    every round is a split of its own and their intervals are merged.
+    every round is a split of its own and their intervals are merged; `propensity` is the model that was fitted to the
+    whole mask to draw rounds from, if one was: the fit takes it where propensity is left on "auto".
     """
 
     rounds: tuple[Round, ...]
     refit: bool
     choices: tuple[Choice, ...] = ()
     merge: bool = False
+    propensity: FittedPropensity | None = None
 
 
 @runtime_checkable

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import cast
 
 import numpy as np
 
 from corten.calibration.rounds import Plan, Round
 from corten.choices import Choice
-from corten.completion.protocol import Completion, Fill, Prepared
+from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
 from corten.engine.threads import in_order
 from corten.observed import ObservedTensor
 
@@ -98,8 +99,9 @@ def run_rounds(
     if plan.refit and rounds[0].fill.members:
         names = rounds[0].fill.members
         pooled = {n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names}
-        prepared = prepared.combine(pooled, np.concatenate([h.truth for h in rounds]))
-        rounds = [replace(h, mixed=prepared.mix(h.fill.members)) for h in rounds]
+        mixed = cast(PreparedMix, prepared).combine(pooled, np.concatenate([h.truth for h in rounds]))
+        rounds = [replace(h, mixed=mixed.mix(h.fill.members)) for h in rounds]
+        prepared = mixed
     final = prepared.fill(values, observed.mask) if plan.refit else rounds[0].fill
     tell("completion", 1.0)
     return Run(tuple(rounds), final, prepared, tuple(prepared.choices))

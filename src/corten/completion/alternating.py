@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +48,8 @@ class PreparedCP:
     seed: int
     choices: tuple[Choice, ...] = ()
 
-    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
-        """Alternate least squares from a random start, or from a former answer."""
-        from tensorly.cp_tensor import CPTensor
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
+        """Alternate least squares from a random start."""
         from tensorly.decomposition import parafac
 
         found = values[mask].astype(np.float64)
@@ -59,14 +58,11 @@ class PreparedCP:
         scaled[mask] = (found - centre) / scale
         if not scaled.any():  # constant data, of which alternating least squares would divide by nothing
             return Fill(np.full(values.shape, centre), leverage=lambda: np.zeros(values.shape))
-        start: Any = "random"
-        if isinstance(warm, CP) and warm.factors[0].shape[1] == self.rank:
-            start = CPTensor((warm.weights.copy(), [f.copy() for f in warm.factors]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # tensorly warns where it only means to inform
             try:
                 weights, factors = parafac(
-                    scaled, self.rank, mask=mask.astype(float), init=start, n_iter_max=self.max_iterations,
+                    scaled, self.rank, mask=mask.astype(float), init="random", n_iter_max=self.max_iterations,
                     tol=1e-6, random_state=self.seed, normalize_factors=True,
                 )  # fmt: skip
             except np.linalg.LinAlgError:
@@ -81,10 +77,4 @@ class PreparedCP:
         def leverage() -> np.ndarray:
             return np.sqrt(np.maximum(point.leverage(), 0.0))
 
-        return Fill(centre + scale * point.to_dense(), leverage=leverage, warm=point)
-
-    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedCP:
-        return self
-
-    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        raise ValueError("this completion has no members to mix")
+        return Fill(centre + scale * point.to_dense(), leverage=leverage)

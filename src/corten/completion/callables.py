@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ class CallableCompletion:
     ) -> CallableCompletion:
         return self
 
-    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         name = getattr(self.function, "__name__", type(self.function).__name__)
         given = np.where(mask, values, np.nan)
         answer = np.asarray(self.function(given))
@@ -42,9 +42,3 @@ class CallableCompletion:
                 f"completion {name!r} left {bad} entries that are not finite; it must fill every entry"
             )
         return Fill(answer.astype(np.result_type(values.dtype, np.float32), order="C", copy=True))
-
-    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> CallableCompletion:
-        return self
-
-    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        raise ValueError("this completion has no members to mix")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class PreparedEMTucker:
     pyramid: PreparedSmooth = field(repr=False)
     choices: tuple[Choice, ...] = ()
 
-    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         return self.fill_from(values, mask, self.pyramid.fill(values, mask).estimate)
 
     def fill_from(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> Fill:
@@ -58,12 +58,6 @@ class PreparedEMTucker:
         for _ in range(self.iterations):
             estimate = truncate(np.where(mask, known, estimate), self.ranks)
         return Fill(data.undo(estimate.astype(np.float64)))
-
-    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedEMTucker:
-        return self
-
-    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        raise ValueError("this completion has no members to mix")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ inside wide gaps, where the pyramid is as good a guess as the prior.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +107,7 @@ class PreparedProcess:
     iterations: int
     choices: tuple[Choice, ...] = ()
 
-    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         return self.fill_from(values, mask, self.pyramid.fill(values, mask).estimate)
 
     def fill_from(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> Fill:
@@ -119,12 +119,6 @@ class PreparedProcess:
         prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units)
         mean = prior.condition(data.values.astype(np.float32), mask, first, self.iterations)
         return Fill(data.undo(mean.astype(np.float64)))
-
-    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedProcess:
-        return self
-
-    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        raise ValueError("this completion has no members to mix")
 
 
 @dataclass(frozen=True)

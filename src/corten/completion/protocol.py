@@ -10,7 +10,7 @@ import numpy as np
 
 from corten.choices import Choice
 
-__all__ = ["Completion", "Fill", "Prepared"]
+__all__ = ["Completion", "Fill", "Prepared", "PreparedMix"]
 
 
 @dataclass(frozen=True)
@@ -18,13 +18,12 @@ class Fill:
     """A filled tensor and what its maker knows about it.
 
     members: what was mixed, by name (empty for one method); leverage: computes the relative uncertainty of
-    every entry, where the method knows it; warm: handed to the next fill.
+    every entry, where the method knows it.
     """
 
     estimate: np.ndarray
     members: dict[str, np.ndarray] = field(default_factory=dict)
     leverage: Callable[[], np.ndarray] | None = None
-    warm: object | None = None
 
 
 @runtime_checkable
@@ -34,16 +33,21 @@ class Prepared(Protocol):
     @property
     def choices(self) -> tuple[Choice, ...]: ...
 
-    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         """Fill the tensor from the entries where `mask` is True; `values` elsewhere are not read."""
         ...
 
-    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> Prepared:
-        """Learn from hidden entries how to mix members; a method with one member returns itself."""
+
+@runtime_checkable
+class PreparedMix(Prepared, Protocol):
+    """A prepared completion whose fills have members, and that learns how to mix them."""
+
+    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedMix:
+        """Learn the mix from the members' values at hidden entries and their truth."""
         ...
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The members mixed as learned; asked only of a method whose fills have members."""
+        """The members mixed as learned: full arrays, or values at some entries."""
         ...
 
 

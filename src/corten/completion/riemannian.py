@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any
@@ -95,9 +95,9 @@ class PreparedLowRank:
     seed: int
     choices: tuple[Choice, ...] = ()
 
-    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
-        """Descend from a spectral start, or from a former answer."""
-        point, centre, scale, _ = _fit(self, values, mask, warm)
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
+        """Descend from a spectral start."""
+        point, centre, scale, _ = _fit(self, values, mask)
         estimate = np.empty(values.shape, np.result_type(values.dtype, np.float32))
         step = max(1, 4_000_000 // max(1, point.size // point.shape[0]))
         for a in range(0, point.shape[0], step):
@@ -106,17 +106,11 @@ class PreparedLowRank:
         def leverage() -> np.ndarray:
             return np.sqrt(np.maximum(point.leverage(), 0.0))
 
-        return Fill(estimate, leverage=leverage, warm=point)
-
-    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedLowRank:
-        return self
-
-    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        raise ValueError("this completion has no members to mix")
+        return Fill(estimate, leverage=leverage)
 
 
 def _fit(
-    prepared: PreparedLowRank, values: np.ndarray, mask: np.ndarray, warm: object | None
+    prepared: PreparedLowRank, values: np.ndarray, mask: np.ndarray
 ) -> tuple[TensorTrain | Tucker, float, float, float]:
     """The point, centre and scale of the data it lives on, and half the squared error left on the observed entries."""
     found = values[mask].astype(np.float64)
@@ -124,12 +118,12 @@ def _fit(
     scale = float(found.std()) or 1.0
     scaled = np.zeros(values.shape, np.float32)
     scaled[mask] = (found - centre) / scale
-    point, error = descend_on(prepared, scaled, mask, found.size, warm)
+    point, error = descend_on(prepared, scaled, mask, found.size)
     return point, centre, scale, error
 
 
 def descend_on(
-    prepared: PreparedLowRank, scaled: np.ndarray, mask: np.ndarray, count: int, warm: object | None = None
+    prepared: PreparedLowRank, scaled: np.ndarray, mask: np.ndarray, count: int
 ) -> tuple[TensorTrain | Tucker, float]:
     """The point that fits `count` centred and scaled values where `mask` is set, and half the squared error left.
 
@@ -137,13 +131,10 @@ def descend_on(
     """
     with one_library_thread:
         passes = prepared.engine.residual_pass(scaled, mask)
+        guess = _random(prepared.structure, scaled.shape, prepared.rank, prepared.seed)
         start: TensorTrain | Tucker
-        if isinstance(warm, TensorTrain | Tucker) and warm.rank == prepared.rank:
-            start = warm
-        else:
-            guess = _random(prepared.structure, scaled.shape, prepared.rank, prepared.seed)
-            start = spectral_start(lambda f: passes.contractions_of_data(f)[1], guess, iterations=6)
-            start = start * (scaled.size / count)
+        start = spectral_start(lambda f: passes.contractions_of_data(f)[1], guess, iterations=6)
+        start = start * (scaled.size / count)
 
         def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
             frame: Any = point.frame()
@@ -203,7 +194,7 @@ def _prepare(
 def _score(
     prepared: PreparedLowRank, criterion: str, values: np.ndarray, used: np.ndarray, held: np.ndarray
 ) -> float:
-    point, centre, scale, error = _fit(prepared, values, used, None)
+    point, centre, scale, error = _fit(prepared, values, used)
     if criterion == "held-out" and held.any():
         where = np.flatnonzero(held)
         residual = values.reshape(-1)[where] - (centre + scale * point.at_flat(where))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -66,7 +66,7 @@ class PreparedSmooth:
     stretch: tuple[float, ...]
     choices: tuple[Choice, ...] = ()
 
-    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         data = standardise(values, mask, self.kinds)
         left = data.values.astype(np.float32)
         weight = mask.astype(np.float32)
@@ -81,12 +81,6 @@ class PreparedSmooth:
             estimate += step
             left -= step * weight
         return Fill(data.undo(estimate.astype(np.float64)))
-
-    def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedSmooth:
-        return self
-
-    def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        raise ValueError("this completion has no members to mix")
 
     def _levels(self, shape: tuple[int, ...]) -> list[list[Any]]:
         """The filters of all levels: first what all units share, then what is each one's own."""

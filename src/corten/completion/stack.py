@@ -64,7 +64,7 @@ class PreparedStack:
         own = tuple(choice for member in self.members.values() for choice in member.choices)
         return (Choice("mix of completions", mix, self.learned or "nothing was hidden: equal weights"), *own)
 
-    def fill(self, values: np.ndarray, mask: np.ndarray, warm: object | None = None) -> Fill:
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         known = values[mask]
         low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
         slack = BEYOND * (high - low)

@@ -141,11 +141,16 @@ class Joint(_Shaped):
     with chance (k + 1) / (n + 1), and k is small here. Levels with fewer than `BEYOND` calibration entries beyond them
     are reached by continuing the ends as an exponential tail goes on whose slope was learned from a few entries (its
     predictive law is Pareto's): wider than needed for lighter tails.
+
+    missing: flat indices of all missing entries. They, and not the entries asked for, make up the size of a slice.
     """
 
-    def __init__(self, inner: Any, slices: NDArray[np.intp], budget: Callable[[float, int], float]) -> None:
+    def __init__(
+        self, inner: Any, slices: NDArray[np.intp], missing: Entries, budget: Callable[[float, int], float]
+    ) -> None:
         super().__init__(inner)
         self.slices = np.ravel(slices)
+        self._counts = np.bincount(self.slices[missing], minlength=int(self.slices.max(initial=0)) + 1)
         self.budget = budget
         self._massless = _without_test_mass(inner)
         self._size = inner.enough if isinstance(inner, Grouped) else inner.effective_sample_size()
@@ -165,8 +170,9 @@ class Joint(_Shaped):
         slices = _members(self.slices[entries])
         for row, level in enumerate(levels):
             share = np.empty(entries.size)
-            for _, here in slices:
-                share[here] = min(self.budget(float(level), here.size) / here.size, 1.0 - 1e-9)
+            for number, here in slices:
+                size = max(int(self._counts[number]), 1)
+                share[here] = min(self.budget(float(level), size) / size, 1.0 - 1e-9)
             far = share < self._least
             for one in np.unique(share[~far]):
                 here = np.flatnonzero(share == one)
@@ -181,8 +187,13 @@ class Joint(_Shaped):
         shares = (self._least, STRETCH * self._least)
         lower, upper = self._massless.intervals(entries, middle, unit, [1.0 - self._left(one) for one in shares])
         further = KNOWN * ((self._least / share) ** (1.0 / KNOWN) - 1.0) / np.log(STRETCH)
-        return lower[0] + further * (lower[0] - lower[1]), upper[0] + further * (upper[0] - upper[1])
-
+        least, most = _range(self.inner, entries)
+        # A bound that is infinite already stays so; its distance from the next one may be infinity less infinity.
+        down, up = np.isfinite(lower[0]), np.isfinite(upper[0])
+        low, high = lower[0].copy(), upper[0].copy()
+        low[down] += further[down] * (lower[0][down] - lower[1][down])
+        high[up] += further[up] * (upper[0][up] - upper[1][up])
+        return np.maximum(low, least), np.minimum(high, most)
 
     def _left(self, share: float) -> float:
         """What calibration entries may weigh beyond a level that is missed with chance `share`: the test entry's mass
@@ -219,6 +230,18 @@ def _weight_beyond(inner: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]
     weight = np.concatenate([one / one.sum() for one in weights])[np.argsort(-scores, kind="stable")]
     sums, squares = np.cumsum(weight), np.cumsum(weight**2)
     return sums / sums[-1], squares / np.maximum(sums, np.finfo(np.float64).tiny) * sums[-1] / squares[-1]
+
+
+def _range(inner: Any, entries: Entries) -> tuple[ArrayLike, ArrayLike]:
+    """The least and the largest value of each entry that some merged split can map back from the variable it modelled.
+
+    A single list of scores is continued in the variable that was modelled, where nothing limits it.
+    """
+    whole = inner.inner if isinstance(inner, Grouped) else inner
+    if not isinstance(whole, MergedSplits):
+        return -np.inf, np.inf
+    ends = [[one.own(entries, np.full(entries.size, end)) for one in whole.splits] for end in (-np.inf, np.inf)]
+    return np.min(ends[0], axis=0), np.max(ends[1], axis=0)
 
 
 def _without_test_mass(inner: Any) -> Any:

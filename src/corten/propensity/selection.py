@@ -158,6 +158,7 @@ def choose_model(
     """The smallest loss among candidates whose weights are `enough`; if none are, the largest effective size."""
     need = enough(training)
     able = {name: c for name, c in candidates.items() if c.effective_size >= need}
+    code = "smallest_loss_with_enough_weight" if able else "no_candidate_with_enough_weight"
     if able:
         name = min(able, key=lambda n: able[n].score)
         because = (
@@ -170,4 +171,4 @@ def choose_model(
         {what: n, "rank": c.rank, score: c.score, "effective size": c.effective_size}
         for n, c in candidates.items()
     )
-    return name, Choice(what, name, because, rows)
+    return name, Choice(what, name, because, rows, code=code, values={"needed_effective_size": need})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten import __all__ as PUBLIC
+from corten.audit_table import OFF_RANDOM
 from corten.report import evidence
 from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
 from corten.report.planes import default_cell, labels, numbers, planes, title
@@ -22,6 +25,8 @@ __all__ = ["MOST_CELLS", "page_content"]
 MOST_CELLS = 1_250_000
 """Cells a page carries; eight bytes each, in base64, stay under 15 MB even where nothing compresses."""
 RARE = 0.01  # a share of infinite intervals that needs no advice
+OPTIONS = ("completion", "propensity", "calibration", "score", "weights", "transform", "climatology", "bounds", "seed")
+PROMISES = ("groups", "joint", "odds_error")
 MAPS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividis", 1.0)}
 """Colour maps that the colour-blind read too, and how much of each is used: the end of magma is black."""
 
@@ -43,7 +48,7 @@ def page_content(
         "units": summary.units or "",
         "coverage": result.coverage,
         "headline": _headline(summary),
-        "notices": _notices(summary, curve, checked, _room(audit)),
+        "notices": _notices(summary, curve, checked, getattr(audit, "tolerance", OFF_RANDOM)),
         "footnote": summary.footnote,
         "tensor": _tensor(result, most_cells),
         "maps": {use: _colours(*pick) for use, pick in MAPS.items()},
@@ -133,11 +138,6 @@ def _notices(
             {"kind": "info", "text": "No audit was run: the coverage named here was asked for, not checked."}
         )
     return notices
-
-
-def _room(audit: Any) -> float:
-    """How far an audit may be off by its nature: gap-shaped ones were, by up to five points."""
-    return 0.05 if getattr(audit, "gap_shaped", False) else 0.01
 
 
 def _verdict(row: dict[str, Any], room: float) -> dict[str, str]:
@@ -263,15 +263,29 @@ def _settings(result: Intervals) -> dict[str, Any]:
 
 
 def _reproduce(result: Intervals) -> str:
-    """The call that makes this result again; options that were objects are named as they describe themselves."""
+    """The call that makes this result again; functions and arrays appear by a name that the reader has to define."""
     given = result.source.settings()
-    known = ("completion", "propensity", "calibration", "score", "weights", "seed")
     words = [f"coverage={result.coverage:g}"]
-    for key in known:
-        if key in given:
-            value = given[key]
-            plain_name = isinstance(value, str) and value.replace("-", "").isalpha()
-            words.append(f"{key}={value!r}" if plain_name or not isinstance(value, str) else f"{key}={value}")
+    options = [key for key in OPTIONS if str(given.get(key, "none")).lower() != "none"]
+    words += [f"{key}={given[key]!r}" if key == "climatology" else f"{key}={_spelled(given[key])}" for key in options]
+    axes = result.observed.axes
+    words.append("axis_kinds={" + ", ".join(f"{axis.name!r}: {axis.kind!r}" for axis in axes) + "}")
+    if any(axis.periodic for axis in axes):
+        words.append(f"periodic={[axis.name for axis in axes if axis.periodic]}")
+    if result.observed.domain is not None:
+        words.append("where=where")
     name = result.observed.name
     source = "x" if name is None else f"data[{name!r}]"
-    return "import corten\n\nresult = corten.complete(\n    " + ",\n    ".join([source, *words]) + ",\n)\n"
+    call = "import corten\n\nresult = corten.complete(\n    " + ",\n    ".join([source, *words]) + ",\n)\n"
+    # Axes by name, odds errors as they are; of labels of one's own the page knows only that they were given.
+    asked = [f"{one.code}={one.values.get(one.code, 'labels')!r}" for one in result.choices if one.code in PROMISES]
+    asked = [one.replace("'labels'", "labels") for one in asked]
+    return call + (f"result = result.source.intervals({result.coverage:g}, {', '.join(asked)})\n" if asked else "")
+
+
+def _spelled(value: Any) -> str:
+    """An option as Python: names in quotes, corten's own objects by their full name."""
+    if not isinstance(value, str) or re.fullmatch(r"[a-z-]+(:.+)?", value):
+        return repr(value)
+    known = re.sub(r"\b([A-Z]\w*)(?=\()", lambda one: f"corten.{one[0]}" if one[0] in PUBLIC else one[0], value)
+    return known.removeprefix("function ")

@@ -89,25 +89,13 @@ def widths_by_coverage(result: Intervals, levels: Sequence[float] = LEVELS) -> l
     if where.size > SAMPLE:
         where = np.sort(np.random.default_rng(0).choice(where, SAMPLE, replace=False))
     rows = []
-    for level, width in zip(levels, _widths(result, where, levels)):
+    for level in levels:
+        width = result.widths_at(where, level).astype(np.float64)
         finite = width[np.isfinite(width)]
         share = 1.0 - finite.size / width.size
         median = float(np.median(finite)) if finite.size else None
         rows.append({"coverage": float(level), "median": median, "infinite_share": share})
     return rows
-
-
-def _widths(result: Intervals, where: np.ndarray, levels: Sequence[float]) -> list[np.ndarray]:
-    """Widths at all levels: from the calibrated object where the source has one, else level by level."""
-    source: Any = result.source
-    calibrated: Any = getattr(source, "calibrated", None)
-    scale: Any = getattr(source, "scale", None)
-    if calibrated is not None and hasattr(scale, "at"):
-        middle = np.asarray(source.estimate).reshape(-1)[where]
-        low, high = calibrated.intervals(where, middle, scale.at(where), list(levels))
-        return list(np.asarray(high) - np.asarray(low))
-    ends = (source.bounds(level) for level in levels)
-    return [np.asarray(high).reshape(-1)[where] - np.asarray(low).reshape(-1)[where] for low, high in ends]
 
 
 def weight_concentration(result: Intervals, points: int = 60) -> Row | None:
