@@ -128,6 +128,16 @@ class AutoPropensity:
         kept = (*notes, *law.choices) if one.name in ("low rank", "Ising") else law.choices
         return replace(law, domain=domain, choices=(choice, *kept))
 
+    def settled(self, law: FittedPropensity) -> Any:
+        """The model that a fit took, with its settings, so that another mask can be fitted without a new choice."""
+        made: dict[str, Any] = {
+            "constant": UniformPropensity(),
+            "additive": AdditivePropensity(),
+            "low rank": BernoulliPropensity(rank=law.rank or 1, seed=self.seed),
+            "Ising": IsingPropensity(coupling=law.coupling, rank=law.rank or 1, seed=self.seed),
+        }
+        return made[law.choices[0].taken]
+
     def _candidates(
         self, engine: Engine, spins: Any, q: float, names: Sequence[str] | None, periodic: Sequence[bool]
     ) -> tuple[list[_Scored], tuple[Choice, ...]]:
