@@ -49,8 +49,7 @@ class _Auto:
     def choose(self, observed: Any, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
         from corten.calibration.auto import choose_calibration
 
-        calibration, choice = choose_calibration(observed, seed)
-        return calibration, (choice,)
+        return choose_calibration(observed, seed)
 
 
 USES_ENGINE = (TuckerCompletion, TensorTrainCompletion)

@@ -3,7 +3,11 @@
 Candidates, from simple to rich: a constant, an additive model, a low-rank model, a low-rank model with coupling
 (Ising). Cells of the training mask are held out in random groups: their terms leave the likelihood while their spins
 stay as neighbours. Each candidate is fitted without a fold of groups and scored on each group. A richer candidate is
-taken only if it lowers the loss of the one taken so far by two standard errors of the paired differences.
+taken only if it lowers the loss of the one taken so far by two standard errors of the paired differences. There is one
+exception: a coupling is one number more than the low-rank model has, so these two are compared by the loss of all cells
+at one rank, with half a log of the number of entries charged for the number (as P-BIC would). This tells coupled from
+independent cells where the held-out loss does not: on masks of 40^3 entries the gain of the true model is 50 to 90,
+while the held-out loss has a standard error of 13.
 
 Validity. Weighted conformal prediction treats the calibration entries and one missing entry as exchangeable up to
 their weights, given the training entries. So the choice of the weights must not depend on which of these entries is
@@ -150,7 +154,7 @@ class AutoPropensity:
         coupling: Coupling = Zero()
         free: Candidate | None = None
         if min(shape) >= FIRST_RANK:
-            coupling, free, _, note, _ = fitter.compare(fitter.recipe())
+            coupling, free, _, note, _ = fitter.compare(fitter.recipe(), all_cells=True)
             notes = (note,)
             configs.append(("low rank", BernoulliPropensity(rank=free.estimate.train.rank, seed=self.seed)))
             if not isinstance(coupling, Zero):
@@ -202,7 +206,8 @@ def _by_evidence(found: Sequence[_Scored]) -> tuple[list[_Scored], tuple[dict[st
             "model": one.name, "held-out loss": float(one.losses.sum()), "compared with": taken[-1].name,
             "gain": gain, "standard error": error,
         })  # fmt: skip
-        if gain > max(MIN_STANDARD_ERRORS * error, MIN_GAIN):
+        coupled = one.name == "Ising" and taken[-1].name == "low rank"  # compared by the loss of all cells
+        if gain > (0.0 if coupled else max(MIN_STANDARD_ERRORS * error, MIN_GAIN)):
             taken.append(one)
     return taken, tuple(rows)
 
