@@ -6,6 +6,8 @@ import sys
 import corten
 
 NAMES = [
+    "AdditivePropensity",
+    "AutoPropensity",
     "BernoulliPropensity",
     "CPCompletion",
     "Checkpoint",

@@ -16,6 +16,8 @@ TYPE_CHECKING = False  # type checkers know the name; the module that has it tak
 __version__ = "0.1.0"
 
 _HOME = {
+    "AdditivePropensity": "corten.propensity",
+    "AutoPropensity": "corten.propensity",
     "BernoulliPropensity": "corten.propensity",
     "CPCompletion": "corten.completion.alternating",
     "Checkpoint": "corten.checkpoint",
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
     from corten.large.flow import complete_to_zarr
     from corten.observed import ObservedTensor
     from corten.propensity import (
+        AdditivePropensity,
+        AutoPropensity,
         BernoulliPropensity,
         IsingPropensity,
         KnownPropensity,

@@ -37,7 +37,8 @@ class ConformalCompleter:
 
     completion: what fills: "auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack", a
     completion object or any function from an array with NaN to a full array.
-    propensity: the law of the missingness: "auto", "ising", "bernoulli", "uniform" or an object.
+    propensity: the model of the probability of being observed: "auto" (chosen by held-out loss), "constant",
+    "additive", "bernoulli", "ising" or an object.
     calibration: which observed entries are hidden: "auto", "random", "gaps" or an object.
     score: "absolute", "adaptive", "signed" (two-sided), "normalized" or an object with score() and invert().
     weights: "exact" Ising weights, or "approximate" (the paper's, the same for every missing entry).

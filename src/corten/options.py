@@ -19,7 +19,13 @@ from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
 from corten.engine import as_engine
 from corten.engine.lazy import takes_lazy
-from corten.propensity import BernoulliPropensity, IsingPropensity, UniformPropensity
+from corten.propensity import (
+    AdditivePropensity,
+    AutoPropensity,
+    BernoulliPropensity,
+    IsingPropensity,
+    UniformPropensity,
+)
 
 __all__ = [
     "as_calibration", "as_completion", "as_propensity", "check_bounds", "circumstances", "describe", "stays_here",
@@ -43,8 +49,7 @@ class _Auto:
     def choose(self, observed: Any, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
         from corten.calibration.auto import choose_calibration
 
-        calibration, choice = choose_calibration(observed, seed)
-        return calibration, (choice,)
+        return choose_calibration(observed, seed)
 
 
 USES_ENGINE = (TuckerCompletion, TensorTrainCompletion)
@@ -110,15 +115,20 @@ def _as_completion(completion: Any, gaps: bool) -> Completion:
 
 
 def as_propensity(propensity: Any, gaps: bool = False) -> Any:
-    """A model of the missingness from "auto", "ising", "bernoulli", "uniform" or an object with fit()."""
+    """A propensity model from a name ("auto", "constant", "additive", "bernoulli", "ising") or an object with fit().
+
+    "uniform" is another name of "constant".
+    """
     if isinstance(propensity, str) and propensity == "auto" and gaps:
         # Inside gaps the model describes and audits, it does not weigh: a modest rank will do.
         return IsingPropensity(max_rank=5)
     makers: dict[str, Any] = {
-        "auto": IsingPropensity,
-        "ising": IsingPropensity,
-        "bernoulli": BernoulliPropensity,
+        "auto": AutoPropensity,
+        "constant": UniformPropensity,
         "uniform": UniformPropensity,
+        "additive": AdditivePropensity,
+        "bernoulli": BernoulliPropensity,
+        "ising": IsingPropensity,
     }
     if isinstance(propensity, str):
         if propensity not in makers:

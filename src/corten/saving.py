@@ -29,6 +29,8 @@ from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
 from corten.packing import Packer, Unpacker
 from corten.propensity import (
+    AdditivePropensity,
+    AutoPropensity,
     BernoulliPropensity,
     FittedPropensity,
     IsingPropensity,
@@ -62,7 +64,7 @@ _KNOWN: tuple[type, ...] = (
     Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Adaptive, Normalized,
     Signed, ConformalCompleter, RandomSplit, GapShaped, CrossConformal, RepeatedSplits, IsingPropensity,
     BernoulliPropensity, UniformPropensity, KnownPropensity, TuckerCompletion, TensorTrainCompletion,
-    SmoothCompletion, Affine, Power, FittedChain,
+    SmoothCompletion, Affine, Power, FittedChain, AdditivePropensity, AutoPropensity,
 )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ Completion = Annotated[
     ),
 ]
 Propensity = Annotated[
-    str, typer.Option(help="The law of the missingness: auto, ising, bernoulli, uniform.", rich_help_panel=MODEL)
+    str, typer.Option(help="The propensity model: auto, constant, additive, bernoulli, ising.", rich_help_panel=MODEL)
 ]
 Calibration = Annotated[
     str, typer.Option(help="Which observed entries are hidden: auto, random, gaps.", rich_help_panel=MODEL)

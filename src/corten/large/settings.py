@@ -14,6 +14,7 @@ from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion,
 from corten.io.lazy import LazyTensor
 from corten.large.stages import Scratch
 from corten.lowrank import feasible_rank, feasible_tucker_rank
+from corten.propensity import AutoPropensity
 
 __all__ = ["Part", "check_calibration", "check_completion", "prepared", "settled", "warn_of_depth"]
 
@@ -70,14 +71,17 @@ def prepared(
 
 
 def settled(model: Any, lazy: LazyTensor, scratch: Scratch, planes: int, train_share: float) -> tuple[Any, tuple]:
-    """The missingness model with coupling, link and rank chosen on a run of planes, and the choices made."""
-    if not _open(model):
+    """The propensity model with what is left open chosen on a run of planes, and the choices made."""
+    automatic = isinstance(model, AutoPropensity)
+    if not automatic and not _open(model):
         return model, ()
     run = _run(lazy, planes)
     law = model.fit(
         np.array(scratch.train[run]), train_share, axis_names=[axis.name for axis in lazy.axes],
         periodic=_periods(lazy, run),
     )  # fmt: skip
+    if automatic:
+        return model.settled(law), _on_part(law.choices, run.stop - run.start, lazy)
     names = {f.name for f in fields(model)}
     found = {"rank": law.rank, "coupling": law.coupling, "link": law.link}
     kept = {name: value for name, value in found.items() if name in names}

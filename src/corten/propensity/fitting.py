@@ -72,12 +72,12 @@ class Fitter:
         coupling, link = as_coupling(self.config.coupling), as_link(self.config.link)
         if learns(coupling, link):
             return self._learn(coupling, link)
-        recipe = self._recipe()
+        recipe = self.recipe()
         choices: list[Choice] = []
         spent = 0
         best: Candidate | None = None
         if isinstance(coupling, Product) and coupling.is_auto:
-            coupling, free, tried, choice, spent = self._compare(recipe)
+            coupling, free, tried, choice, spent = self.compare(recipe)
             choices.append(choice)
             if isinstance(coupling, Zero) and self.config.criterion == "held-out":
                 best = free
@@ -89,7 +89,7 @@ class Fitter:
                 spent += sum(c.estimate.passes + 1 for c in all_tried)
                 self._record_rank(choices, best, all_tried, self.config.criterion)
             rank = tuple(best.estimate.point.rank)
-        passes = self.engine.mask_pass(self.spins, self._model(coupling), self.train_share)
+        passes = self.engine.mask_pass(self.spins, self.model(coupling), self.train_share)
         if best is not None and self.config.start == "spectral":
             start, start_passes = best.estimate.point, 0  # the same minimum in a quarter fewer passes
         else:
@@ -97,14 +97,17 @@ class Fitter:
         fit = estimate(passes, start, recipe, start_passes)
         return Found(fit, coupling, link, self.around, (*choices, *fit.choices), spent + fit.passes)
 
-    def _compare(self, recipe: Recipe) -> tuple[Coupling, Candidate, list[Candidate], Choice, int]:
+    def compare(
+        self, recipe: Recipe, all_cells: bool = False
+    ) -> tuple[Coupling, Candidate, list[Candidate], Choice, int]:
         """Independence and every strength, in every neighbourhood where that is open too (design 3.8).
 
-        All are compared at the rank that suits independent missingness; the one taken searches its own.
+        All are compared at the rank that suits independent missingness; the one taken searches its own. all_cells: by
+        the loss of all cells, as neighbourhoods are, which tells strengths apart better than a tenth held out.
         """
         free, tried = self._search(Zero(), recipe, "held-out")
         spent = sum(c.estimate.passes + 1 for c in tried)
-        if len(self.arounds) > 1:
+        if len(self.arounds) > 1 or all_cells:
             coupling, choice, more = self._compare_neighborhoods(free, recipe)
             return coupling, free, tried, choice, spent + more
         table = {"0": free}
@@ -130,7 +133,7 @@ class Fitter:
         table = {}
         for name, (coupling, around) in models.items():
             self.around = around
-            model, start = self._model(coupling), free.estimate.point
+            model, start = self.model(coupling), free.estimate.point
             found = candidate_at(self.engine, self.spins, model, self.train_share, recipe, start)
             table[name] = replace(found, score=found.score + (0.0 if isinstance(coupling, Zero) else charge))
         taken, choice = choose_model(table, self._training(), "neighborhood and coupling strength", "charged loss")
@@ -141,7 +144,7 @@ class Fitter:
         """Learn strength or offset with B; an open rank is searched without coupling, then once more with it."""
         known = None if getattr(coupling, "is_learned", False) else coupling.code().terms[0, 0]
         offset = None if link.is_learned else link.offset  # type: ignore[attr-defined]
-        recipe, rank, spent = self._recipe(), self.config.rank, 0
+        recipe, rank, spent = self.recipe(), self.config.rank, 0
         choices: list[Choice] = []
         found: Learned | None = None
         for _ in range(2 if isinstance(rank, str) else 1):
@@ -165,7 +168,7 @@ class Fitter:
     def _passes_at(self, strength: float, offset: float) -> MaskPass:
         """Slopes in strength and offset are taken by threads; an accelerator has no pass for them."""
         threads = self.engine if isinstance(self.engine, Threads) else Threads()
-        return threads.mask_pass(self.spins, self._model(Product(strength), 2 * offset), self.train_share)
+        return threads.mask_pass(self.spins, self.model(Product(strength), 2 * offset), self.train_share)
 
     def _training(self) -> int:
         return sum(int(np.count_nonzero(part == 1)) for _, _, part in parts(self.spins))
@@ -184,20 +187,22 @@ class Fitter:
         return choose_rank(
             self.engine,
             self.spins,
-            self._model(coupling, shift),
+            self.model(coupling, shift),
             self.train_share,
             recipe,
             criterion,
             ranks,  # type: ignore[arg-type]
         )
 
-    def _model(self, coupling: Coupling, shift: float | None = None) -> Model:
+    def model(self, coupling: Coupling, shift: float | None = None) -> Model:
+        """The model as passes see it."""
         code, link, around = coupling.code(), as_link(self.config.link), self.around
         return Model(
             code.kind, code.terms, link.kind, around.offsets, around.periodic, link.shift() if shift is None else shift
         )
 
-    def _recipe(self) -> Recipe:
+    def recipe(self) -> Recipe:
+        """How estimates are made, as the configuration asks."""
         c = self.config
         return Recipe(
             ridge=c.ridge, thinning=c.thinning, bound=c.bound, step=c.step, structure=c.structure, seed=c.seed

@@ -10,8 +10,8 @@ import numpy as np
 
 from corten.engine import as_engine
 from corten.engine.lazy import is_lazy, takes_lazy
-from corten.engine.memory import parts
 from corten.lowrank import TensorTrain
+from corten.propensity.additive import constant_train, tally
 from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
 from corten.propensity.estimation import STEPS
 from corten.propensity.fitted import FittedPropensity, spins_of
@@ -169,7 +169,13 @@ class BernoulliPropensity:
 
 @dataclass(frozen=True)
 class UniformPropensity:
-    """Every entry equally likely to be missing: unweighted conformal prediction."""
+    """The same probability of being observed everywhere: all weights are equal, as in split conformal prediction.
+
+    Example:
+        >>> mask = np.random.default_rng(0).random((12, 12)) < 0.5
+        >>> UniformPropensity().fit(mask).rank
+        (1,)
+    """
 
     def fit(
         self,
@@ -182,16 +188,10 @@ class UniformPropensity:
         engine: Any = "auto",
     ) -> FittedPropensity:
         """The overall share of observed entries, the same log-odds everywhere."""
-        mask = spins_of(training_mask, domain)
-        counts = [(np.count_nonzero(part > 0), np.count_nonzero(part)) for _, _, part in parts(mask)]
-        seen, inside = np.sum(counts, axis=0)
-        share = float(np.clip(seen / (train_share * max(inside, 1)), 1e-6, 1 - 1e-6))
-        level = float(np.log(share / (1 - share)))
-        cores = [np.ones((1, d, 1)) for d in mask.shape]
-        cores[0] = cores[0] * level
-        around = resolve("adjacent", mask.shape)
+        spins = spins_of(training_mask, domain, takes_lazy(as_engine(engine)))
+        train = constant_train(spins.shape, tally(spins), float(train_share))
         return FittedPropensity(
-            TensorTrain(tuple(cores)), Zero(), as_link("logit"), around, domain, float(train_share),
+            train, Zero(), as_link("logit"), resolve("adjacent", spins.shape), domain, float(train_share),
             stopped_because="nothing to fit", engine=engine,
         )  # fmt: skip
 

@@ -23,7 +23,10 @@ from corten.engine.memory import byte_tensor, parts
 from corten.lowrank import TensorTrain, Tucker, feasible_rank, feasible_tucker_rank
 from corten.propensity.estimation import Estimate, Recipe, effective_training_size, estimate, start_of
 
-__all__ = ["CRITERIA", "Candidate", "candidate_at", "choose_model", "choose_rank", "enough", "held_out"]
+__all__ = [
+    "CRITERIA", "Candidate", "candidate_at", "choose_model", "choose_rank", "enough", "held_out", "swapped",
+    "without_held_out",
+]  # fmt: skip
 
 CRITERIA = ("held-out", "p-aic", "p-bic")
 HELD_SHARE = 0.1
@@ -42,9 +45,12 @@ class Candidate:
     effective_size: float = float("nan")
 
 
-def held_out(spins: np.ndarray, seed: int, share: float = HELD_SHARE) -> np.ndarray:
-    """Spins with a random share of cells held out (coded +-2)."""
-    return _changed(spins, partial(_hidden, seed=seed, share=share))
+def held_out(spins: np.ndarray, seed: int, share: float = HELD_SHARE, low: float = 0.0) -> np.ndarray:
+    """Spins with a random share of cells held out (coded +-2): those whose uniform number is in low to low + share.
+
+    Shares that do not overlap hold out different cells, so that folds are made by moving `low`.
+    """
+    return _changed(spins, partial(_hidden, seed=seed, low=low, high=low + share))
 
 
 def swapped(spins: np.ndarray) -> np.ndarray:
@@ -52,11 +58,17 @@ def swapped(spins: np.ndarray) -> np.ndarray:
     return _changed(spins, lambda part, start: np.where(np.abs(part) == 2, np.sign(part), 2 * part))
 
 
-def _hidden(part: np.ndarray, start: int, seed: int, share: float) -> np.ndarray:
+def without_held_out(spins: np.ndarray) -> np.ndarray:
+    """Held-out cells as if they were outside the domain, for a start that may not see them."""
+    return _changed(spins, lambda part, start: np.where(np.abs(part) == 2, np.int8(0), part))
+
+
+def _hidden(part: np.ndarray, start: int, seed: int, low: float, high: float) -> np.ndarray:
     """Planes from `start` with cells held out: the same cells however the mask is cut into parts."""
     rng = np.random.default_rng([seed, 77])
     rng.bit_generator.advance(start * prod(part.shape[1:]))  # type: ignore[attr-defined]
-    return np.where(rng.random(part.shape) < share, 2 * part, part)
+    number = rng.random(part.shape)
+    return np.where((number >= low) & (number < high), 2 * part, part)
 
 
 def _changed(spins: np.ndarray, change: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:

@@ -1,0 +1,223 @@
+"""Additive log-odds: one effect for each slice of each axis, shrunken towards zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from corten.choices import Choice
+from corten.engine import Engine, MaskPass, Model, as_engine
+from corten.engine.lazy import is_lazy, takes_lazy
+from corten.engine.memory import parts
+from corten.lowrank import TensorTrain
+from corten.propensity.coupling import Zero
+from corten.propensity.fitted import FittedPropensity, spins_of
+from corten.propensity.link import as_link
+from corten.propensity.neighborhood import resolve
+
+__all__ = ["AdditivePropensity", "Frame", "additive_train", "constant_train", "fit_additive", "independent", "tally"]
+
+LARGEST_LOG_ODDS = 14.0  # beyond it a probability is 0 or 1 in single precision
+MAX_PASSES = 40  # of one descent
+
+
+class Frame(NamedTuple):
+    """A tensor train as passes read it, its interfaces as they are: contractions with them give sums over slices."""
+
+    left: tuple[np.ndarray, ...]
+    right: tuple[np.ndarray, ...]
+
+    @staticmethod
+    def of(train: TensorTrain) -> Frame:
+        return Frame(tuple(train.cores), tuple(train.cores))
+
+
+class Tally(NamedTuple):
+    """Entries of a mask that are in the likelihood: how many train, and how many there are in each slice."""
+
+    training: int
+    slices: tuple[np.ndarray, ...]
+
+    @property
+    def entries(self) -> int:
+        return int(self.slices[0].sum())
+
+
+@dataclass(frozen=True)
+class AdditivePropensity:
+    """Independent missingness whose log-odds are a sum of one effect per slice of each axis.
+
+    The effects of an axis have a normal distribution around zero, whose variance is estimated from the mask: an axis
+    that does not matter gets the variance zero. Use it where whole rows, stations or days are observed less often than
+    others. The fitted parameter is a tensor train of rank 2.
+
+    Example:
+        >>> rows = np.linspace(0.2, 0.9, 30)[:, None]
+        >>> mask = np.random.default_rng(0).random((30, 40)) < rows
+        >>> law = AdditivePropensity().fit(mask, train_share=1.0)
+        >>> bool(law.log_odds(mask)[-1].mean() > law.log_odds(mask)[0].mean() + 2)
+        True
+    """
+
+    def fit(
+        self,
+        training_mask: np.ndarray,
+        train_share: float = 0.7,
+        *,
+        domain: np.ndarray | None = None,
+        axis_names: Sequence[str] | None = None,
+        periodic: Sequence[bool] = (),
+        engine: Any = "auto",
+    ) -> FittedPropensity:
+        """Fit to a boolean training mask, of which `train_share` of the observed entries was kept (1: all of them)."""
+        runner: Engine = as_engine(engine)
+        spins = spins_of(training_mask, domain, takes_lazy(runner))
+        passes = runner.mask_pass(spins, independent(spins.shape), float(train_share))
+        train, spreads, loss = fit_additive(passes, tally(spins))
+        names = axis_names or [f"axis {k}" for k in range(len(spins.shape))]
+        words = ", ".join(f"{name} {spread:.3g}" for name, spread in zip(names, spreads))
+        choice = Choice("spread of slice effects", words, "standard deviation of the log-odds, estimated for each axis")
+        around = resolve("adjacent", spins.shape, axis_names, periodic)
+        return FittedPropensity(
+            train, Zero(), as_link("logit"), around, domain, float(train_share), loss, passes.passes,
+            "variances estimated", choices=(choice,), engine=engine,
+        )  # fmt: skip
+
+
+def independent(shape: Sequence[int]) -> Model:
+    """The model without coupling, with the log-odds themselves as its parameter."""
+    code, around = Zero().code(), resolve("adjacent", shape)
+    return Model(code.kind, code.terms, as_link("logit").kind, around.offsets, around.periodic)
+
+
+def tally(spins: Any) -> Tally:
+    """Count the entries with spin +1 or -1; those held out (+-2) or outside the domain (0) do not count."""
+    axes = range(len(spins.shape))
+    if is_lazy(spins):
+        import dask
+
+        inside = abs(spins) == 1
+        found = [inside.sum(axis=tuple(j for j in axes if j != k)) for k in axes]
+        training, *slices = dask.compute((spins == 1).sum(), *found)
+        return Tally(int(training), tuple(np.asarray(one, np.float64) for one in slices))
+    training, counts = 0, [np.zeros(n) for n in spins.shape]
+    for start, stop, part in parts(spins):
+        inside = np.abs(part) == 1
+        training += int(np.count_nonzero(part == 1))
+        counts[0][start:stop] += inside.reshape(len(part), -1).sum(axis=1)
+        for k in list(axes)[1:]:
+            counts[k] += inside.sum(axis=tuple(j for j in axes if j != k))
+    return Tally(training, tuple(counts))
+
+
+def constant_train(shape: Sequence[int], counted: Tally, train_share: float) -> TensorTrain:
+    """The same log-odds everywhere: those of the overall share of observed entries."""
+    share = float(np.clip(counted.training / (train_share * max(counted.entries, 1)), 1e-6, 1 - 1e-6))
+    cores = [np.ones((1, d, 1)) for d in shape]
+    cores[0] = cores[0] * float(np.log(share / (1 - share)))
+    return TensorTrain(tuple(cores))
+
+
+def additive_train(level: float, effects: Sequence[np.ndarray]) -> TensorTrain:
+    """level + the sum of one effect per axis, as a tensor train of rank 2.
+
+    Example:
+        >>> additive_train(1.0, [np.array([0.0, 2.0]), np.array([0.0, 5.0, 7.0])]).to_dense()
+        array([[1., 6., 8.],
+               [3., 8., 10.]])
+    """
+    first, *middle, last = [np.asarray(one, np.float64) for one in effects]
+    cores = [np.stack([level + first, np.ones_like(first)], -1)[None]]
+    for one in middle:
+        core = np.zeros((2, len(one), 2))
+        core[0, :, 0], core[1, :, 0], core[1, :, 1] = 1.0, one, 1.0
+        cores.append(core)
+    return TensorTrain((*cores, np.stack([np.ones_like(last), last])[..., None]))
+
+
+def fit_additive(passes: MaskPass, counted: Tally) -> tuple[TensorTrain, list[float], float]:
+    """The log-odds, the standard deviation of the effects of each axis, and the unpenalised loss.
+
+    Effects are fitted with a standard deviation of one first. One step of scoring undoes that shrinkage; from the
+    effects without shrinkage and their sampling variances follows the variance of each axis (the moment estimate of
+    Paule and Mandel, as in meta-analysis), and the effects are fitted again with it. The likelihood is that of the
+    thinned mask: the probability of training is q p.
+    """
+    q, shape = passes.train_share, [len(one) for one in counted.slices]
+    level = float(constant_train(shape, counted, q).cores[0][0, 0, 0])
+    effects = [np.zeros(n) for n in shape]
+    spreads = [1.0 if n > 1 else 0.0 for n in shape]
+    for _ in range(2):
+        level, effects, loss = _descend(passes, counted, level, effects, spreads)
+        spreads = [_spread(one, level, n, s, q) for one, n, s in zip(effects, counted.slices, spreads)]
+    level, effects, loss = _descend(passes, counted, level, effects, spreads)
+    return additive_train(level, effects), spreads, loss
+
+
+def _information(level: float, effect: np.ndarray, entries: np.ndarray, q: float) -> np.ndarray:
+    """Fisher information about the effects of slices, with the other axes at their mean."""
+    p = 1 / (1 + np.exp(-np.clip(level + effect, -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)))
+    return np.asarray(entries * q * p * (1 - p) ** 2 / (1 - q * p) + 1e-9)
+
+
+def _spread(effect: np.ndarray, level: float, entries: np.ndarray, spread: float, q: float) -> float:
+    """Standard deviation of the effects of an axis, from what they would be without shrinkage."""
+    if spread == 0:
+        return 0.0
+    information = _information(level, effect, entries, q)
+    free = effect * (1 + 1 / (spread**2 * information))
+    variance = 1 / information
+
+    def excess(between: float) -> float:
+        weight = 1 / (between + variance)
+        return float(np.sum(weight * (free - np.sum(weight * free) / weight.sum()) ** 2)) - (len(free) - 1)
+
+    if excess(0.0) <= 0:
+        return 0.0
+    low, high = 0.0, float(LARGEST_LOG_ODDS**2)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return float(np.sqrt(high))
+
+
+def _descend(
+    passes: MaskPass, counted: Tally, level: float, effects: list[np.ndarray], spreads: Sequence[float]
+) -> tuple[float, list[np.ndarray], float]:
+    """Level and effects of the smallest penalised loss, and their loss; L-BFGS in units of standard errors."""
+    from scipy.optimize import minimize
+
+    q, ends = passes.train_share, np.cumsum([1, *map(len, effects)])[:-1]
+    units = [np.ones(1)]
+    penalty = [np.zeros(1)]
+    for one, entries, spread in zip(effects, counted.slices, spreads):
+        rate = 1 / spread**2 if spread > 0 else 0.0
+        there = 1 / np.sqrt(_information(level, one, entries, q) + rate) if spread > 0 else np.zeros(len(one))
+        units.append(there)
+        penalty.append(np.full(len(one), rate))
+    units[0] = 1 / np.sqrt(_information(level, np.zeros(1), np.array([counted.entries]), q))
+    unit, rate = np.concatenate(units), np.concatenate(penalty)
+    here = np.concatenate([[level], *[np.where(s > 0, one, 0.0) for one, s in zip(effects, spreads)]])
+    loss = np.nan
+
+    def objective(step: np.ndarray) -> tuple[float, np.ndarray]:
+        nonlocal loss
+        at = here + unit * step
+        train = additive_train(at[0], np.split(at, ends)[1:])
+        loss, found = passes.loss_and_contractions(Frame.of(train))
+        sums = [found[0][0, :, 0], *(one[1, :, 0] for one in found[1:])]
+        slope = np.concatenate([[np.sum(sums[0])], *sums]) + rate * at
+        return loss + 0.5 * float(np.sum(rate * at**2)), np.asarray(unit * slope, np.float64)
+
+    room = np.where(unit > 0, (LARGEST_LOG_ODDS - np.abs(here)) / np.where(unit > 0, unit, 1.0), 0.0)
+    limits = list(zip(-np.maximum(room, 0.0), np.maximum(room, 0.0)))
+    done = minimize(
+        objective, np.zeros(len(here)), jac=True, method="L-BFGS-B", bounds=limits,
+        options={"maxfun": MAX_PASSES, "gtol": 0.01, "ftol": 1e-9},
+    )  # fmt: skip
+    objective(done.x)
+    at = here + unit * done.x
+    return float(at[0]), np.split(at, ends)[1:], float(loss)
