@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse.linalg
 
 from corten.choices import Choice
 from corten.completion.axes_kinds import along, axis_kinds, standardise
@@ -15,26 +16,55 @@ from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 
 __all__ = ["EMTuckerCompletion", "PreparedEMTucker"]
 
-CANDIDATES = (3, 6, 12)
+CANDIDATES = (2, 4, 8, 16)
+SETTLED = 1e-3
+"""The iterations end when the missing entries change by less than this share of the field's standard deviation."""
+DENSE_LIMIT = 512
+"""Up to this size all eigenvalues of a Gram matrix cost less than the leading ones by Lanczos iterations."""
 
 
-def truncate(array: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
-    """Project onto the leading directions of every mode (sequentially truncated HOSVD)."""
+def shrink(array: np.ndarray, ranks: Sequence[int]) -> np.ndarray:
+    """The leading directions of every axis, each shrunk by the share of it that noise explains.
+
+    A sequentially truncated HOSVD, shortest axis first, so that no Gram matrix is as large as the longest axis. Along
+    each axis the singular value s becomes s (1 - (s_next / s)^2), with s_next the first one left out. A component that
+    holds only noise, or only the start of a gap, is as weak as those left out and vanishes. Without shrinking it
+    returns unchanged in every iteration, and the largest gap keeps its start.
+    """
     core = array
-    bases: list[np.ndarray | None] = []
-    for k, rank in enumerate(ranks):
-        if rank >= core.shape[k]:
-            bases.append(None)
+    bases: dict[int, np.ndarray] = {}
+    for k in sorted(range(array.ndim), key=lambda axis: array.shape[axis]):
+        if ranks[k] >= core.shape[k]:
             continue
         unfolded = np.moveaxis(core, k, 0).reshape(core.shape[k], -1)
-        _, vectors = np.linalg.eigh((unfolded @ unfolded.T).astype(np.float64))
-        basis = np.ascontiguousarray(vectors[:, ::-1][:, :rank].astype(array.dtype))
-        bases.append(basis)
-        core = along(basis.T, core, k)
-    for k, factor in enumerate(bases):
-        if factor is not None:
-            core = along(factor, core, k)
+        squares, vectors = _leading(unfolded, ranks[k] + 1)
+        next_square = squares[ranks[k]] if len(squares) > ranks[k] else 0.0
+        squares, vectors = squares[: ranks[k]], vectors[:, : ranks[k]]
+        kept = np.divide(squares - next_square, squares, out=np.zeros_like(squares), where=squares > 0)
+        bases[k] = vectors.astype(array.dtype)
+        core = along((kept[:, None] * vectors.T).astype(array.dtype), core, k)
+    for k, basis in bases.items():
+        core = along(basis, core, k)
     return core
+
+
+def _leading(matrix: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The largest squared singular values, descending, and their left singular vectors, by the smaller Gram matrix."""
+    wide = matrix.shape[0] <= matrix.shape[1]
+    small = matrix if wide else matrix.T
+    count = min(count, small.shape[0])
+    if small.shape[0] <= DENSE_LIMIT:
+        squares, vectors = np.linalg.eigh((small @ small.T).astype(np.float64))
+    else:
+        vectors, values, _ = scipy.sparse.linalg.svds(small, k=count, v0=np.ones(small.shape[0], small.dtype))
+        squares = values.astype(np.float64) ** 2
+    order = np.argsort(squares)[::-1][:count]
+    squares, vectors = np.maximum(squares[order], 0), vectors[:, order]
+    if wide:
+        return squares, vectors
+    with np.errstate(divide="ignore"):
+        inverse = np.where(squares > 1e-12 * squares.max(initial=0), 1 / np.sqrt(squares), 0.0)
+    return squares, (matrix @ vectors) * inverse
 
 
 @dataclass(frozen=True)
@@ -56,26 +86,32 @@ class PreparedEMTucker:
         known = data.values.astype(np.float32)
         estimate = ((start - data.centre) / data.scale).astype(np.float32)
         for _ in range(self.iterations):
-            estimate = truncate(np.where(mask, known, estimate), self.ranks)
+            before, estimate = estimate, shrink(np.where(mask, known, estimate), self.ranks)
+            if float(np.sum((estimate - before)[~mask] ** 2)) <= SETTLED**2 * np.count_nonzero(~mask):
+                break
         return Fill(data.undo(estimate.astype(np.float64)))
 
 
 @dataclass(frozen=True)
 class EMTuckerCompletion:
-    """Fill by a low multilinear rank near another estimate: unobserved fibres keep that start.
+    """Fill by a low multilinear rank, by iterations that start from another estimate.
 
-    `rank` is the largest rank along any mode; "auto" takes the one that best predicts a tenth of the entries.
+    `rank` is the largest rank along any axis; "auto" takes the one that best predicts a tenth of the entries, among
+    2, 4, 8 and 16 up to half the longest axis. `iterations` is the largest number of iterations; they end earlier when
+    the missing entries no longer change.
     """
 
     rank: int | str = "auto"
-    iterations: int = 10
+    iterations: int = 100
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedEMTucker:
         kinds = axis_kinds(axes, mask.shape)
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
+        # Beyond half the longest axis little is left out, and the start would be kept almost whole.
+        ranks = [rank for rank in CANDIDATES if 2 * rank <= max(mask.shape)] or [1]
         tried = {
             rank: PreparedEMTucker(kinds, tuple(min(rank, n) for n in mask.shape), self.iterations, pyramid)
-            for rank in (CANDIDATES if self.rank == "auto" else (int(self.rank),))
+            for rank in (ranks if self.rank == "auto" else (int(self.rank),))
         }
         if len(tried) == 1:
             return next(iter(tried.values()))
