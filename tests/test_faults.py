@@ -185,11 +185,11 @@ def test_a_folder_that_had_stepped_aside_comes_back(tmp_path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     target = tmp_path / "x.zarr"
-    with whole_file(target) as temporary:
+    with whole_file(target, store=True) as temporary:
         temporary.mkdir()
         name = temporary.name.replace(str(os.getpid()), str(ended.pid))
     os.replace(target, tmp_path / f"{name}.old")  # killed between the two steps of replacing a folder
-    with pytest.raises(FileExistsError), whole_file(target):
+    with pytest.raises(FileExistsError), whole_file(target, store=True):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["x.zarr"]
 
@@ -203,7 +203,7 @@ def test_threads_that_still_write_cannot_bring_back_what_is_discarded(tmp_path):
                 (temporary / "a").mkdir(parents=True, exist_ok=True)
                 (temporary / "a" / f"{time.monotonic_ns()}").write_bytes(b"x")
 
-        with whole_file(tmp_path / "x.zarr") as temporary:
+        with whole_file(tmp_path / "x.zarr", store=True) as temporary:
             for _ in range(4):
                 threading.Thread(target=keep_writing, daemon=True).start()
             time.sleep(0.1)
@@ -217,9 +217,10 @@ def test_threads_that_still_write_cannot_bring_back_what_is_discarded(tmp_path):
 
 def test_an_interrupt_between_the_steps_of_replacing_a_folder_loses_nothing(tmp_path, monkeypatch):
     target, real, calls = tmp_path / "x.zarr", os.replace, []
-    with whole_file(target) as temporary:
+    with whole_file(target, store=True) as temporary:
         temporary.mkdir()
-        (temporary / "old").touch()
+        (temporary / ".zgroup").touch()
+        (temporary / ".zattrs").write_text('{"corten_seed": 0}')
 
     def replace(one, other):
         calls.append(one)
@@ -227,10 +228,11 @@ def test_an_interrupt_between_the_steps_of_replacing_a_folder_loses_nothing(tmp_
             raise KeyboardInterrupt
         real(one, other)
 
-    with pytest.raises(KeyboardInterrupt), whole_file(target, overwrite=True) as temporary:
+    with pytest.raises(KeyboardInterrupt), whole_file(target, overwrite=True, store=True) as temporary:
         temporary.mkdir()
         monkeypatch.setattr(os, "replace", replace)
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["x.zarr", "x.zarr/old"]
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    assert left == ["x.zarr", "x.zarr/.zattrs", "x.zarr/.zgroup"]
 
 
 def test_a_disk_that_fills_while_a_netcdf_file_is_closed_is_named(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ from corten.calibration.run import run_rounds
 from corten.checkpoint import Checkpoint
 from corten.choices import Choice
 from corten.conformal.scores import Score, as_score
-from corten.engine import as_engine
+from corten.engine import as_engine, check_engine
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.fitted import Fitted, Trace
@@ -69,7 +69,7 @@ class ConformalCompleter:
         as_score(self.score)
         as_transform(self.transform, self.climatology)
         check_bounds(self.bounds)
-        as_engine(self.engine)
+        check_engine(self.engine)
         as_completion(self.completion, gaps=False)
         as_propensity(self.propensity)
         as_calibration(self.calibration)
@@ -96,11 +96,16 @@ class ConformalCompleter:
         began, tell = perf_counter(), progress or (lambda stage, share: None)
         observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
         if observed.complete:
-            return Fitted.nothing_to_fill(observed, self._settings())
+            return Fitted.nothing_to_fill(observed, self._settings(describe(self.engine)))
+        # An engine that cannot be had is found out before any work is done.
+        settings = self._settings(as_engine(self.engine).label)
         with one_library_thread:
-            return self._fit(observed, tell, began, checkpoint)
+            return self._fit(observed, settings, tell, began, checkpoint)
 
-    def _fit(self, observed: ObservedTensor, tell: Progress, began: float, checkpoint: Checkpoint | None) -> Fitted:
+    def _fit(
+        self, observed: ObservedTensor, settings: dict[str, Any], tell: Progress, began: float,
+        checkpoint: Checkpoint | None,
+    ) -> Fitted:  # fmt: skip
         calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
         choices = (*observed.choices, *choices)
         plan = calibration.plan(observed, self.seed)
@@ -118,7 +123,7 @@ class ConformalCompleter:
         if checkpoint is not None:
             completion = checkpoint.keeping(completion)
         if plan.merge:
-            trace = Trace(self._settings(), (*choices, *plan.choices), began, self, None, check_bounds(self.bounds))
+            trace = Trace(settings, (*choices, *plan.choices), began, self, None, check_bounds(self.bounds))
             model, score = as_propensity(self.propensity), as_score(self.score)
             change = partial(self._change, observed)
             return fit_merged(observed, change, plan, completion, model, score, self.weights, trace, self.engine, tell)
@@ -138,7 +143,7 @@ class ConformalCompleter:
                 engine=self.engine,
             )
         tell("calibration", 0.0)
-        trace = Trace(self._settings(), (*choices, *plan.choices, *run.choices, *law.choices), began, self)
+        trace = Trace(settings, (*choices, *plan.choices, *run.choices, *law.choices), began, self)
         trace = replace(trace, undo=undo, limits=check_bounds(self.bounds))
         fitted = Fitted.of(observed, changed, plan, run, law, as_score(self.score), self.weights, trace)
         tell("calibration", 1.0)
@@ -169,7 +174,7 @@ class ConformalCompleter:
             raise ValueError(f"transform {describe(self.transform)} made values that are not finite of observed ones")
         return replace(observed, values=np.where(observed.mask, values, np.nan)), undo
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self, engine: str) -> dict[str, Any]:
         return {
             "completion": describe(self.completion),
             "propensity": describe(self.propensity),
@@ -180,7 +185,7 @@ class ConformalCompleter:
             "climatology": self.climatology or "none",
             "bounds": str(self.bounds),
             "seed": self.seed,
-            "engine": as_engine(self.engine).label,
+            "engine": engine,
         }
 
 

@@ -125,8 +125,8 @@ def _plain(name: str, value: Any, fitted: Fitted) -> Any:
         return _asked_for(value)
     if name == "local":
         return None
-    if name == "propensity" and value is not None and not isinstance(value.engine, str | int):
-        return replace(value, engine="auto")
+    if name == "propensity" and value is not None:
+        return replace(value, engine="auto")  # passes of any engine agree: it answers where that one is not
     if name == "calibrated" and isinstance(value, MergedSplits):
         return {"splits": [_split(one, fitted) for one in value.splits]}
     if name == "calibrated" and value is not None:

@@ -51,12 +51,13 @@ def audit(
     Example: [bold]corten audit data.nc --variable tec --rounds 20[/bold]
     """
     terminal = Terminal(quiet, json)
-    from corten.io.whole import refuse_taken, whole_file
+    from corten.io.whole import refuse_inputs, refuse_taken, whole_file
 
     wanted = [float(one) for one in numbers(levels, "levels")]
     for target in (table, report):
         if target is not None:
             refuse_taken(target, overwrite)
+    refuse_inputs([table, report], [file])
     from corten.completer import ConformalCompleter
 
     completer = ConformalCompleter(

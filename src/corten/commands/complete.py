@@ -153,7 +153,7 @@ def complete(
     terminal = Terminal(quiet, json)
     levels = _levels(coverage)
     if len(files) == 1:
-        _refuse_targets(output, [report, save], overwrite)
+        _refuse_targets(files[0], output, [report, save], checkpoint, overwrite)
     else:
         from corten.commands.many import Job, complete_files, targets
 
@@ -269,10 +269,12 @@ def _levels(coverage: str) -> list[float]:
     return levels
 
 
-def _refuse_targets(output: Path, others: list[Path | None], overwrite: bool) -> None:
-    """Say no to files that exist before any work is done."""
+def _refuse_targets(
+    file: Path, output: Path, others: list[Path | None], checkpoint: Path | None, overwrite: bool
+) -> None:
+    """Say no to files that exist, and to the input itself, before any work is done."""
     from corten import io
-    from corten.io.whole import refuse_taken
+    from corten.io.whole import refuse_inputs, refuse_taken
 
     io.check_target(output, overwrite)
     report = others[0]
@@ -281,9 +283,11 @@ def _refuse_targets(output: Path, others: list[Path | None], overwrite: bool) ->
     for path in others:
         if path is not None:
             refuse_taken(path, overwrite)
-    given = [path.resolve() for path in (output, *others) if path is not None]
+    # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
+    refuse_inputs([output, *others, None if checkpoint is None else checkpoint / "rounds"], [file])
+    given = [path.resolve() for path in (output, *others, checkpoint) if path is not None]
     if len(set(given)) < len(given):
-        raise ValueError("--output, --report and --save name the same file: give each its own")
+        raise ValueError("--output, --report, --save and --checkpoint name the same file: give each its own")
 
 
 def bounds_of(bounds: str | None) -> tuple[float | None, float | None] | None:

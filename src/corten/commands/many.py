@@ -53,7 +53,7 @@ class Job:
 def targets(files: Sequence[Path], folder: Path, overwrite: bool) -> list[Path]:
     """A NetCDF file for every input, named after it, in one folder; names that clash or exist are refused."""
     from corten.io.files import suffix_of
-    from corten.io.whole import refuse_taken
+    from corten.io.whole import refuse_inputs, refuse_taken
 
     if folder.suffix or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"output is {folder}: with several files give a folder; each is written there as NAME.nc")
@@ -63,6 +63,7 @@ def targets(files: Sequence[Path], folder: Path, overwrite: bool) -> list[Path]:
             raise ValueError(f"several inputs would be written to {path}: give files of different names")
         if folder.exists():
             refuse_taken(path, overwrite)
+    refuse_inputs(named, files)
     return named
 
 

@@ -40,11 +40,18 @@ class Threads:
         return ResidualPass(values, mask, self.count)
 
 
+def check_engine(engine: object) -> None:
+    """Refuse what is no engine. Nothing is started: a GPU or a cluster is looked for when it is used."""
+    if not (isinstance(engine, str) and engine in ("jax", "gpu", "dask")):
+        as_engine(engine)
+
+
 def as_engine(engine: object) -> Engine:
     """An engine from what a user writes: "auto" or "threads", "jax" or "gpu", "dask" or a client, a number of threads.
 
     "jax" runs on whatever JAX has; "gpu" is the same but refuses to run without a GPU. A `distributed.Client` stands
-    for the workers of its cluster, "dask" for the client that the process has. An engine object is taken as it is.
+    for the workers of its cluster, "dask" for the client that the process has, or for one with a worker inside this
+    process, which is started now and listens on the loopback address only. An engine object is taken as it is.
     """
     if engine is None or engine in ("auto", "threads"):
         return Threads()

@@ -241,12 +241,23 @@ def connect(address: str) -> Any:
 
 
 def default_client() -> Any:
-    """The client of this process; where there is none, one with a worker inside this process is started."""
+    """The client of this process; where there is none, one with a worker inside this process is started.
+
+    Scheduler and worker talk within the process. Their HTTP servers, which Dask always starts, listen on the loopback
+    address and serve no page; whoever wants a dashboard makes the client, and gives it.
+    """
     distributed = _distributed()
     try:
         return distributed.default_client()
     except ValueError:
-        return distributed.Client(processes=False, dashboard_address=":0")
+        import dask
+
+        here, none = "127.0.0.1:0", {f"distributed.{one}.http.routes": [] for one in ("scheduler", "worker")}
+        with dask.config.set(none):
+            return distributed.Client(
+                processes=False, dashboard_address=here, worker_dashboard_address=here,
+                scheduler_kwargs={"dashboard": False},
+            )  # fmt: skip
 
 
 def no_workers(client: Any) -> ConnectionError:

@@ -73,7 +73,7 @@ def write_in_chunks(
     from numcodecs import Blosc
 
     target = Path(path)
-    with whole_file(target, overwrite) as temporary:
+    with whole_file(target, overwrite, store=True) as temporary:
         try:
             prepare_for_file(xr.Dataset(coords=coords)).to_zarr(temporary, mode="w-", zarr_format=2, consolidated=False)
         except OSError as problem:

@@ -158,7 +158,7 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite
 def write_zarr(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a Zarr store (a folder), whole or not at all."""
     refuse_for_zarr(path, [*dataset.variables, *dataset.dims])
-    with whole_file(path, overwrite) as temporary:
+    with whole_file(path, overwrite, store=True) as temporary:
         # Version 2 of the format holds text coordinates that version 3 has not standardised yet.
         prepare_for_file(dataset).to_zarr(temporary, mode="w-", zarr_format=2, consolidated=True)
     return Path(path)

@@ -1,34 +1,42 @@
-"""Writing files: whole or not at all, whatever ends the program, and nothing left behind."""
+"""Writing files: whole or not at all, whatever ends the program; nothing is left behind, nothing else is replaced."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 import platform
 import re
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
-__all__ = ["discard_unfinished", "refuse_taken", "whole_file"]
+from corten.io.files import by_desktop
+
+__all__ = ["discard_unfinished", "refuse_inputs", "refuse_taken", "whole_file"]
 
 ATTEMPTS = 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HERE = sha256(platform.node().encode()).hexdigest()[:6]
 _LEFT = re.compile(r"\.corten-(?P<host>[0-9a-f]{6})-(?P<pid>\d+)-[0-9a-f]{8}\.")
+_PART_OF_A_STORE = re.compile(r"\.zgroup|\.zattrs|\.zarray|\.zmetadata|zarr\.json|c|\d+(\.\d+)*")
 _unfinished: set[Path] = set()
 _naming = threading.Lock()  # held while files get their names, and for good when the program ends
 
 
-def refuse_taken(target: Path, overwrite: bool) -> None:
-    """Say no to a file that exists (without `overwrite`), or whose folder does not or may not be written to."""
+def refuse_taken(target: Path, overwrite: bool, *, store: bool = False) -> None:
+    """Refuse a target that may not be written, or not be replaced, before the long work starts.
+
+    With `overwrite` a file replaces a file (of a link the link, not what it points to), and a Zarr store (`store`) a
+    Zarr store that corten wrote and that holds nothing else. No other folder is ever removed.
+    """
     closed = f"the folder {target.parent} may not be written to: write {target.name} elsewhere"
     try:
-        taken, there = target.exists(), target.parent.is_dir()
+        taken, there = target.exists() or target.is_symlink(), target.parent.is_dir()
     except PermissionError:
         raise PermissionError(closed) from None
     if taken and not overwrite:
@@ -39,13 +47,53 @@ def refuse_taken(target: Path, overwrite: bool) -> None:
         )
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise PermissionError(closed)
+    reason = _irreplaceable(target, store) if taken else ""
+    if reason:
+        raise FileExistsError(f"{target} {reason}, so it is not replaced, --overwrite or not: choose another name")
+
+
+def _irreplaceable(target: Path, store: bool) -> str:
+    """Why something that exists may not be replaced; empty where it may."""
+    if not target.is_dir():
+        if store:
+            return "is a file, and a Zarr store is a folder"
+        return "" if target.is_file() or target.is_symlink() else "is neither a file nor a folder"
+    if not store:
+        return "is a folder, and a file is to be written"
+    if target.is_symlink():
+        return "is a link to a folder"
+    try:
+        old = (target / ".zgroup").is_file()
+        attrs = json.loads((target / (".zattrs" if old else "zarr.json")).read_text("utf-8"))
+        ours = any(key.startswith("corten_") for key in (attrs if old else attrs["attributes"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        ours = False
+    if not ours:
+        return "is a folder, and not a Zarr store that corten wrote"
+    for found in target.rglob("*"):
+        if not found.is_dir() and not _PART_OF_A_STORE.fullmatch(found.name) and not by_desktop(found.name):
+            return f"holds {found.relative_to(target)}, which is no part of a Zarr store"
+    return ""
+
+
+def refuse_inputs(targets: Iterable[Path | None], inputs: Iterable[Path]) -> None:
+    """Refuse targets that are an input, by whatever name, or lie inside one, or around one: the data would be lost."""
+    given = list(inputs)
+    for target in targets:
+        for data in given if target is not None else ():
+            assert target is not None
+            one, other = target.resolve(), data.resolve()
+            apart = one != other and other not in one.parents and one not in other.parents
+            if not apart or (target.exists() and data.exists() and target.samefile(data)):
+                raise ValueError(f"{target} is the input {data}, or part of it: its data would be lost; write elsewhere")
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
+def whole_file(path: str | os.PathLike[str], overwrite: bool = False, *, store: bool = False) -> Iterator[Path]:
     """A temporary name in the same folder, moved to `path` when the block ends well and removed when not.
 
-    What a killed program left behind under such a name goes when the file is written again.
+    store: a Zarr store (a folder) is written, not a file. What may be replaced: see `refuse_taken`. What a killed
+    program left behind under such a name goes when the file is written again.
 
     Example:
         >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
@@ -53,14 +101,14 @@ def whole_file(path: str | os.PathLike[str], overwrite: bool = False) -> Iterato
     """
     target = Path(path)
     _clear_away(target)
-    refuse_taken(target, overwrite)
+    refuse_taken(target, overwrite, store=store)
     temporary = target.with_name(f".corten-{_HERE}-{os.getpid()}-{secrets.token_hex(4)}.{target.name}")
     _unfinished.add(temporary)
     try:
         yield temporary
         _flush(temporary)
         # Somebody may have written the file meanwhile: look again before taking its place.
-        refuse_taken(target, overwrite)
+        refuse_taken(target, overwrite, store=store)
         with _naming:
             _move(temporary, target)
             _unfinished.discard(temporary)

@@ -27,7 +27,7 @@ def check_target(path: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Refuse a target before the long work starts: unknown suffix, existing file, absent folder."""
     if suffix_of(path) not in WRITABLE:
         raise ValueError(f"{path} has no suffix to write by; the known ones are {', '.join(WRITABLE)}")
-    refuse_taken(Path(path), overwrite)
+    refuse_taken(Path(path), overwrite, store=suffix_of(path) == ".zarr")
 
 
 def write(

@@ -22,7 +22,7 @@ from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
 from corten.io.names import refuse_clash, refuse_for_zarr
-from corten.io.whole import refuse_taken
+from corten.io.whole import refuse_inputs, refuse_taken
 from corten.large import settings, stages
 from corten.large.needs import Needs
 from corten.large.stages import Counts, Estimate, Scratch
@@ -105,7 +105,9 @@ def complete_to_zarr(
     target = Path(output)
     if suffix_of(target) != ".zarr":
         raise ValueError(f"{target}: what does not fit in memory is written to Zarr; give a name that ends in .zarr")
-    refuse_taken(target, overwrite)
+    refuse_taken(target, overwrite, store=True)
+    if isinstance(x, str | os.PathLike):
+        refuse_inputs([target], [Path(x)])
     limit = int(ROOM * available()) if memory is None else read_size(memory)
     names = level_names(coverages)
     with (
