@@ -29,7 +29,6 @@ from corten.engine.cluster_blocks import LocalFrame, parts_of
 from corten.engine.cluster_passes import ClusterMaskPass, ClusterResidualPass
 from corten.engine.passes import MaskPass
 from corten.engine.residuals import ResidualPass
-from corten.io import formats
 from corten.lowrank import TensorTrain
 from corten.propensity.coupling import Product
 from corten.propensity.ising import IsingPropensity
@@ -361,8 +360,6 @@ OPTIONS = ["--completion", "smooth", "--propensity", "uniform", "--calibration",
 @pytest.fixture
 def days(tmp_path, monkeypatch):
     """Three files of one small tensor each, the last without anything observed."""
-    # Files are read in a forked process, which the threads of a cluster in this process do not bear well.
-    monkeypatch.setattr(formats, "read_apart", lambda path, work: work())
     rng = np.random.default_rng(0)
     paths = []
     for day in range(3):

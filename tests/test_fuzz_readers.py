@@ -1,9 +1,12 @@
 """Hostile files: every reader reads or refuses by name; none crashes, hangs, grows, unpickles or leaves its file."""
 
 import gzip
+import json
 import os
 import pickle
+import re
 import resource
+import sys
 import warnings
 from pathlib import Path
 
@@ -16,14 +19,22 @@ from hypothesis import strategies as st
 import corten
 from corten import io
 from corten.commands.terminal import Terminal, printable
-from corten.io import frames
-from corten.io.trial import read_apart
+from corten.io import apart, frames
+from corten.io.apart import read_apart
 from reliability import fuzz as fuzzing
 from reliability.corpus import CORPUS, KINDS, zipped
 from reliability.doors import doors_of, whole_files
 from reliability.hostile import MARK, SECRET, SECRET_FILE, Payload, npy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(autouse=True)
+def own_process():
+    """Every test starts and ends without a process that reads apart."""
+    apart._close()
+    yield
+    apart._close()
 
 
 def test_whole_files_are_read(tmp_path):
@@ -204,19 +215,98 @@ def test_the_arrays_of_a_saved_fit_are_counted_together(tmp_path, monkeypatch):
         read_archive(tmp_path / "x.corten", "corten fit", 1, 719_999)
 
 
+LOADED_BY = """
+import warnings
+import corten.io.apart, corten.io.formats
+def load(*_, **__):
+    {}
+corten.io.formats.load = load
+corten.io.apart.serve()
+"""
+
+
+def other_process(monkeypatch, code):
+    """Readings apart are done by a process that runs `code`; standard input has the question."""
+    apart._close()
+    monkeypatch.setattr(apart, "_command", lambda: [sys.executable, "-c", code])
+
+
 def test_a_crash_or_a_hang_of_a_library_is_a_refusal(tmp_path, monkeypatch):
     path = tmp_path / "x.h5"
     path.write_bytes(b"")
+    other_process(monkeypatch, "import os; input(); os.kill(os.getpid(), 11)")
     with pytest.raises(ValueError, match=r"x\.h5 makes the library.*signal 11"):
-        read_apart(path, lambda: os.kill(os.getpid(), 11))
-    monkeypatch.setattr("corten.io.trial.SECONDS", 1)
+        io.read(path, careful=True)
+    asleep = "import time; time.sleep(600)"
+    for code in (asleep, f"input(); print('[1,', flush=True, end=''); {asleep}"):
+        other_process(monkeypatch, code)
+        monkeypatch.setattr(apart, "SECONDS", 0.05)
+        with pytest.raises(ValueError, match=r"x\.h5 .*crash or hang"):
+            io.read(path, careful=True)
 
-    def endless():
-        while True:
-            pass
 
-    with pytest.raises(ValueError, match="crash or hang"):
-        read_apart(path, endless)
+def test_computing_time_of_a_reading_apart_is_limited(tmp_path, monkeypatch):
+    other_process(monkeypatch, LOADED_BY.format("while True: pass"))
+    monkeypatch.setattr(apart, "SECONDS", 1)
+    monkeypatch.setattr(apart, "WALL_FACTOR", 600)
+    (tmp_path / "x.h5").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"x\.h5 .*crash or hang"):
+        io.read(tmp_path / "x.h5", careful=True)
+
+
+LARGE = '{"dtype": "<f8", "shape": [9999999, 9999999], "order": "C"}'
+HEAD = '{"warnings": [], "found": %s, "arrays": [%s]}'
+FORGED = {
+    "a pickle": repr(pickle.dumps(Payload())),
+    "an array of objects": HEAD % ('{"array": 0}', '{"dtype": "|O", "shape": [2], "order": "C"}'),
+    "an array beyond all memory": HEAD % ('{"array": 0}', LARGE),
+    "a negative length": HEAD % ('{"array": 0}', '{"dtype": "<f8", "shape": [-1], "order": "C"}'),
+    "an array that is not there": HEAD % ('{"array": 5}', ""),
+    "no answer": "{}",
+    "a call": '{"warnings": [], "arrays": [], "error": ["eval", ["1 / 0"]]}',
+    "a warning": '{"warnings": [["x", "exit"]], "arrays": [], "found": {"unknown": 1}}',
+    "depth": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("said", FORGED.values(), ids=FORGED)
+def test_what_comes_back_from_a_reading_apart_is_not_trusted(tmp_path, monkeypatch, said):
+    """The process may have been taken over by the file: its answer is refused like a damaged file."""
+    fuzzing.prepare()
+    path = tmp_path / "x.h5"
+    path.write_bytes(b"")
+    said = said if said.startswith("b") else repr(said.encode())
+    other_process(monkeypatch, f"import sys; input(); sys.stdout.buffer.write({said} + b'\\n'); sys.stdout.flush()")
+    with pytest.raises(ValueError, match=r"x\.h5|1 / 0"):
+        io.read(path, careful=True)
+    assert not MARK.exists()
+
+
+def test_nothing_in_the_readers_can_unpickle():
+    """No module of the readers mentions pickle but to forbid it."""
+    folder = Path(io.__file__).parent
+    for path in sorted(folder.glob("*.py")):
+        text = path.read_text().replace("allow_pickle=False", "").replace("unpickled", "").replace("pickled", "")
+        assert not re.search(r"\b(pickle|marshal|shelve|dill)\b.*[.(]|import pickle", text), path.name
+
+
+def test_a_module_beside_the_data_is_not_imported(tmp_path, monkeypatch):
+    apart._close()
+    fuzzing.place(CORPUS[".nc"][0], tmp_path / "x.nc")
+    (tmp_path / "netCDF4.py").write_text("import os; os.mkdir('run')")
+    monkeypatch.chdir(tmp_path)
+    assert io.read("x.nc", "tec", careful=True).data.shape == (2, 3, 4)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_process_of_one_file_reads_no_other(tmp_path):
+    for name in ("x", "y"):
+        fuzzing.place(CORPUS[".parquet"][0], tmp_path / f"{name}.parquet")
+    found = []
+    for name in ("x", "x", "y"):
+        io.read(tmp_path / f"{name}.parquet", careful=True)
+        found.append(apart._reader.process.pid)
+    assert found[0] == found[1] != found[2]
 
 
 def test_what_is_read_apart_comes_back_as_it_is(tmp_path):
@@ -237,20 +327,44 @@ def test_what_is_read_apart_comes_back_as_it_is(tmp_path):
             assert here.table.frame.equals(apart.table.frame)
 
 
-def test_errors_and_warnings_come_back_from_a_reading_apart(tmp_path):
+def test_values_come_back_from_a_reading_apart_with_their_types():
+    import cftime
+    import pandas as pd
+    import xarray as xr
+
+    from corten.io.wire import decode, encode
+
+    odd = np.array([cftime.DatetimeNoLeap(2001, 2, day, 1, 2, 3, 4) for day in (1, 28)], object)
+    values = np.asfortranarray(np.arange(6, dtype=">f4").reshape(2, 3))
+    attrs = {"units": "K", "n": np.float32(1.5), "range": np.array([1, 2], "i2"), "nan": np.nan, "words": ["a", "b"]}
+    labels = {"t": odd, "s": np.array(["a", "\u00e9", ""], object), "place": ((), 3.5)}
+    labels["day"] = ("t", np.array([1, 2], "M8[s]"))
+    array = xr.DataArray(values, dims=("t", "s"), coords=labels, name="x", attrs=attrs)
+    zoned = pd.to_datetime(pd.Series(["2020-01-01T12:00+01:00", "2020-07-01T12:00+02:00"]), utc=True)
+    frame = pd.DataFrame(
+        {
+            "zone": zoned.dt.tz_convert("Europe/Zurich"), "text": ["a", None], "number": [1, 2],
+            "some": pd.array([1, None], "Int64"), "flag": pd.array([True, None], "boolean"),
+            "kind": pd.Categorical(["b", "a"], ["b", "a"], ordered=True), "mixed": pd.Series([1, "a"], dtype=object),
+        }
+    )  # fmt: skip
+    arrays = []
+    tree = json.loads(json.dumps(encode({"array": array, "frame": frame}, arrays)))
+    found = decode(tree, arrays)
+    assert found["array"].identical(array) and found["array"].attrs["n"].dtype == np.float32
+    pd.testing.assert_frame_equal(found["frame"], frame)
+    with pytest.raises(ValueError, match="neither numbers, text nor dates"):
+        encode(np.array([Payload()], object), [])
+
+
+def test_errors_and_warnings_come_back_from_a_reading_apart(tmp_path, monkeypatch):
     path = tmp_path / "x.h5"
     path.write_bytes(b"no HDF5")
-    with pytest.raises(FileNotFoundError, match="not here"):
-        read_apart(path, lambda: Path("/not here").read_bytes())
-
-    def warn():
-        warnings.warn("so so", UserWarning, stacklevel=1)
-        return 3
-
-    with pytest.warns(UserWarning, match="so so"):
-        assert read_apart(path, warn) == 3
     with pytest.raises(ValueError, match=r"x\.h5 could not be read"):
         io.read(path, careful=True)
+    other_process(monkeypatch, LOADED_BY.format("warnings.warn('so so', DeprecationWarning); open('/not here')"))
+    with pytest.warns(DeprecationWarning, match="so so"), pytest.raises(FileNotFoundError, match="not here"):
+        read_apart(path, "load")
 
 
 @pytest.mark.parametrize("offset", [2**28, 2**30])

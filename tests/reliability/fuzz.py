@@ -23,6 +23,7 @@ from random import Random
 
 import numpy as np
 
+from corten.io import apart
 from reliability.corpus import KINDS, Content
 from reliability.doors import DOORS, LIMIT, doors_of, whole_files
 from reliability.hostile import HOME, MARK, SECRET, SECRET_FILE
@@ -95,11 +96,8 @@ def judge(path: Path, door: str = "read", careful: bool = False) -> tuple[str, s
     if MARK.exists():
         MARK.rmdir()
         verdict, why = "wrong", "code in the file was run"
-    # What another process has read comes back from it as a pickle: its own, not the file's.
-    apart = careful or door in ("program", "evaluated")
-    bad = [one for one in _SEEN if not (apart and one.startswith("pickle.find_class"))]
-    if bad:
-        verdict, why = "wrong", f"did what no reader may: {bad[0]}"
+    if _SEEN:
+        verdict, why = "wrong", f"did what no reader may: {_SEEN[0]}"
     if held is not None and SECRET in np.asarray(held).tobytes():
         verdict, why = "wrong", "the content of another file came back"
     return verdict, why
@@ -109,6 +107,8 @@ _SEEN: list[str] = []
 
 
 def _watch(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "subprocess.Popen" and arguments[1] == apart._command():
+        return  # the process that reads apart
     if event in ("pickle.find_class", "os.system", "subprocess.Popen", "os.exec", "os.posix_spawn", "socket.connect"):
         _SEEN.append(f"{event} {arguments!r:.100}")
     elif event == "open" and str(arguments[0]).startswith(str(SECRET_FILE)):

@@ -144,4 +144,6 @@ def standardise(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> S
         y /= width
         centre = centre + scale * shift
         scale = scale * width
-    return Standardised(y, centre, scale)
+    # Rounded to single precision: the same data in another unit differ by the last bits of doubles, and the fit of a
+    # covariance would enlarge those until the bounds move. All members compute in single precision anyway.
+    return Standardised(y.astype(np.float32).astype(np.float64), centre, scale)

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from corten.io import stores
+from corten.io.apart import OPERATIONS, read_apart
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error, suffix_of
-from corten.io.frames import TABLES, column_names, read_frame
+from corten.io.frames import TABLES, column_names
 from corten.io.ionex import is_ionex_name, read_ionex
 from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread
 from corten.io.stores import Stored
 from corten.io.table import LongTable, from_table
-from corten.io.trial import read_apart
 from corten.io.writers import WRITABLE, check_target, write
 from corten.labels import is_dataarray
 
 __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
 
-Found = TypeVar("Found")
 _OPENERS = {
     ".nc": stores.open_netcdf,
     ".nc4": stores.open_netcdf,
@@ -94,38 +94,61 @@ def read(
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
 
-    return _guarded(
-        found, lambda: _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, max_bytes), careful
-    )
+    if suffix_of(found) in TABLES:
+        return _read_table(
+            found, variable, domain, quality, accept or (), axes, axis_kinds, fold, max_bytes, careful
+        )
+    return _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, max_bytes, careful)
 
 
 def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -> dict[str, tuple[int, ...]]:
     """The variables of a file and their shapes, or the columns of a table, () each; nothing is loaded."""
+    found = _guarded(existing(path), "contents", max_bytes, careful)
+    return {name: tuple(shape) for name, shape in found.items()}
 
-    def work() -> dict[str, tuple[int, ...]]:
+
+def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **arguments: Any) -> Any:
+    """What is read of a file: an error names it, a change meanwhile is noticed, careful reading is done apart."""
+    file = Unchanged(path)
+    if careful and suffix_of(path) in _IN_C:
+        found = read_apart(path, operation, max_bytes=max_bytes, **arguments)
+    else:
+        module, name = OPERATIONS[operation].split(":")
+        found = getattr(import_module(module), name)(path, max_bytes=max_bytes, **arguments)
+    file.check(whole=True)
+    return found
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Errors that libraries raise on damaged files become one that names the file."""
+    try:
+        yield
+    except (ValueError, TypeError, OSError, ImportError):
+        raise
+    except Exception as problem:
+        raise plain_error(path, "a tensor", problem) from None
+
+
+def list_contents(path: Path, *, max_bytes: int) -> dict[str, tuple[int, ...]]:
+    """As `contents`, in this process."""
+    with _named(path):
         if suffix_of(path) in TABLES:
             return dict.fromkeys(column_names(path, max_bytes), ())
         with _opened(path, max_bytes) as (store, _):
             return {name: one.shape for name, one in store.items()}
 
-    return _guarded(existing(path), work, careful)
 
-
-def _guarded(path: Path, work: Callable[[], Found], careful: bool) -> Found:
-    """What is read of a file: an error names it, a change meanwhile is noticed, careful reading is done apart."""
-
-    def named() -> Found:
-        try:
-            return work()
-        except (ValueError, TypeError, OSError, ImportError):
-            raise
-        except Exception as problem:  # libraries raise errors of their own on damaged files
-            raise plain_error(path, "a tensor", problem) from None
-
-    file = Unchanged(path)
-    found = read_apart(path, named) if careful and suffix_of(path) in _IN_C else named()
-    file.check(whole=True)
-    return found
+def load(
+    path: Path, *, max_bytes: int, variable: str | None, extra: Sequence[str], axes: Sequence[str] | None
+) -> dict[str, Any]:
+    """The variable that is meant, its name, and further variables that are asked for by name."""
+    with _named(path), _opened(path, max_bytes) as (store, default):
+        name = _choose(path, store, variable, default, extra)
+        data = _load(path, store, name, max_bytes)
+        if axes is not None and not is_dataarray(data):
+            data = _name_axes(path, store, data, axes, name, max_bytes)
+        return {"name": name, "data": data, "others": {key: _load(path, store, key, max_bytes) for key in extra}}
 
 
 def _read(
@@ -138,17 +161,13 @@ def _read(
     axis_kinds: Mapping[str, str] | None,
     fold: Mapping[str, tuple[str, str]] | None,
     max_bytes: int,
+    careful: bool,
 ) -> Loaded:
-    if suffix_of(found) in TABLES:
-        return _read_table(found, variable, domain, quality, accept or (), axes, axis_kinds, fold, max_bytes)
-    extra = {name for name in (domain, quality) if name is not None}
-    with _opened(found, max_bytes) as (store, default):
-        name = _choose(found, store, variable, default, extra)
-        data = _load(found, store, name, max_bytes)
-        if axes is not None and not is_dataarray(data):
-            data = _name_axes(found, store, data, axes, name, max_bytes)
-        others = {key: _load(found, store, key, max_bytes) for key in sorted(extra)}
-    flags = {key: spread(found, key, other, data) for key, other in others.items()}
+    extra = sorted({name for name in (domain, quality) if name is not None})
+    asked = {"variable": variable, "extra": extra, "axes": None if axes is None else list(axes)}
+    read = _guarded(found, "load", max_bytes, careful, **asked)
+    name, data = read["name"], read["data"]
+    flags = {key: spread(found, key, other, data) for key, other in read["others"].items()}
     if quality is not None and accept is not None:
         data = blank(data, np.isin(flags[quality], comparable(found, quality, flags[quality], accept)))
     where: Any = None
@@ -172,9 +191,10 @@ def _read_table(
     axis_kinds: Mapping[str, str] | None,
     fold: Mapping[str, tuple[str, str]] | None,
     max_bytes: int,
+    careful: bool,
 ) -> Loaded:
     """Flags act on rows, before rows of one cell are averaged; a cell without a row is a gap inside."""
-    frame = read_frame(path, max_bytes)
+    frame = _guarded(path, "frame", max_bytes, careful)
     names = [str(name) for name in frame.columns]
     extra = {name for name in (domain, quality) if name is not None}
     unknown = sorted(extra - set(names))

@@ -15,10 +15,10 @@ import numpy as np
 from corten import labels as _labels
 from corten.engine.memory import is_mapped, let_go
 from corten.io import npy
+from corten.io.apart import read_apart
 from corten.io.files import MAX_BYTES, Unchanged, existing, plain_error, suffix_of
 from corten.io.guards import check_netcdf
 from corten.io.stores import of_dataset
-from corten.io.trial import read_apart
 from corten.io.zarr_guard import check_zarr
 from corten.labels import Axis
 
@@ -201,16 +201,16 @@ def stored_size(path: Path, variable: str | None = None) -> int:
             return prod(npy.Planes.of(Path(path)).shape)
         if suffix not in OPENABLE or not Path(path).exists():
             return 0
-        stored = read_apart(Path(path), lambda: _declared(Path(path), suffix))
+        stored = read_apart(Path(path), "sizes")
     except (OSError, ValueError):
         return 0  # whoever reads the file says what is wrong with it
     tensors = [size for size, is_tensor in stored.values() if is_tensor]
     return stored[variable][0] if variable in stored else max(tensors, default=0)
 
 
-def _declared(path: Path, suffix: str) -> dict[str, tuple[int, bool]]:
+def declared_sizes(path: Path, *, max_bytes: int = MAX_BYTES) -> dict[str, tuple[int, bool]]:
     """Entries of every variable of a file, and whether it could be completed."""
-    with _dataset(path, suffix) as dataset:
+    with _dataset(path, suffix_of(path)) as dataset:
         return {name: (prod(one.shape), one.is_tensor) for name, one in of_dataset(dataset).items()}
 
 

@@ -1,0 +1,230 @@
+"""Reads a file in a process of its own: a C library that crashes or hangs on it does not end this one.
+
+The process is started anew (not forked), so it works wherever Python does. It answers with JSON and raw arrays; what
+comes back is checked like a file, because the process may have been taken over by what it read.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.io.files import MAX_BYTES, check_size
+from corten.io.wire import decode, described, encode, made, raw_bytes
+
+__all__ = ["read_apart", "serve"]
+
+SECONDS, BYTES_PER_SECOND = 20, 5e6  # computing time allowed: far more than any whole file has been seen to need
+WALL_FACTOR = 10  # wall-clock time allowed, in computing time: disks are slow, machines busy
+IDLE_SECONDS = 5.0  # how long the process waits for the next question about the same file
+MAX_HEADER_BYTES = 2**26
+OPERATIONS = {
+    "load": "corten.io.formats:load",
+    "contents": "corten.io.formats:list_contents",
+    "frame": "corten.io.frames:read_frame",
+    "sizes": "corten.io.lazy:declared_sizes",
+}
+
+
+def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **arguments: Any) -> Any:
+    """What an operation on a file returns or raises, done in another process; a ValueError if that process ends.
+
+    arguments: plain values that JSON can hold.
+    """
+    seconds = SECONDS + int(_size(path) / BYTES_PER_SECOND)
+    request = {"operation": operation, "path": os.fspath(path), "max_bytes": max_bytes, "seconds": seconds}
+    answer, arrays = _ask(path, request | {"arguments": arguments}, WALL_FACTOR * seconds, max_bytes)
+    raised: Exception | None = None
+    try:
+        for message, category in answer["warnings"]:
+            known = getattr(builtins, category, None)
+            is_warning = isinstance(known, type) and issubclass(known, Warning)
+            warnings.warn(str(message), known if is_warning else UserWarning, stacklevel=3)
+        if "error" not in answer:
+            return decode(answer["found"], arrays)
+        name, said = answer["error"]
+        known = getattr(builtins, name, None)
+        raised = known(*said) if isinstance(known, type) and issubclass(known, Exception) else ValueError(*said)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as problem:
+        raise _astray(path, problem) from None
+    raise raised
+
+
+def _astray(path: Path, problem: BaseException | str) -> ValueError:
+    return ValueError(f"{path} misled the process that read it ({problem}): it is damaged, or was made to do harm")
+
+
+class _Reader:
+    """A running process that answers questions about one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.place, self.owner = path, path.absolute(), os.getpid()
+        # The folder of the user's data must not be on the path of modules: -P, and no empty entry.
+        home = str(Path(__file__).parents[2])
+        known = os.pathsep.join([home, *(entry for entry in sys.path if entry)])
+        self.process = subprocess.Popen(
+            _command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": known},
+        )  # fmt: skip
+
+    def ask(self, request: dict[str, Any], seconds: float, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        watch = threading.Timer(seconds, self.process.kill)
+        watch.daemon = True
+        watch.start()
+        try:
+            with suppress(OSError):  # it has ended: found below
+                self.process.stdin.write(json.dumps(request).encode() + b"\n")
+                self.process.stdin.flush()
+            header = self.process.stdout.readline(MAX_HEADER_BYTES)
+            if not header.endswith(b"\n"):
+                raise EOFError
+            return self._received(header, max_bytes)
+        finally:
+            watch.cancel()
+
+    def _received(self, header: bytes, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+        try:
+            answer = json.loads(header)
+            sizes = [math.prod(about["shape"]) * np.dtype(about["dtype"]).itemsize for about in answer["arrays"]]
+            # Values, domain, flags and labels: each was checked against the limit by the reader.
+            check_size((sum(sizes),), 1, 4 * max_bytes + MAX_HEADER_BYTES, str(self.path))
+            arrays = [made(about) for about in answer["arrays"]]
+        except (ValueError, TypeError, KeyError, RecursionError) as problem:
+            raise problem if str(self.path) in str(problem) else _astray(self.path, problem) from None
+        for array in arrays:
+            raw, at = raw_bytes(array), 0
+            while at < len(raw):
+                count = self.process.stdout.readinto(raw[at:])  # type: ignore[union-attr]
+                if not count:
+                    raise EOFError
+                at += count
+        return answer, arrays
+
+    def close(self) -> None:
+        if self.owner != os.getpid():  # inherited by a fork: the process belongs to the parent
+            self.process.returncode = 0
+            return
+        self.process.kill()
+        for stream in (self.process.stdin, self.process.stdout):
+            with suppress(OSError):
+                stream.close()  # type: ignore[union-attr]
+        self.process.wait()
+
+
+_lock = threading.RLock()
+_reader: _Reader | None = None
+_idle: threading.Timer | None = None
+
+
+def _ask(path: Path, request: Any, seconds: float, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """One process for all questions about one file; another file gets another process."""
+    global _reader, _idle
+    with _lock:
+        if _idle is not None:
+            _idle.cancel()
+        if _reader is not None and (_reader.place != path.absolute() or _reader.owner != os.getpid()):
+            _close()
+        if _reader is None:
+            _reader = _Reader(path)
+        try:
+            answer = _reader.ask(request, seconds, max_bytes)
+        except EOFError:
+            process = _reader.process
+            process.stdout.close()  # type: ignore[union-attr]
+            code = process.wait()
+            _close()
+            how = f"signal {-code}" if code < 0 else f"code {code}"
+            raise ValueError(
+                f"{path} makes the library that reads it crash or hang ({how}): it is damaged, or was made to do harm"
+            ) from None
+        except BaseException:
+            _close()
+            raise
+        _idle = threading.Timer(IDLE_SECONDS, _close)
+        _idle.daemon = True
+        _idle.start()
+        return answer
+
+
+def _close() -> None:
+    global _reader
+    with _lock:
+        if _reader is not None:
+            _reader.close()
+            _reader = None
+
+
+atexit.register(_close)
+
+
+def _command() -> list[str]:
+    if not sys.executable:
+        raise OSError("a careful reading starts another Python, and sys.executable does not say which: careful=False")
+    return [sys.executable, "-P", "-c", "from corten.io.apart import serve; serve()"]
+
+
+def serve() -> None:
+    """In the other process: answer questions from standard input until it is closed."""
+    answers = os.fdopen(os.dup(1), "wb")
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        _limit(request["seconds"])
+        arrays: list[np.ndarray] = []
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            try:
+                module, name = OPERATIONS[request["operation"]].split(":")
+                work: Callable[..., Any] = getattr(import_module(module), name)
+                found = work(Path(request["path"]), max_bytes=request["max_bytes"], **request["arguments"])
+                answer = {"found": encode(found, arrays)}
+            except Exception as raised:
+                answer, arrays = {"error": _in_words(raised)}, []
+        answer["warnings"] = [[str(one.message), one.category.__name__] for one in heard]
+        answer["arrays"] = [described(array) for array in arrays]
+        answers.write(json.dumps(answer).encode() + b"\n")
+        for array in arrays:
+            answers.write(raw_bytes(array))
+        answers.flush()
+
+
+def _limit(seconds: int) -> None:
+    """Computing time for one question, and no file of the memory of a crash; where the system has such limits."""
+    try:
+        import resource
+    except ImportError:
+        return
+    used = math.ceil(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (used + seconds if hard < 0 else min(used + seconds, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _in_words(raised: Exception) -> tuple[str, list[Any]]:
+    """The nearest error that Python itself has, and what to make it of."""
+    kind = next(one for one in type(raised).__mro__ if getattr(builtins, one.__name__, None) is one)
+    if isinstance(raised, OSError) and raised.errno is not None:
+        named = [] if raised.filename is None else [str(raised.filename)]
+        return kind.__name__, [raised.errno, raised.strerror, *named]
+    return ("ValueError" if issubclass(kind, UnicodeError) else kind.__name__), [str(raised)]
+
+
+def _size(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(one.stat().st_size for one in files)
