@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import xarray as xr
 
-from corten.choices import Choice
-from corten.observed import ObservedTensor
+from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.result import Intervals
 
 EVIL = "<script>alert(1)</script>"

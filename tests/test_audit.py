@@ -18,7 +18,7 @@ from corten.audit_table import Sample, clustered_share
 from corten.calibration.hiding import draw_hidings
 from corten.calibration.rounds import Plan, Round
 from corten.conformal.depth import depth
-from corten.observed import ObservedTensor
+from corten.data.observed import ObservedTensor
 from corten.rerun import as_if_missing, bounds_at, rerun
 
 TUCKER = corten.TuckerCompletion(rank=3)

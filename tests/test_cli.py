@@ -10,7 +10,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import corten
-from corten.cli import app
+from corten.cli.app import app
 
 QUICK = ["--completion", "tucker", "--propensity", "bernoulli", "--calibration", "random"]
 
@@ -206,7 +206,7 @@ def test_demo_refuses_before_it_works(tmp_path):
 
 
 def test_the_program_runs_as_a_program():
-    done = subprocess.run([sys.executable, "-m", "corten.cli", "complete", "absent.nc", "--output", "o.nc"],
+    done = subprocess.run([sys.executable, "-m", "corten.cli.app", "complete", "absent.nc", "--output", "o.nc"],
                           capture_output=True, text=True)  # fmt: skip
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "absent.nc" in done.stderr
 

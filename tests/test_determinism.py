@@ -151,7 +151,7 @@ def test_a_store_written_from_disk_says_it_too(tmp_path):
 def test_simulated_files_say_how_to_draw_them_again(tmp_path, suffix, kind):
     from typer.testing import CliRunner
 
-    from corten.cli import app
+    from corten.cli.app import app
 
     path = tmp_path / f"sim{suffix}"
     asked = {"tec": ["--missing", "0.3"], "paper": ["--rank", "2", "--model", "bernoulli", "--noise", "constant"]}[kind]
@@ -168,7 +168,7 @@ def test_simulated_files_say_how_to_draw_them_again(tmp_path, suffix, kind):
 def test_the_demo_figure_says_it_too(tmp_path):
     from PIL import Image
 
-    from corten.commands.demo_figure import draw
+    from corten.cli.demo_figure import draw
 
     day = corten.simulate.tec_like((10, 12, 8), 3, 0.3)
     completer = corten.ConformalCompleter("smooth", "uniform", "random", seed=77)

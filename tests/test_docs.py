@@ -106,7 +106,7 @@ def test_few_blocks_are_not_run_and_each_says_why():
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_commands_have_the_options_they_are_given(page, line):
-    from corten.cli import app
+    from corten.cli.app import app
 
     command = typer.main.get_command(app)
     words = shlex.split(line, comments=True)[1:]

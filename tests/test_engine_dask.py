@@ -21,8 +21,8 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import corten
-from corten.cli import app
-from corten.commands import many
+from corten.cli import many
+from corten.cli.app import app
 from corten.engine import accelerator, as_engine, cluster
 from corten.engine.cluster import Cluster, connect
 from corten.engine.cluster_blocks import LocalFrame, parts_of

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from corten.cli import app
-from corten.commands.stored import read_result
+from corten.cli.app import app
+from corten.cli.stored import read_result
 from corten.io import formats
 from reliability.corpus import RESULTS, rebuilt_archive
 from reliability.fuzz import place

@@ -63,7 +63,7 @@ def test_faults_that_missed_are_drawn_again_and_counted_apart(monkeypatch):
 def test_an_interrupted_program_ends_at_once(tmp_path):
     """The program as a shell starts it, from its first moments on."""
     np.save(tmp_path / "in.npy", data())
-    program = [sys.executable, "-c", "from corten.cli import main; main()", "complete", str(tmp_path / "in.npy")]
+    program = [sys.executable, "-c", "from corten.cli.app import main; main()", "complete", str(tmp_path / "in.npy")]
     running = subprocess.Popen(
         [*program, "-o", str(tmp_path / "out.nc"), *GAPS], stderr=subprocess.PIPE, text=True, cwd=tmp_path,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
@@ -254,7 +254,7 @@ def test_a_disk_that_fills_while_a_netcdf_file_is_closed_is_named(tmp_path, monk
 )
 def test_a_forged_round_is_as_good_as_none(tmp_path, content):
     from corten.archive import write_archive
-    from corten.checkpoint import FORMAT, VERSION
+    from corten.completion.checkpoint import FORMAT, VERSION
 
     fill = Fill(np.ones((2, 3)))
     for arrays in ({"estimate": np.zeros((2, 3))}, {}):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import corten
 from corten import io
-from corten.commands.terminal import Terminal, printable
+from corten.cli.terminal import Terminal, printable
 from corten.io import apart, frames
 from corten.io.apart import read_apart
 from reliability import fuzz as fuzzing
@@ -433,7 +433,7 @@ def test_labels_cannot_steer_the_terminal_or_the_page(tmp_path, capsys):
 def test_the_programs_errors_cannot_steer_the_terminal(tmp_path):
     from typer.testing import CliRunner
 
-    from corten.cli import app
+    from corten.cli.app import app
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -13,7 +13,7 @@ from corten.calibration.local import reach
 from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Calibration, Round
 from corten.completer import ConformalCompleter
-from corten.observed import ObservedTensor
+from corten.data.observed import ObservedTensor
 from corten.propensity import IsingPropensity
 from corten.simulate import tec_like
 

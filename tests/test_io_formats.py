@@ -6,7 +6,7 @@ import pytest
 import xarray as xr
 
 from corten import io
-from corten.observed import ObservedTensor
+from corten.data.observed import ObservedTensor
 from corten.result import Intervals
 from test_result import Plain
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from corten import io
+from corten.data.observed import ObservedTensor
 from corten.io.ionex import read_ionex
 from corten.io.lzw import decompress
-from corten.observed import ObservedTensor
 
 LAT, LON = (87.5, 82.5, -2.5), (-180.0, 180.0, 20.0)
 

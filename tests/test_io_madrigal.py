@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from corten import io
+from corten.data.observed import ObservedTensor
 from corten.io.madrigal import read_madrigal
-from corten.observed import ObservedTensor
 
 TIMES = np.array([1504828950, 1504829250, 1504829850])  # a step of 300 s is absent
 LATS, LONS = np.array([20.0, 21.0, 23.0]), np.array([-170.0, -169.0])

@@ -6,8 +6,8 @@ import pytest
 import xarray as xr
 
 from corten import io
+from corten.data.observed import ObservedTensor
 from corten.io.folding import regular_axis
-from corten.observed import ObservedTensor
 from corten.result import Intervals
 from test_result import Plain
 

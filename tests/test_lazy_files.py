@@ -10,7 +10,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import corten
-from corten.cli import app
+from corten.cli.app import app
 from corten.io import npy
 from corten.io.lazy import open_lazily, stored_size
 from reliability.corpus import zipped

@@ -7,7 +7,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import corten
-from corten.cli import app
+from corten.cli.app import app
 from corten.io.dataset import write_netcdf, write_zarr
 from corten.io.names import refuse_for_netcdf, refuse_for_zarr
 

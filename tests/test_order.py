@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import corten
-from corten.labels import Axis
-from corten.observed import ObservedTensor
-from corten.order import neighbours_alike, unordered_axes
+from corten.data.axes import Axis
+from corten.data.observed import ObservedTensor
+from corten.data.order import neighbours_alike, unordered_axes
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

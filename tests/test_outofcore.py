@@ -577,7 +577,7 @@ def test_a_uniform_law_reads_spins_and_domain():
 def command(*words):
     from typer.testing import CliRunner
 
-    from corten.cli import app
+    from corten.cli.app import app
 
     return CliRunner().invoke(app, ["complete", *map(str, words)])
 

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import corten
-from corten.choices import Choice
+from corten.data.choices import Choice
 
 LABEL = "ev\x1b]0;owned\x07il<script>alert(1)</script>\u202e"
 STEERING = set("\x1b\x07\u202e")
@@ -47,6 +47,6 @@ def test_notebooks_show_labels_and_do_not_obey_them(fitted):
 def test_where_an_error_arose_is_shown_without_obeying_the_file(tmp_path):
     np.savez(tmp_path / "x.npz", **{LABEL.replace("/", ""): np.eye(3)})
     asked = ["--debug", "complete", str(tmp_path / "x.npz"), "--variable", "nope", "-o", str(tmp_path / "y.nc")]
-    done = subprocess.run([sys.executable, "-m", "corten.cli", *asked], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "corten.cli.app", *asked], capture_output=True, text=True)
     assert done.returncode == 1 and "Traceback" in done.stderr and "\\x1b]0;owned\\x07" in done.stderr
     assert not STEERING & set(done.stderr)

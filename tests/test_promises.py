@@ -82,7 +82,7 @@ def test_bounds_of_some_entries_are_those_of_all_whatever_the_promise():
 def test_box_cox_with_a_negative_power_reaches_every_value_and_is_undone():
     x = long_tailed()
     seen = corten.ObservedTensor.of(x)
-    change = corten.transform.as_transform("box-cox").fit(seen.values, seen.mask, seen.axes)
+    change = corten.data.transform.as_transform("box-cox").fit(seen.values, seen.mask, seen.axes)
     assert change.power < 0
     x = np.geomspace(1e-3, 1e6, 400)
     y = change.forward(x)

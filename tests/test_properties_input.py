@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import corten
 from corten import metrics, simulate
-from corten.observed import ObservedTensor
+from corten.data.observed import ObservedTensor
+from corten.data.transform import as_transform
 from corten.simulate import masks as mask_module
-from corten.transform import as_transform
 from strategies import DTYPES, INTEGERS, LAYOUTS, gappy, laid_out, levels, masks, seeds, shapes, values
 
 scales = st.sampled_from([1e-30, 1e-10, 1.0, 1e10, 1e30])

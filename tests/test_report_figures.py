@@ -4,7 +4,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from corten.observed import Axis, ObservedTensor
+from corten.data.observed import Axis, ObservedTensor
 from corten.report import evidence
 from corten.report.planes import default_cell, default_index, labels, planes, title
 from corten.result import Intervals

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from corten.observed import ObservedTensor
+from corten.data.observed import ObservedTensor
 from corten.report.content import page_content
 from corten.report.encode import pack_levels, safe_json, strides_for, unpack_levels
 from corten.report.page import render, write_report

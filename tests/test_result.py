@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from corten.choices import Choice
-from corten.observed import ObservedTensor
+from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.result import Intervals, IntervalSource, check_coverage
 from corten.summary import FOOTNOTE
 

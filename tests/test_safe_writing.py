@@ -11,7 +11,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import corten
-from corten.cli import app
+from corten.cli.app import app
 from corten.io.dataset import write_zarr
 from corten.io.whole import refuse_inputs, refuse_taken, whole_file
 

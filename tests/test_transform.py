@@ -5,8 +5,8 @@ import pytest
 
 import corten
 from corten import metrics
-from corten.observed import ObservedTensor
-from corten.transform import Chain, Climatology, as_transform
+from corten.data.observed import ObservedTensor
+from corten.data.transform import Chain, Climatology, as_transform
 
 
 def skewed(seed=0, shape=(14, 12, 10)):

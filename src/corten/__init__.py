@@ -20,7 +20,7 @@ _HOME = {
     "AutoPropensity": "corten.propensity",
     "BernoulliPropensity": "corten.propensity",
     "CPCompletion": "corten.completion.alternating",
-    "Checkpoint": "corten.checkpoint",
+    "Checkpoint": "corten.completion.checkpoint",
     "ConformalCompleter": "corten.completer",
     "CrossConformal": "corten.calibration.cross",
     "Fitted": "corten.fitted",
@@ -30,7 +30,7 @@ _HOME = {
     "IsingPropensity": "corten.propensity",
     "KnownPropensity": "corten.propensity",
     "Linear": "corten.propensity",
-    "ObservedTensor": "corten.observed",
+    "ObservedTensor": "corten.data.observed",
     "Polynomial": "corten.propensity",
     "Product": "corten.propensity",
     "RandomSplit": "corten.calibration.random_split",
@@ -58,16 +58,16 @@ if TYPE_CHECKING:
     from corten.calibration.cross import CrossConformal, RepeatedSplits
     from corten.calibration.gap_shaped import GapShaped
     from corten.calibration.random_split import RandomSplit
-    from corten.checkpoint import Checkpoint
     from corten.completer import ConformalCompleter, complete, complete_table
     from corten.completion.alternating import CPCompletion
+    from corten.completion.checkpoint import Checkpoint
     from corten.completion.gaussian_process import GaussianProcessCompletion
     from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
     from corten.completion.smooth import SmoothCompletion
     from corten.completion.stack import StackedCompletion
+    from corten.data.observed import ObservedTensor
     from corten.fitted import Fitted
     from corten.large.flow import complete_to_zarr
-    from corten.observed import ObservedTensor
     from corten.propensity import (
         AdditivePropensity,
         AutoPropensity,

@@ -10,7 +10,7 @@ def main() -> None:
     """Run the program."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, _leave)
-    from corten.cli import main as program
+    from corten.cli.app import main as program
 
     program()
 

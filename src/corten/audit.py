@@ -29,10 +29,10 @@ from corten.completion.stack import PreparedStack
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size
 from corten.conformal.raking import rake
+from corten.data.observed import ObservedTensor
 from corten.engine.threads import in_order, one_library_thread
 from corten.fitted import Fitted
 from corten.lowrank import TensorTrain
-from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity, IsingPropensity
 from corten.rerun import as_if_missing, bounds_at, rerun
 from corten.result import check_coverage

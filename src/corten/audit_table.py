@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corten.observed import ObservedTensor
-from corten.printable import printable
+from corten.data.observed import ObservedTensor
+from corten.data.printable import printable
 
 __all__ = ["Audit", "Row", "Sample"]
 

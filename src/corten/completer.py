@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from corten.calibration.run import run_rounds
-from corten.checkpoint import Checkpoint
-from corten.choices import Choice
+from corten.completion.checkpoint import Checkpoint
 from corten.conformal.scores import Score, as_score
+from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
+from corten.data.transform import FittedTransform, as_transform
 from corten.engine import as_engine, check_engine
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.fitted import Fitted, Trace
 from corten.merged import fit_merged
-from corten.observed import ObservedTensor
 from corten.options import as_calibration, as_completion, as_propensity, check_bounds, describe, stays_here
 from corten.result import Intervals, check_coverage
-from corten.transform import FittedTransform, as_transform
 
 __all__ = ["ConformalCompleter", "complete", "complete_table"]
 

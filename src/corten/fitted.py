@@ -15,15 +15,15 @@ import numpy as np
 from corten.calibration.local import Local, learn_locally
 from corten.calibration.rounds import Plan, Round
 from corten.calibration.run import Run
-from corten.choices import Choice
 from corten.completion.protocol import Fill
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.scale import LeverageScale, UnitScale
 from corten.conformal.scores import Score
 from corten.conformal.training_scale import training_scale
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, Weights
+from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.lowrank import TensorTrain
-from corten.observed import ObservedTensor
 from corten.options import circumstances
 from corten.propensity import FittedPropensity
 from corten.result import Intervals, check_coverage

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.calibration.rounds import Plan
-from corten.choices import Choice
 from corten.completion.protocol import Prepared
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.folds import MergedSplits, SplitList
 from corten.conformal.scale import UnitScale
 from corten.conformal.scores import Score
+from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
+from corten.data.transform import FittedTransform
 from corten.fitted import Fitted, Trace, scale_of, weights_of
-from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity
-from corten.transform import FittedTransform
 
 if TYPE_CHECKING:
     from corten.completion.protocol import Completion

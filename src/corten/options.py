@@ -12,11 +12,11 @@ from corten.calibration.cross import CrossConformal
 from corten.calibration.gap_shaped import GapShaped
 from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Calibration
-from corten.choices import Choice
 from corten.completion.callables import CallableCompletion
 from corten.completion.protocol import Completion
 from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
+from corten.data.choices import Choice
 from corten.engine import as_engine
 from corten.engine.lazy import takes_lazy
 from corten.propensity import (

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corten.choices import Choice
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.folds import MergedSplits
 from corten.conformal.robust import check_odds_error, robust_level
 from corten.conformal.scores import Signed
 from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Joint, Robust
+from corten.data.choices import Choice
 from corten.fitted import Fitted
 from corten.region_groups import group_numbers, lists_of
 from corten.region_joint import joint_budget

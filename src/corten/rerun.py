@@ -18,11 +18,11 @@ from corten.completion.protocol import Prepared
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.scale import TableScale
 from corten.conformal.weights import PooledWeights
+from corten.data.observed import ObservedTensor
+from corten.data.transform import as_transform
 from corten.fitted import Fitted, Trace
-from corten.observed import ObservedTensor
 from corten.options import as_calibration
 from corten.propensity import FittedPropensity
-from corten.transform import as_transform
 
 __all__ = ["as_if_missing", "bounds_at", "rerun"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 
 import numpy as np
 
-from corten.choices import Choice
-from corten.observed import ObservedTensor
+from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.summary import Summary
 
 if TYPE_CHECKING:

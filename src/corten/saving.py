@@ -14,7 +14,6 @@ from corten.calibration.cross import CrossConformal, RepeatedSplits
 from corten.calibration.gap_shaped import GapShaped
 from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Round
-from corten.choices import Choice
 from corten.completer import ConformalCompleter
 from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
@@ -23,10 +22,12 @@ from corten.conformal.folds import MergedSplits, SplitList
 from corten.conformal.scale import TableScale, UnitScale
 from corten.conformal.scores import Absolute, Adaptive, Normalized, Signed
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, PooledWeights, Weights
+from corten.data.axes import Axis
+from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
+from corten.data.transform import Affine, FittedChain, Power
 from corten.fitted import Fitted
-from corten.labels import Axis
 from corten.lowrank import TensorTrain
-from corten.observed import ObservedTensor
 from corten.packing import Packer, Unpacker
 from corten.propensity import (
     AdditivePropensity,
@@ -44,7 +45,6 @@ from corten.propensity import (
 )
 from corten.propensity.link import Logit, NoLink, Probit
 from corten.propensity.neighborhood import Neighborhood
-from corten.transform import Affine, FittedChain, Power
 
 __all__ = ["SavedCompletion", "load", "save"]
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corten.choices import Choice
-from corten.printable import printable
+from corten.data.choices import Choice
+from corten.data.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from corten.observed import ObservedTensor
+    from corten.data.observed import ObservedTensor
     from corten.result import Intervals
 
 __all__ = ["FOOTNOTE", "Summary"]

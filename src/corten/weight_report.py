@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.robust import tolerated_odds_error
-from corten.printable import printable
+from corten.data.printable import printable
 from corten.propensity import FittedPropensity, IsingPropensity
 from corten.result import check_coverage
 

@@ -18,7 +18,7 @@ import pandas as pd
 import xarray as xr
 
 import corten
-from corten.commands.levels import write_levels
+from corten.cli.levels import write_levels
 from test_io_ionex import ionex
 from test_io_madrigal import cells, write_table
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import corten
-import corten.cli  # before any fork: who may read nothing later has it loaded
+import corten.cli.app  # before any fork: who may read nothing later has it loaded
 from corten import io
 from corten.__main__ import main
 from corten.result import Intervals
@@ -190,7 +190,7 @@ def fitted() -> corten.Fitted:
 
 def command_from_disk(folder: Path, *more: str) -> None:
     """`corten complete --memory`, as for a file that does not fit: read, fitted and written to Zarr in parts."""
-    import corten.commands.complete as program
+    import corten.cli.complete as program
 
     program.too_large = lambda *_: True
     command("complete", folder / "in.npy", "-o", folder / "out.zarr", "--memory", "1GB", *DISK, *more)

@@ -9,8 +9,8 @@ import numpy as np
 from corten.calibration.gap_shaped import GapShaped
 from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Calibration
-from corten.choices import Choice
 from corten.conformal.depth import depth, distance_along
+from corten.data.choices import Choice
 
 __all__ = ["choose_calibration", "share_deeper", "train_share_of"]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from corten.calibration.hiding import draw_masks
 from corten.calibration.rounds import Plan, Round
-from corten.choices import Choice
 from corten.completion.axes_kinds import axis_kinds, move_gap
+from corten.data.choices import Choice
 from corten.propensity import FittedPropensity, IsingPropensity
 
 __all__ = ["GapShaped"]

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corten.completion.axes_kinds import axis_kinds, move_gap
+from corten.data.observed import ObservedTensor
 from corten.lowrank import TensorTrain
-from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity
 
 __all__ = ["KINDS", "Hiding", "draw_hidings", "draw_masks"]

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from corten.calibration.run import Run
-from corten.choices import Choice
 from corten.completion.protocol import Fill
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.local_scale import CellFeatures, LearnedScale
 from corten.conformal.scale import TableScale
 from corten.conformal.weights import PooledWeights
-from corten.observed import ObservedTensor
+from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 
 __all__ = ["Local", "learn_locally", "reach"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 
 if TYPE_CHECKING:
     from corten.propensity import FittedPropensity

@@ -10,10 +10,10 @@ from typing import cast
 import numpy as np
 
 from corten.calibration.rounds import Plan, Round
-from corten.choices import Choice
 from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
+from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.engine.threads import in_order
-from corten.observed import ObservedTensor
 
 __all__ = ["Hidden", "Run", "run_rounds"]
 

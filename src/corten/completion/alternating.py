@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from corten.choices import Choice
 from corten.completion.protocol import Fill
+from corten.data.choices import Choice
 from corten.lowrank import CP
 
 __all__ = ["CPCompletion"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from corten.choices import Choice
 from corten.completion.protocol import Fill
+from corten.data.choices import Choice
 
 __all__ = ["CallableCompletion"]
 

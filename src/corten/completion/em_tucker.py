@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg
 
-from corten.choices import Choice
 from corten.completion.axes_kinds import along, axis_kinds, standardise
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
+from corten.data.choices import Choice
 
 __all__ = ["EMTuckerCompletion", "PreparedEMTucker"]
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from corten.choices import Choice
 from corten.completion.axes_kinds import Basis, axis_kinds, basis_of, standardise
 from corten.completion.covariance import Covariance, fit_covariance
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.units import UnitCorrelation, unit_correlations
+from corten.data.choices import Choice
 
 __all__ = ["GaussianProcessCompletion", "PreparedProcess"]
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 
 __all__ = ["Completion", "Fill", "Prepared", "PreparedMix"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from corten.choices import Choice
 from corten.completion.protocol import Fill
+from corten.data.choices import Choice
 from corten.engine import Engine, as_engine
 from corten.engine.threads import one_library_thread
 from corten.lowrank import (

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from corten.choices import Choice
 from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, standardise
 from corten.completion.protocol import Fill
+from corten.data.choices import Choice
 
 __all__ = ["PreparedSmooth", "SmoothCompletion"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from corten.choices import Choice
 from corten.completion.axes_kinds import axis_kinds, move_gap
 from corten.completion.em_tucker import EMTuckerCompletion
 from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.completion.protocol import Completion, Fill, Prepared
 from corten.completion.smooth import SmoothCompletion
+from corten.data.choices import Choice
 
 __all__ = ["PreparedStack", "StackedCompletion", "default_members", "simplex_weights"]
 

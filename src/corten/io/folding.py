@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from corten.labels import position
+from corten.data.axes import position
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from corten.data.axes import is_dataarray
 from corten.io import stores
 from corten.io.apart import OPERATIONS, read_apart
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error, suffix_of
@@ -21,7 +22,6 @@ from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread
 from corten.io.stores import Stored
 from corten.io.table import LongTable, from_table
 from corten.io.writers import WRITABLE, check_target, write
-from corten.labels import is_dataarray
 
 __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
 

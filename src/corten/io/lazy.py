@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from corten import labels as _labels
+from corten.data import axes as _axes
+from corten.data.axes import Axis
 from corten.engine.memory import is_mapped, let_go
 from corten.io import npy
 from corten.io.apart import read_apart
@@ -20,7 +21,6 @@ from corten.io.files import MAX_BYTES, Unchanged, existing, plain_error, suffix_
 from corten.io.guards import check_netcdf
 from corten.io.stores import of_dataset
 from corten.io.zarr_guard import check_zarr
-from corten.labels import Axis
 
 __all__ = ["OPENABLE", "LazyTensor", "open_lazily", "stored_size"]
 
@@ -111,7 +111,7 @@ class LazyTensor:
             >>> lazy.read(1, 3)[0].shape
             (2, 5, 6)
         """
-        labelled = _labels.is_dataarray(x)
+        labelled = _axes.is_dataarray(x)
         if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")):
             raise TypeError(
                 f"x is a {type(x).__name__}: give the path of a file ({', '.join(OPENABLE)}), a DataArray, or an array"
@@ -121,8 +121,8 @@ class LazyTensor:
             raise TypeError(f"{source} has dtype {dtype}: real numbers (float, integer, bool) are allowed")
         if len(shape) < 2 or 0 in shape:
             raise ValueError(f"{source} has shape {shape}: a tensor needs two or more modes, none of length 0")
-        axes = _labels.axes_of_dataarray(x) if labelled else _labels.axes_of_names(None, shape)
-        axes = _labels.refine(axes, periodic, axis_kinds or {})
+        axes = _axes.axes_of_dataarray(x) if labelled else _axes.axes_of_names(None, shape)
+        axes = _axes.refine(axes, periodic, axis_kinds or {})
         single = dtype.kind == "f" and dtype.itemsize <= 4
 
         def read(start: int, stop: int) -> np.ndarray:
@@ -243,7 +243,7 @@ def _choose(path: Path, stored: Mapping[str, Any], variable: str | None, where: 
 
 def _chunk_of(x: Any) -> int:
     """Planes of the first axis that the store reads at once."""
-    if _labels.is_dataarray(x):
+    if _axes.is_dataarray(x):
         if x.chunks is not None:
             return int(max(x.chunks[0]))
         wanted = x.encoding.get("preferred_chunks", {}).get(x.dims[0])
@@ -255,16 +255,16 @@ def _chunk_of(x: Any) -> int:
 
 
 def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> Callable[[int, int], np.ndarray]:
-    if _labels.is_dataarray(where):
+    if _axes.is_dataarray(where):
         if not labelled:
             raise TypeError("where is a DataArray but x is not: give where as an array, or x as a DataArray")
-        _labels.broadcast_by_name(where.isel({dim: slice(0, 1) for dim in where.dims}), _corner(x, where))
+        _axes.broadcast_by_name(where.isel({dim: slice(0, 1) for dim in where.dims}), _corner(x, where))
         first = x.dims[0]
 
         def named(start: int, stop: int) -> np.ndarray:
             run = slice(start, stop)
             part = where.isel({first: run}) if first in where.dims else where
-            return _flags(_labels.broadcast_by_name(part, x.isel({first: run})))
+            return _flags(_axes.broadcast_by_name(part, x.isel({first: run})))
 
         return named
     sizes = tuple(int(n) for n in np.shape(where))

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from corten.data.axes import is_dataarray
 from corten.io.files import suffix_of
-from corten.labels import is_dataarray
 
 __all__ = ["NETCDF", "VARIABLES", "check_labels", "refuse_clash", "refuse_for_netcdf", "refuse_for_zarr"]
 

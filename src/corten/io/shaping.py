@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from corten.data.axes import broadcast_by_name, is_dataarray
 from corten.io.folding import fold_time
-from corten.labels import broadcast_by_name, is_dataarray
 
 __all__ = ["blank", "comparable", "folded", "in_sorted_order", "spread"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from corten.labels import is_dataarray
+from corten.data.axes import is_dataarray
 
 __all__ = ["decode", "described", "encode", "made", "raw_bytes"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from corten.choices import Choice
 from corten.completion.riemannian import descend_on
 from corten.conformal.scores import Score, as_score
+from corten.data.choices import Choice
 from corten.engine import Threads, as_engine
 from corten.engine.memory import ROOM, available, in_words, limited, read_size
 from corten.engine.threads import default_threads, one_library_thread

@@ -9,8 +9,8 @@ import numpy as np
 
 from corten.calibration.auto import ENOUGH, share_deeper
 from corten.calibration.random_split import RandomSplit
-from corten.choices import Choice
 from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
+from corten.data.choices import Choice
 from corten.io.lazy import LazyTensor
 from corten.large.stages import Scratch
 from corten.lowrank import feasible_rank, feasible_tucker_rank

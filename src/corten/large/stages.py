@@ -12,13 +12,13 @@ from corten.calibration.random_split import STREAM
 from corten.conformal.quantile import Tail
 from corten.conformal.scores import Score
 from corten.conformal.sketch import NO_CELL, ScoreSketch, cells_of
+from corten.data.observed import largest_size, refuse_extreme
 from corten.engine.memory import file_tensor, let_go, parts
 from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
 from corten.io.lazy import LazyTensor
 from corten.large.needs import Needs
 from corten.lowrank import TensorTrain, Tucker
-from corten.observed import largest_size, refuse_extreme
 from corten.propensity.fitted import FittedPropensity
 
 __all__ = ["Counts", "Estimate", "Run", "Scratch", "Tell", "as_spins", "log_odds", "look", "pieces", "scale", "score"]

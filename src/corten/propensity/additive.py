@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, as_engine
 from corten.engine.lazy import is_lazy, takes_lazy
 from corten.engine.memory import parts

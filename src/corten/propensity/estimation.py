@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, ResidualPass
 from corten.engine.passes import SoftSpins
 from corten.engine.threads import one_library_thread

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 from corten.engine import Engine, Model, as_engine
 from corten.engine.lazy import takes_lazy
 from corten.propensity.additive import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, as_engine
 from corten.engine.lazy import behind, is_lazy, lazy_spins, takes_lazy
 from corten.engine.memory import byte_tensor, let_go, parts

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, Threads
 from corten.engine.memory import parts
 from corten.lowrank import TensorTrain, Tucker, check_rank, check_tucker_rank

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 from corten.engine.passes import MaskPass, SoftSpins
 from corten.engine.threads import one_library_thread
 from corten.lowrank import TensorTrain, Tucker

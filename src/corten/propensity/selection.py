@@ -16,7 +16,7 @@ from math import log, prod
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 from corten.engine import Engine, Model
 from corten.engine.lazy import in_planes, is_lazy
 from corten.engine.memory import byte_tensor, parts

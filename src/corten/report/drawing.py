@@ -11,7 +11,7 @@ from corten.report.planes import labels, numbers
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from corten.observed import Axis
+    from corten.data.observed import Axis
 
 RUST, BLUE, INK, SOFT, PALE = "#a3461b", "#1f5f8b", "#1d1b19", "#6b655e", "#e4dfd8"
 

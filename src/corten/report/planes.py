@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corten.labels import DEGREES_EAST, LONGITUDE_NAMES, Axis
-from corten.observed import ObservedTensor
+from corten.data.axes import DEGREES_EAST, LONGITUDE_NAMES, Axis
+from corten.data.observed import ObservedTensor
 
 if TYPE_CHECKING:
     from corten.result import Intervals

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from corten.commands import complete as options
-from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers, typed
+from corten.cli import complete as options
+from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers, typed
 
 __all__ = ["audit"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from corten.printable import printable
+from corten.data.printable import printable
 
 __all__ = ["Choice"]
 

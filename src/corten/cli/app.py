@@ -1,4 +1,4 @@
-"""The `corten` program: puts its commands together; what each does stands in `corten.commands`."""
+"""The `corten` program: puts its commands together; what each does stands in `corten.cli`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from corten.commands.audit import audit
-from corten.commands.complete import complete
-from corten.commands.demo import demo
-from corten.commands.evaluate import evaluate
-from corten.commands.info import info
-from corten.commands.interrupt import end_at_once, is_ending, is_told_to_end, watch_for_interrupt
-from corten.commands.simulate import simulate
-from corten.commands.terminal import remember
-from corten.printable import printable
+from corten.cli.audit import audit
+from corten.cli.complete import complete
+from corten.cli.demo import demo
+from corten.cli.evaluate import evaluate
+from corten.cli.info import info
+from corten.cli.interrupt import end_at_once, is_ending, is_told_to_end, watch_for_interrupt
+from corten.cli.simulate import simulate
+from corten.cli.terminal import remember
+from corten.data.printable import printable
 
 __all__ = ["app", "main"]
 

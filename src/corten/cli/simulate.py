@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal
+from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corten.commands.stored import StoredLevel, read_result
-from corten.commands.terminal import Json, Terminal
+from corten.cli.stored import StoredLevel, read_result
+from corten.cli.terminal import Json, Terminal
 
 if TYPE_CHECKING:
     from corten.metrics import IntervalsLike
@@ -106,8 +106,8 @@ def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any
     import numpy as np
 
     from corten import io
+    from corten.data.axes import is_dataarray
     from corten.io.files import suffix_of
-    from corten.labels import is_dataarray
 
     labelled = is_dataarray(estimate)
     axes = [str(dim) for dim in estimate.dims] if labelled else None

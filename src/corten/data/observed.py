@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from corten import labels as _labels
-from corten.choices import Choice
-from corten.labels import Axis
-from corten.order import unordered_axes
-from corten.printable import printable
+from corten.data import axes as _axes
+from corten.data.axes import Axis
+from corten.data.choices import Choice
+from corten.data.order import unordered_axes
+from corten.data.printable import printable
 
 __all__ = ["Axis", "ObservedTensor", "largest_size", "refuse_extreme"]
 
@@ -86,7 +86,7 @@ class ObservedTensor:
                 "x is an ObservedTensor already: give where, axes, periodic and axis_kinds when it is made"
             )
         refuse_foreign(x)
-        labelled = _labels.is_dataarray(x)
+        labelled = _axes.is_dataarray(x)
         if labelled and axes is not None:
             raise ValueError(
                 "axes= is for plain arrays; x is a DataArray and has its own: x.rename(old='new') renames one"
@@ -102,8 +102,8 @@ class ObservedTensor:
             )
         if 0 in values.shape:
             raise ValueError(f"x has a mode of length 0, shape {values.shape}: there is nothing to fill")
-        described = _labels.axes_of_dataarray(x) if labelled else _labels.axes_of_names(axes, values.shape)
-        described = _labels.refine(described, periodic, axis_kinds or {})
+        described = _axes.axes_of_dataarray(x) if labelled else _axes.axes_of_names(axes, values.shape)
+        described = _axes.refine(described, periodic, axis_kinds or {})
         domain = _domain(where, x, values.shape, labelled)
         if domain is not None:
             seen &= domain
@@ -174,7 +174,7 @@ class ObservedTensor:
 
     def axis(self, name: str | int) -> int:
         """The position of an axis by name; unknown names are refused with the known ones."""
-        return _labels.position(name, [axis.name for axis in self.axes], "axis")
+        return _axes.position(name, [axis.name for axis in self.axes], "axis")
 
     def empty_slices(self) -> list[tuple[str, int]]:
         """Slices without any observation that have cells in the domain: (axis name, index) of each.
@@ -266,7 +266,7 @@ def _ordered_or_units(
     """Axes that nobody described, told apart by the values: ordered ones, and units whose order means nothing."""
     names = [axis.name for axis in described]
     closed = (periodic,) if isinstance(periodic, str | int) else periodic
-    said = {_labels.position(name, names, "axis") for name in (*closed, *axis_kinds)}
+    said = {_axes.position(name, names, "axis") for name in (*closed, *axis_kinds)}
     said |= {k for k, one in enumerate(given or ()) if isinstance(one, Axis)}
     if len(said) == len(described):
         return described, ()
@@ -325,10 +325,10 @@ def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> np.nd
     """The domain as a boolean array of the tensor's shape, or None where it is everything."""
     if where is None:
         return None
-    if _labels.is_dataarray(where):
+    if _axes.is_dataarray(where):
         if not labelled:
             raise TypeError("where is a DataArray but x is not: give where.to_numpy(), or x as a DataArray")
-        where = _labels.broadcast_by_name(where, x)
+        where = _axes.broadcast_by_name(where, x)
     flags = np.ma.filled(where, False) if isinstance(where, np.ma.MaskedArray) else np.asarray(where)
     if flags.ndim != len(shape) or any(m not in (1, n) for m, n in zip(flags.shape, shape)):
         raise ValueError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 
 __all__ = ["neighbours_alike", "unordered_axes"]
 

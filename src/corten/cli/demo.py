@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal
+from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal
 
 __all__ = ["demo"]
 
@@ -47,8 +47,8 @@ def demo(
     )
     with terminal.progress() as move:
         result = complete(data, COVERAGE, seed=seed, progress=move)
-    from corten.commands.demo_figure import draw
-    from corten.commands.evaluate import measure
+    from corten.cli.demo_figure import draw
+    from corten.cli.evaluate import measure
 
     facts = measure(measured, result.estimate, [result])
     row = facts["levels"][0]

@@ -16,8 +16,8 @@ from typing import Any, cast
 import numpy as np
 
 from corten.archive import read_archive, write_archive
-from corten.choices import Choice
 from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
+from corten.data.choices import Choice
 
 __all__ = ["Checkpoint"]
 

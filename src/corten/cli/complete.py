@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from corten.commands.large import complete_from_disk, too_large
-from corten.commands.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers, typed
+from corten.cli.large import complete_from_disk, too_large
+from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers, typed
 
 __all__ = ["complete"]
 
@@ -155,14 +155,14 @@ def complete(
     if len(files) == 1:
         _refuse_targets(files[0], output, [report, save], checkpoint, overwrite)
     else:
-        from corten.commands.many import Job, complete_files, targets
+        from corten.cli.many import Job, complete_files, targets
 
         if report is not None or save is not None or checkpoint is not None:
             raise ValueError("--report, --save and --checkpoint are for one file: leave them out, or give one file")
         named = targets(files, output, overwrite)
     # Unknown options are refused before the file is read, and files before anything is fitted.
-    from corten.checkpoint import Checkpoint
     from corten.completer import ConformalCompleter
+    from corten.completion.checkpoint import Checkpoint
 
     wanted = int(engine) if engine.isdigit() else engine
     completer = ConformalCompleter(
@@ -218,7 +218,7 @@ def complete(
         )
     if kept is not None and kept.kept:
         terminal.say(f"{kept.kept} finished fills were kept in {checkpoint}, and not done again")
-    from corten.commands.levels import write_levels
+    from corten.cli.levels import write_levels
 
     results = fitted.intervals(levels)
     written = [write_levels(output, results, overwrite=overwrite, table=loaded.table)]

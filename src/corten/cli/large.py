@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from corten.commands.terminal import Terminal
+from corten.cli.terminal import Terminal
 
 __all__ = ["complete_from_disk", "too_large"]
 

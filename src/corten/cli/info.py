@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from corten.commands.terminal import Json, Terminal
+from corten.cli.terminal import Json, Terminal
 
 __all__ = ["info"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corten.commands.terminal import Terminal
+from corten.cli.terminal import Terminal
 from corten.engine.cluster import LOOK_SECONDS
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Job:
 
     def run(self, loaded: Loaded) -> tuple[bytes, dict[str, Any]]:
         """A NetCDF file, as bytes, and its summary."""
-        from corten.commands.levels import write_levels
+        from corten.cli.levels import write_levels
 
         completer = replace(self.completer, engine=self.engine)
         fitted = completer.fit(loaded.data, where=loaded.where, periodic=self.periodic, axis_kinds=self.kinds)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from corten.printable import printable
+from corten.data.printable import printable
 
 __all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "remember", "typed"]
 

@@ -1,0 +1,1 @@
+"""What was observed: values, mask, domain, axes with their coordinates, transforms, and the record of settings."""
