@@ -295,5 +295,15 @@ def test_gap_shaped_audits_weigh_by_depth_alone_and_say_what_lies_deeper():
     weight = np.exp(weighing.logs)
     for edge in (2.5, 4.5, 6.5):
         assert weight[shallow < edge].sum() / weight.sum() == pytest.approx(np.mean(missing < edge), abs=0.06)
-    beyond = np.mean(missing > 8.0)
-    assert beyond > 0.01 and f"{beyond:.0%} of the missing entries lie deeper" in " ".join(weighing.notes)
+    assert weighing.untested == pytest.approx(np.mean(missing > 8.0)) and weighing.untested > 0.01
+
+
+def test_the_verdict_begins_with_the_entries_that_were_not_audited():
+    field = simulate.tec_like((16, 20, 16), seed=101)
+    fitted = corten.ConformalCompleter("smooth", "uniform", corten.GapShaped(6)).fit(field.observed)
+    audit = fitted.audit(rounds=3, levels=(0.9,))
+    assert "Cannot tell" not in replace(audit, untested=0.0).verdict()
+    for share, words in ((0.21, "21%"), (0.001, "less than 1%")):
+        other = replace(audit, untested=share)
+        assert other.verdict().startswith(f"Cannot tell for {words} of the entries")
+        assert str(other).splitlines()[1].strip().startswith("Cannot tell")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,13 @@ import pytest
 
 from corten.calibration.auto import choose_calibration, share_deeper
 from corten.calibration.gap_shaped import GapShaped
-from corten.calibration.local import reach
 from corten.calibration.random_split import RandomSplit
 from corten.calibration.rounds import Calibration, Round
+from corten.calibration.run import run_rounds
 from corten.completer import ConformalCompleter
+from corten.completion.protocol import Fill
 from corten.data.observed import ObservedTensor
 from corten.propensity import IsingPropensity
-from corten.simulate import tec_like
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -145,18 +146,28 @@ def test_the_choice_on_real_masks(name: str, key: str, expected: type) -> None:
     assert isinstance(calibration, expected), choice
 
 
-def test_gaps_deeper_than_what_was_hidden_are_warned_of() -> None:
+def test_gaps_deeper_than_what_was_hidden_are_flagged() -> None:
     rng = np.random.default_rng(0)
-    near, deep = rng.exponential(1.0, 4000), rng.exponential(1.6, 4000)
-    assert reach(near, rng.exponential(1.0, 4000)).taken == "deep enough"
-    assert reach(near, deep).taken == "too short"
-    # Oceans at the edge of a small map: rolled copies of them lie between observations, not beyond them.
-    field = tec_like((20, 24, 24), seed=2).observed
-    fitted = ConformalCompleter("smooth", "uniform", GapShaped(rounds=6)).fit(field)
-    assert "lie deeper inside gaps" in fitted.intervals(0.9).summary().warnings[-1]
+    # Observed rows are few: no copy of the gap below them is as deep as the gap itself.
+    deep = np.add.outer(np.sin(np.arange(40) / 6), np.cos(np.arange(12) / 5)) + 0.01 * rng.normal(size=(40, 12))
+    deep[14:] = np.nan
+    fitted = ConformalCompleter("smooth", "uniform", GapShaped(rounds=6, drawn=0)).fit(deep)
+    result = fitted.intervals(0.9)
+    assert result.beyond_tested[-5:].all() and not result.beyond_tested[:16].any()
+    np.testing.assert_array_equal(result.beyond_tested, result.flag == 5)
+    said, count = fitted.warnings()[0], int(result.beyond_tested.sum())
+    assert said.startswith(f"The coverage of {count:,} missing entries ({count / result.missing.sum():.1%}) is unknown")
+    assert result.summary().beyond_tested == count
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_single_missing_entries_are_not_flagged(seed: int) -> None:
+    rng = np.random.default_rng(seed)
     even = np.add.outer(np.sin(np.arange(24) / 4), np.cos(np.arange(24) / 5)) + 0.01 * rng.normal(size=(24, 24))
     even[rng.random(even.shape) < 0.3] = np.nan
-    assert ConformalCompleter("smooth", "uniform", GapShaped(rounds=6)).fit(even).warnings() == []
+    fitted = ConformalCompleter("smooth", "uniform", GapShaped(rounds=6), seed=seed).fit(even)
+    assert fitted.warnings() == [] and not fitted.intervals(0.9).beyond_tested.any()
+    assert not ConformalCompleter("smooth", "uniform", "random").fit(even).intervals(0.9).beyond_tested.any()
 
 
 def test_the_missingness_is_modelled_once(monkeypatch):
@@ -177,3 +188,35 @@ def test_the_missingness_is_modelled_once(monkeypatch):
     assert len(calls) == 3
     assert np.array_equal(once.probabilities, again.probabilities)
     assert np.array_equal(once.intervals(0.9).upper, again.intervals(0.9).upper)
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """A completion whose mix says which entries it was learned from: values are the entries' own numbers."""
+
+    learned: np.ndarray | None = None
+    choices: tuple = ()
+
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: object, seed: int) -> Recorder:
+        return self
+
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
+        number = np.arange(values.size, dtype=float).reshape(values.shape)
+        return Fill(number, {"number": number})
+
+    def combine(self, members: dict[str, np.ndarray], truth: np.ndarray) -> Recorder:
+        np.testing.assert_array_equal(members["number"], truth)
+        return Recorder(truth)
+
+    def mix(self, members: dict[str, np.ndarray]) -> np.ndarray:
+        assert self.learned is not None
+        return np.isin(members["number"], self.learned).astype(float)
+
+
+def test_the_mix_of_an_entry_is_learned_from_other_entries() -> None:
+    mask = patchy((24, 30))
+    x = np.where(mask, np.arange(mask.size, dtype=float).reshape(mask.shape), np.nan)
+    observed = ObservedTensor.of(x)
+    run = run_rounds(GapShaped(rounds=5, drawn=0).plan(observed, 0), Recorder(), observed, seed=0)
+    assert not run.estimate.any()  # no hidden entry, in any round, is mixed by what it helped to learn
+    assert set(run.prepared.learned) == set(run.truth)  # the final mix is learned from all of them

@@ -107,10 +107,26 @@ def test_flags():
     flag = result_of(labelled(), where=where).flag
     assert (
         flag.dtype == np.int8
-        and len(flag.attrs["flag_meanings"].split()) == len(flag.attrs["flag_values"]) == 5
+        and len(flag.attrs["flag_meanings"].split()) == len(flag.attrs["flag_values"]) == 6
     )
     assert (flag.values[0, 0, 0], flag.values[1, 0, 1], flag.values[0, 0, 1]) == (0, 1, 2)
     assert flag.values[1, 0, 3] == 3 and (flag.values[0, 2] == 4).all()
+
+
+def test_entries_beyond_what_was_tested_have_a_flag_of_their_own():
+    plain = result_of(labelled())
+    assert not plain.beyond_tested.any() and plain.summary().beyond_tested == 0
+    flag = plain.flag.values
+    source = plain.source
+    source.beyond = plain.observed.missing  # all of them: infinite intervals and forecasts keep their flag
+    result = Intervals(source, plain.coverage)
+    assert result.flag.attrs["flag_meanings"].split()[5] == "filled_beyond_tested"
+    np.testing.assert_array_equal(result.flag.values, np.where(flag == 1, 5, flag))
+    np.testing.assert_array_equal(result.beyond_tested.values, plain.observed.missing)
+    assert result.beyond_tested.dims == result.flag.dims
+    first = str(result.summary()).splitlines()[:8]
+    assert any("beyond what was tested" in line and "100.0%" in line for line in first)
+    assert 5 in result.to_dataset()["flag"].values
 
 
 def test_at_other_levels_asks_the_source_only():

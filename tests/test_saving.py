@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -88,6 +88,10 @@ def test_pooled_rounds_come_back(tmp_path):
     fitted = fit(gappy(), calibration=corten.GapShaped(rounds=3), completion=mean, propensity="uniform")
     assert len(np.unique(fitted.entries)) < len(fitted.entries)
     assert round_trip(fitted, tmp_path).completer is None
+    beyond = fitted.observed.missing & (np.arange(fitted.observed.values.size).reshape(fitted.observed.shape) % 3 == 0)
+    (tmp_path / "flagged").mkdir()
+    kept = round_trip(replace(fitted, beyond=beyond), tmp_path / "flagged")
+    assert np.array_equal(kept.intervals(0.9).beyond_tested, beyond)
 
 
 @pytest.mark.parametrize("calibration", [corten.CrossConformal(3), corten.RepeatedSplits(2)])

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from corten.audit_table import Audit, Sample
 from corten.calibration.hiding import KINDS, Hiding, draw_hidings
+from corten.calibration.local import tested_depth
 from corten.completion.stack import PreparedStack
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size
@@ -42,8 +43,6 @@ __all__ = ["Audit", "audit", "reference_law"]
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 ENOUGH = 200.0
 """Effective number of hidden entries asked of the audit's weights: a standard error of two points at 90 %."""
-FEW = 50
-"""Depths that fewer hidden entries reach are not audited, and the notes say how many missing entries lie there."""
 
 
 def audit(
@@ -110,7 +109,7 @@ def audit(
     tell("audit", 1.0)
     return Audit(
         fitted.observed, wanted, tuple(samples), weighing.logs, law.probability(fitted.observed.mask),
-        pooled, fitted.calibrated.effective_sample_size(), notes, perf_counter() - began,
+        pooled, fitted.calibrated.effective_sample_size(), notes, perf_counter() - began, weighing.untested,
     )  # fmt: skip
 
 
@@ -160,6 +159,7 @@ def _aic(law: FittedPropensity, observed: ObservedTensor) -> float:
 class _Weighing:
     logs: NDArray[np.float64]
     notes: tuple[str, ...] = field(default=())
+    untested: float = 0.0
 
 
 def _weigh(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) -> _Weighing:
@@ -171,17 +171,11 @@ def _weigh(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) ->
     """
     if pooled:
         missing = depth(observed.mask, observed.axes, np.ones(observed.mask.ndim))[observed.missing]
-        hidden = np.concatenate([one.depth for one in samples])
-        by_depth = DepthWeights.of(hidden, missing).at(hidden)
-        notes = ["Hidden entries are brought to the depths at which the missing ones lie."]
-        beyond = float(np.mean(missing > np.sort(hidden)[-min(FEW, hidden.size)]))
-        if beyond > 0.01:
-            notes.append(
-                f"{beyond:.0%} of the missing entries lie deeper inside gaps than all but {FEW} hidden ones: of those "
-                "the audit knows next to nothing."
-            )
-        return _Weighing(by_depth, tuple(notes))
-    notes = []
+        depths = [one.depth for one in samples]
+        by_depth = DepthWeights.of(np.concatenate(depths), missing).at(np.concatenate(depths))
+        beyond = float(np.mean(missing > tested_depth(depths)))
+        return _Weighing(by_depth, ("Hidden entries are weighted to have the depths of the missing entries.",), beyond)
+    notes: list[str] = []
     logs = np.concatenate([one.log_weights for one in samples])
     entries = np.concatenate([one.entries for one in samples])
     need = min(ENOUGH, 0.1 * np.unique(entries).size)

@@ -62,7 +62,8 @@ class Audit:
 
     Standard errors are clustered by round and by entry, as an entry hidden in two rounds is one entry, and hold
     the error of this fit's own cutoff besides. They take errors of different entries for independent; where
-    neighbours err together the true error is larger.
+    neighbours err together the true error is larger. `untested` is the share of missing entries that lie deeper inside
+    gaps than the rounds of the audit reach.
     """
 
     observed: ObservedTensor = field(repr=False)
@@ -74,6 +75,7 @@ class Audit:
     effective_sample_size: float
     notes: tuple[str, ...]
     seconds: float
+    untested: float = 0.0
 
     def coverage(self, level: float = 0.9) -> float:
         """The audited coverage of intervals that ask for `level`."""
@@ -109,7 +111,7 @@ class Audit:
 
     def verdict(self) -> str:
         """What may be concluded, and what not."""
-        lines = [self._judge(self._overall(level)) for level in self.levels]
+        lines = [*self._cannot_tell(), *(self._judge(self._overall(level)) for level in self.levels)]
         worst = self._worst()
         if worst is not None and worst.coverage < worst.level:
             lines.append(
@@ -132,6 +134,16 @@ class Audit:
     def tolerance(self) -> float:
         """How far the audited coverage may be from the level before the verdict speaks of it, besides its error."""
         return OFF if self.gap_shaped else OFF_RANDOM
+
+    def _cannot_tell(self) -> list[str]:
+        """The first line of the verdict where the rounds do not reach all missing entries."""
+        if self.untested == 0.0:
+            return []
+        share = f"{self.untested:.0%}" if self.untested >= 0.01 else "less than 1%"
+        return [
+            f"Cannot tell for {share} of the entries: they lie deeper inside gaps than the rounds of this audit reach. "
+            "What follows is about the others."
+        ]
 
     def _judge(self, row: Row) -> str:
         gap = row.coverage - row.level
@@ -221,6 +233,7 @@ class Audit:
     def __str__(self) -> str:
         entries = np.unique(self._entries).size
         lines = [f"Audit of {len(self.samples)} rounds, {entries:,} observed entries hidden in turn"]
+        lines += [f"  {line}" for line in self._cannot_tell()]
         lines += [
             f"  asked {row.level:6.1%}   covered {row.coverage:6.1%} +- {row.standard_error:.1%}   "
             f"mean finite width {row.width:.4g}   infinite {row.infinite_share:.1%}"

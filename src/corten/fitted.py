@@ -61,7 +61,8 @@ class Fitted:
     log_weights: what each counts; residuals: truth minus estimate of the hidden entries, in the variable that was
     modelled (`undo` maps it back; merged splits have maps of their own, and residuals in the data's variable);
     completer: what was asked for (None where it could not be saved); local: how pseudo-gaps were calibrated (an audit
-    asks it; None for splits, and for a fit that was loaded).
+    asks it; None for splits, and for a fit that was loaded); beyond: True at missing entries deeper inside gaps than
+    the hidden ones (None for splits).
     """
 
     observed: ObservedTensor
@@ -81,6 +82,7 @@ class Fitted:
     undo: Any = field(default=None, repr=False)
     limits: tuple[float, float] | None = None
     local: Local | None = field(default=None, repr=False)
+    beyond: np.ndarray | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -114,7 +116,7 @@ class Fitted:
             observed, run.final.estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,
             run.truth - run.estimate, trace,
         )  # fmt: skip
-        return replace(settled, local=local)
+        return replace(settled, local=local, beyond=None if local is None else local.beyond)
 
     @classmethod
     def settled(

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FLAG_MEANINGS", "IntervalSource", "Intervals", "check_coverage"]
 
-FLAG_MEANINGS = ("observed", "filled", "filled_with_infinite_interval", "forecast", "outside_the_domain")
-OBSERVED, FILLED, INFINITE, FORECAST, OUTSIDE = range(5)
+FLAG_MEANINGS = (
+    "observed", "filled", "filled_with_infinite_interval", "forecast", "outside_the_domain", "filled_beyond_tested",
+)  # fmt: skip
+OBSERVED, FILLED, INFINITE, FORECAST, OUTSIDE, BEYOND = range(6)
 
 
 @runtime_checkable
@@ -137,9 +139,17 @@ class Intervals:
         attrs = {"long_name": "entry was missing and is filled"}
         return self._plain(self.observed.missing.copy(), "missing", attrs)
 
+    @property
+    def beyond_tested(self) -> Any:
+        """True at missing entries deeper inside gaps than calibration tested: the coverage there is unknown."""
+        attrs = {"long_name": "entry lies deeper inside a gap than calibration tested"}
+        return self._plain(self.beyond_array.copy(), "beyond_tested", attrs)
+
     @cached_property
     def flag(self) -> Any:
-        """0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain."""
+        """0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain, 5 filled beyond
+        what was tested (see `beyond_tested`).
+        """
         return self._plain(self.flag_array, "flag", self._flag_attrs())
 
     @cached_property
@@ -165,8 +175,14 @@ class Intervals:
         return np.asarray(_round_outward(upper, kind, np.inf) - _round_outward(lower, kind, -np.inf))
 
     @cached_property
+    def beyond_array(self) -> np.ndarray:
+        beyond = getattr(self.source, "beyond", None)
+        return np.zeros(self.observed.shape, bool) if beyond is None else np.asarray(beyond)
+
+    @cached_property
     def flag_array(self) -> np.ndarray:
         flag = np.full(self.observed.shape, FILLED, dtype=np.int8)
+        flag[self.beyond_array] = BEYOND
         flag[np.isinf(self.width_array)] = INFINITE
         flag[self.observed.forecast] = FORECAST
         flag[self.observed.mask] = OBSERVED

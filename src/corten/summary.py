@@ -52,6 +52,7 @@ class Summary:
     choices: tuple[Choice, ...]
     warnings: tuple[str, ...]
     footnote: str = FOOTNOTE
+    beyond_tested: int = 0
 
     @classmethod
     def of(cls, result: Intervals) -> Summary:
@@ -76,6 +77,7 @@ class Summary:
             facts=dict(result.source.facts(result.coverage)),
             choices=result.choices,
             warnings=tuple(_notes(observed)) + tuple(_beyond(result)) + tuple(result.source.warnings()),
+            beyond_tested=int(np.count_nonzero(result.beyond_array)),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -92,6 +94,9 @@ class Summary:
             ("observed", f"{self.observed:,} of {total:,} ({self.observed / total:.1%})"),
             ("filled", f"{self.missing:,}"),
         ]
+        if self.beyond_tested:
+            share = self.beyond_tested / self.missing
+            rows.append(("of them beyond what was tested", f"{self.beyond_tested:,} ({share:.1%}): coverage unknown"))
         if self.forecast:
             rows.append(("of them forecast", f"{self.forecast:,}"))
         if self.outside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,26 +16,26 @@ from corten.conformal.weights import PooledWeights
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 
-__all__ = ["Local", "learn_locally", "reach"]
+__all__ = ["Local", "learn_locally", "reach", "tested_depth"]
 
-DEEP = 0.95
-SHORT = 0.1
-"""Missing entries beyond the depth of 95% of the hidden ones: 3 to 8% on real fields that are covered as asked, 16 to
-31% on small simulated ones that are covered at 86% on average where 90% was asked (docs/which-method.md)."""
+TESTING_ROUNDS = 4
+"""A depth is tested if pseudo-gaps of so many rounds reach it: errors inside one gap are alike, so that the entries of
+one round are little more than one test."""
 
 
 @dataclass(frozen=True)
 class Local:
     """The learned scale at hidden cells (in the order of the run's entries) and everywhere, and weights by depth.
 
-    choice: whether the pseudo-gaps reached as deep as the real ones; describe, learned, by_depth: what it takes to say
-    the same of entries hidden later.
+    choice: whether the pseudo-gaps reached as deep as the real ones; beyond: the missing entries that lie deeper;
+    describe, learned, by_depth: what it takes to say the same of entries hidden later.
     """
 
     at_hidden: np.ndarray
     scale: TableScale
     weights: PooledWeights
     choice: Choice
+    beyond: np.ndarray
     describe: CellFeatures
     learned: LearnedScale
     by_depth: DepthWeights
@@ -75,27 +76,39 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
     table = np.zeros(values.size)
     table[missing] = by_depth.at(missing_depth)
     weights = PooledWeights(entries, by_depth.at(hidden_depth), table)
-    far = reach(hidden_depth, missing_depth)
-    return Local(learned.hidden, TableScale(scale), weights, far, describe, learned, by_depth)
+    beyond = observed.missing & (deep > tested_depth(depths))
+    choice = reach(int(np.count_nonzero(beyond)), missing.size)
+    return Local(learned.hidden, TableScale(scale), weights, choice, beyond, describe, learned, by_depth)
 
 
-def reach(hidden: np.ndarray, missing: np.ndarray) -> Choice:
-    """Whether pseudo-gaps reached as deep as the real gaps, from the depths of hidden and of missing entries.
+def tested_depth(rounds: Sequence[np.ndarray]) -> float:
+    """The largest depth that hidden entries of several rounds reach, from the depths of each round.
 
     Example:
-        >>> reach(np.array([1.0, 2.0, 3.0]), np.array([1.0, 5.0])).taken
+        >>> tested_depth([np.array([1.0, depth]) for depth in (2.0, 3.0, 5.0, 4.0, 9.0)])
+        3.0
+    """
+    deepest = sorted((float(one.max()) for one in rounds if one.size), reverse=True)
+    return deepest[min(TESTING_ROUNDS, len(deepest)) - 1] if deepest else 0.0
+
+
+def reach(beyond: int, missing: int) -> Choice:
+    """Whether pseudo-gaps reach as deep as the real gaps, from the number of missing entries that lie deeper.
+
+    Example:
+        >>> reach(21, 100).taken
         'too short'
     """
-    share = float(np.mean(missing > np.quantile(hidden, DEEP))) if hidden.size and missing.size else 0.0
-    if share <= SHORT:
-        because = f"{share:.0%} of the missing entries lie deeper than {DEEP:.0%} of the hidden ones"
+    share = beyond / missing if missing else 0.0
+    if beyond == 0:
+        because = "no missing entry lies deeper than the hidden ones"
         return Choice(
             "reach of pseudo-gaps", "deep enough", because, code="pseudo_gaps_deep_enough", values={"beyond": share}
         )
     because = (
-        f"{share:.0%} of the missing entries lie deeper inside gaps than {DEEP:.0%} of the entries hidden for "
-        "calibration: how wrong the estimate is there was never seen, and such intervals cover less than asked (86% "
-        "for 90% on small simulated fields). Mark what need not be filled by where=, or trust those near "
-        "observations only."
+        f"The coverage of {beyond:,} missing entries ({share:.1%}) is unknown and may be lower than asked: "
+        f"they lie deeper inside gaps than calibration tested (in at least {TESTING_ROUNDS} rounds). They have flag "
+        "filled_beyond_tested and are True in result.beyond_tested. Use the other entries, or mark by where= what "
+        "need not be filled."
     )
     return Choice("reach of pseudo-gaps", "too short", because, code="pseudo_gaps_too_short", values={"beyond": share})

@@ -11,6 +11,7 @@ import numpy as np
 
 from corten.calibration.rounds import Plan, Round
 from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
+from corten.conformal.local_scale import block_folds
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.engine.threads import in_order
@@ -22,7 +23,7 @@ POOLED = 96_000  # hidden cells scored over all rounds where rounds are pooled: 
 
 @dataclass(frozen=True)
 class Hidden:
-    """What one round hid: flat entries, and the round's fill, mixed as learned from all rounds.
+    """What one round hid: flat entries, and the round's fill, each entry mixed as learned from other blocks.
 
     values: what the round saw and what it hid, in the variable that it modelled.
     """
@@ -97,14 +98,33 @@ def run_rounds(
         entries = _scored(one, POOLED // len(plan.rounds) if plan.refit else None, [seed, number])
         rounds.append(Hidden(entries, seen, fill.estimate, fill, one))
     if plan.refit and rounds[0].fill.members:
-        names = rounds[0].fill.members
-        pooled = {n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names}
-        mixed = cast(PreparedMix, prepared).combine(pooled, np.concatenate([h.truth for h in rounds]))
-        rounds = [replace(h, mixed=mixed.mix(h.fill.members)) for h in rounds]
-        prepared = mixed
+        prepared, rounds = _mix(cast(PreparedMix, prepared), rounds, observed.shape, seed)
     final = prepared.fill(values, observed.mask) if plan.refit else rounds[0].fill
     tell("completion", 1.0)
     return Run(tuple(rounds), final, prepared, tuple(prepared.choices))
+
+
+def _mix(
+    prepared: PreparedMix, rounds: list[Hidden], shape: tuple[int, ...], seed: int
+) -> tuple[PreparedMix, list[Hidden]]:
+    """The completion with the mix learned from all hidden entries, and rounds mixed without their own blocks.
+
+    The mix of an entry is learned from the entries of other blocks, in all rounds. An entry that helps to choose the
+    mix has a smaller error than a missing entry, and the intervals would be too narrow.
+    """
+    entries, truth = np.concatenate([h.entries for h in rounds]), np.concatenate([h.truth for h in rounds])
+    names = list(rounds[0].fill.members)
+    pooled = {n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names}
+    final = prepared.combine(pooled, truth)
+    mixed = [np.array(final.mix(h.fill.members)) for h in rounds]
+    fold, fold_of_all = (block_folds(at, shape, seed) for at in (entries, np.arange(int(np.prod(shape)))))
+    for one in np.unique(fold):
+        others, inside = fold != one, (fold_of_all == one).reshape(shape)
+        if others.any():
+            own = prepared.combine({n: estimate[others] for n, estimate in pooled.items()}, truth[others])
+            for h, array in zip(rounds, mixed):
+                array[inside] = own.mix({n: member[inside] for n, member in h.fill.members.items()})
+    return final, [replace(h, mixed=array) for h, array in zip(rounds, mixed)]
 
 
 def _scored(one: Round, most: int | None, seed: list[int]) -> np.ndarray:

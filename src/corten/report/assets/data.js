@@ -3,7 +3,7 @@
 
 const content = JSON.parse(document.getElementById("content").textContent);
 const ABSENT = 65535;
-const FLAG = { observed: 0, filled: 1, infinite: 2, forecast: 3, outside: 4 };
+const FLAG = { observed: 0, filled: 1, infinite: 2, forecast: 3, outside: 4, beyond: 5 };
 
 function make(tag, attributes, ...children) {
   const node = document.createElement(tag);

@@ -19,9 +19,10 @@ function explorer(tensor, maps) {
     const chance = tensor.chance ? [`chance to be observed ${show(tensor.chanceAt(i), 2)}`] : [];
     if (flag === FLAG.observed) return [where, `observed ${withUnits(estimate)}`, ...chance];
     const low = estimate - tensor.belowAt(i), high = estimate + tensor.aboveAt(i);
+    const beyond = flag === FLAG.beyond ? ["beyond what calibration tested: coverage unknown"] : [];
     const kind = flag === FLAG.forecast ? "forecast" : "estimate";
     const told = flag === FLAG.infinite || !Number.isFinite(high - low) ? "the data cannot bear this coverage here" : `width ${withUnits(high - low)}`;
-    return [where, `${kind} ${withUnits(estimate)}`, `lower ${show(low)}, upper ${withUnits(high)}`, told, ...chance];
+    return [where, `${kind} ${withUnits(estimate)}`, `lower ${show(low)}, upper ${withUnits(high)}`, told, ...beyond, ...chance];
   }
 
   const at = (cell) => {
