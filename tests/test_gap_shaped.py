@@ -123,9 +123,9 @@ def test_tiny_tensors_have_rounds(missing: int) -> None:
 def test_the_choice_follows_the_depth_of_the_gaps() -> None:
     rng = np.random.default_rng(0)
     for share in (0.2, 0.6, 0.95):
-        calibration, choice = choose_calibration(tensor(rng.random((20, 20, 20)) < share), seed=0)
+        calibration, (choice, *_) = choose_calibration(tensor(rng.random((20, 20, 20)) < share), seed=0)
         assert isinstance(calibration, RandomSplit), choice
-    calibration, choice = choose_calibration(tensor(patchy()), seed=0)
+    calibration, (choice, *_) = choose_calibration(tensor(patchy()), seed=0)
     assert isinstance(calibration, GapShaped), choice
     assert "lie further" in choice.because
     days = np.broadcast_to((rng.random((15, 20, 1)) < 0.7), (15, 20, 24))
@@ -142,7 +142,7 @@ def test_the_choice_follows_the_depth_of_the_gaps() -> None:
 ])  # fmt: skip
 def test_the_choice_on_real_masks(name: str, key: str, expected: type) -> None:
     mask = np.load(DATA / f"{name}.npz")[key].astype(bool)
-    calibration, choice = choose_calibration(tensor(mask), seed=0)
+    calibration, (choice, *_) = choose_calibration(tensor(mask), seed=0)
     assert isinstance(calibration, expected), choice
 
 

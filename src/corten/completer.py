@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from corten.calibration.rounds import warn_of_infinite
 from corten.calibration.run import run_rounds
 from corten.completion.checkpoint import Checkpoint
 from corten.conformal.scores import Score, as_score
@@ -93,22 +94,39 @@ class ConformalCompleter:
         where: the domain, True where a cell could be observed; periodic, axis_kinds: what the labels do not
         say; progress: called with a stage and the share of it that is done; checkpoint: keeps rounds that are done.
         """
-        began, tell = perf_counter(), progress or (lambda stage, share: None)
         observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
+        return self._fit(observed, progress, checkpoint)
+
+    def _fit(
+        self,
+        observed: ObservedTensor,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
+        coverage: float | None = None,
+    ) -> Fitted:
+        """Fit what was observed; coverage: what will be asked for, where it is known beforehand."""
+        began, tell = perf_counter(), progress or (lambda stage, share: None)
         if observed.complete:
             return Fitted.nothing_to_fill(observed, self._settings(describe(self.engine)))
         # An engine that cannot be had is found out before any work is done.
         settings = self._settings(as_engine(self.engine).label)
         with one_library_thread:
-            return self._fit(observed, settings, tell, began, checkpoint)
+            return self._calibrate(observed, settings, tell, began, checkpoint, coverage)
 
-    def _fit(
-        self, observed: ObservedTensor, settings: dict[str, Any], tell: Progress, began: float,
+    def _calibrate(
+        self,
+        observed: ObservedTensor,
+        settings: dict[str, Any],
+        tell: Progress,
+        began: float,
         checkpoint: Checkpoint | None,
-    ) -> Fitted:  # fmt: skip
+        coverage: float | None,
+    ) -> Fitted:
         calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
         choices = (*observed.choices, *choices)
         plan = calibration.plan(observed, self.seed)
+        if coverage is not None:
+            warn_of_infinite(coverage, plan, as_score(self.score))
         needed = observed.values.size * (GAP_BYTES * len(plan.rounds) if plan.refit else SPLIT_BYTES)
         why = "predicted before starting, from the number of entries and rounds"
         choices = (*choices, Choice("peak memory", f"about {in_words(needed)}", why))
@@ -212,7 +230,9 @@ def complete(
     """Fill a tensor with gaps and give every filled entry an interval of the asked coverage: the whole method.
 
     x: an array with NaN, a masked array or an xarray.DataArray of two or more modes; the answer has the same
-    kind, shape and labels. All options are those of `ConformalCompleter` and its `fit`.
+    kind, shape and labels. All options are those of `ConformalCompleter` and its `fit`. Warns before the fit where the
+    number of calibration entries is too small for a finite interval of this coverage, and names the highest coverage
+    that is possible.
 
     Example:
         >>> import numpy as np, corten
@@ -227,10 +247,8 @@ def complete(
     completer = ConformalCompleter(
         completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
     )
-    fitted = completer.fit(
-        x, where=where, periodic=periodic, axis_kinds=axis_kinds, progress=progress, checkpoint=checkpoint
-    )
-    return fitted.intervals(coverage)
+    observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
+    return completer._fit(observed, progress, checkpoint, coverage).intervals(coverage)
 
 
 def complete_table(

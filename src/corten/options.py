@@ -70,7 +70,7 @@ def as_calibration(calibration: Any) -> _Fixed | _Auto:
 
 
 def as_completion(completion: Any, gaps: bool, engine: Any = "auto") -> Completion:
-    """A completion from a name, an object with prepare() or any function; "auto" is the stack in gaps, else Tucker.
+    """A completion from a name, an object with prepare() or any function; "auto" is the stack in gaps, else Tucker with its ridge chosen too.
 
     One that passes over the data with an engine, and was given none, takes this one.
     """
@@ -90,9 +90,10 @@ def stays_here(completion: Completion, engine: Any) -> tuple[Choice, ...]:
 
 def _as_completion(completion: Any, gaps: bool) -> Completion:
     if isinstance(completion, str):
-        if completion == "auto":
-            completion = "stack" if gaps else "tucker"
+        if completion == "auto" and not gaps:
+            return TuckerCompletion(ridge="auto")
         makers = {
+            "auto": _stack,
             "tucker": TuckerCompletion,
             "tensor-train": TensorTrainCompletion,
             "smooth": SmoothCompletion,
@@ -101,7 +102,7 @@ def _as_completion(completion: Any, gaps: bool) -> Completion:
         }
         if completion not in makers:
             raise ValueError(
-                f"completion is {completion!r}; allowed are {_listed('auto', *makers)}, an object or a function"
+                f"completion is {completion!r}; allowed are {_listed(*makers)}, an object or a function"
             )
         made: Completion = makers[completion]()  # type: ignore[operator]
         return made

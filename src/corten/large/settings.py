@@ -44,9 +44,11 @@ def check_calibration(calibration: Any) -> RandomSplit:
 
 def check_completion(completion: Any) -> TuckerCompletion | TensorTrainCompletion:
     """The completion, or a refusal of what needs the whole tensor at once."""
-    named = {"auto": TuckerCompletion, "tucker": TuckerCompletion, "tensor-train": TensorTrainCompletion}
+    named = {
+        "auto": TuckerCompletion(ridge="auto"), "tucker": TuckerCompletion(), "tensor-train": TensorTrainCompletion()
+    }  # fmt: skip
     if isinstance(completion, str) and completion in named:
-        return named[completion]()  # type: ignore[return-value]
+        return named[completion]  # type: ignore[return-value]
     if isinstance(completion, TuckerCompletion | TensorTrainCompletion):
         return completion
     raise ValueError(
