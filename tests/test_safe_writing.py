@@ -162,8 +162,7 @@ import os
 from pathlib import Path
 
 def listening():
-    own = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{fd}").exists()
-           or Path(f"/proc/self/fd/{fd}").is_symlink()}
+    own = {os.readlink(one) for one in Path("/proc/self/fd").iterdir() if os.path.lexists(one)}
     rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     return [row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
 """
