@@ -11,7 +11,10 @@ from typing import Any
 from corten.io.files import suffix_of
 from corten.labels import is_dataarray
 
-__all__ = ["NETCDF", "VARIABLES", "check_labels", "refuse_clash", "refuse_for_members", "refuse_for_netcdf", "refuse_for_zarr"]
+__all__ = [
+    "NETCDF", "TABLES", "VARIABLES", "check_labels", "refuse_clash", "refuse_for_members", "refuse_for_netcdf",
+    "refuse_for_zarr",
+]  # fmt: skip
 
 NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
 TABLES = (".csv", ".csv.gz", ".parquet")

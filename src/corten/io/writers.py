@@ -81,7 +81,7 @@ def write_table(frame: Any, path: Path, suffix: str) -> None:
         return
     safe = frame.rename(columns=_no_formula)
     for k, kind in enumerate(safe.dtypes):
-        if kind == object or str(kind) in ("string", "str", "category"):
+        if kind.kind in "OU" or str(kind) in ("string", "str", "category"):
             safe.isetitem(k, safe.iloc[:, k].astype(object).map(_no_formula))
     safe.to_csv(path, index=False, compression="gzip" if suffix.endswith(".gz") else None)
 
