@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import corten
+from corten.checkpoint import fingerprint
 from corten.completion.protocol import Fill
 from corten.io.whole import whole_file
 from reliability import faults
@@ -107,42 +108,40 @@ def test_an_interrupt_as_soon_as_the_program_listens_is_quiet(tmp_path, monkeypa
 
 
 class Counting:
-    """A completion that counts its fills, and can be told to die."""
+    """A completion that counts its fills in a folder, and stops after as many as the folder says."""
 
-    fills = 0
-    most = 10**9
+    choices = ()
 
-    def __repr__(self):
-        return "Counting()"
+    def __init__(self, folder):
+        self.folder = folder
 
     def prepare(self, values, mask, axes, seed):
         return self
 
-    choices = ()
-
     def fill(self, values, mask):
-        if Counting.fills >= Counting.most:
+        done = len(list(self.folder.glob("fill*")))
+        if (self.folder / f"stop{done}").exists():
             raise KeyboardInterrupt
-        Counting.fills += 1
+        (self.folder / f"fill{done}").touch()
         return Fill(np.where(mask, values, np.nanmean(np.where(mask, values, np.nan))))
 
 
-def test_a_checkpoint_does_only_what_is_left(tmp_path, monkeypatch):
-    x = data()
-    completer = corten.ConformalCompleter(Counting(), "uniform", corten.GapShaped(6), seed=1)
+def test_a_checkpoint_does_only_what_is_left(tmp_path):
+    x, counts = data(), tmp_path / "counts"
+    counts.mkdir()
+    completer = corten.ConformalCompleter(Counting(counts), "uniform", corten.GapShaped(6), seed=1)
     expected = completer.fit(x).intervals(0.9)
-    monkeypatch.setattr(Counting, "fills", 0)
-    monkeypatch.setattr(Counting, "most", 3)
+    (counts / "stop10").touch()
+    assert len(list(counts.glob("fill*"))) == 7
     with pytest.raises(KeyboardInterrupt), corten.Checkpoint(tmp_path / "kept") as checkpoint:
         completer.fit(x, checkpoint=checkpoint)
     rounds = sorted((tmp_path / "kept").glob("*.round"))
     assert len(rounds) == 3
     rounds[0].write_bytes(rounds[0].read_bytes()[:-9])  # one of them damaged
-    monkeypatch.setattr(Counting, "fills", 0)
-    monkeypatch.setattr(Counting, "most", 10**9)
+    (counts / "stop10").unlink()
     with corten.Checkpoint(tmp_path / "kept") as checkpoint:
         found = completer.fit(x, checkpoint=checkpoint).intervals(0.9)
-    assert checkpoint.kept == 2 and Counting.fills == 6 + 1 - 2
+    assert checkpoint.kept == 2 and len(list(counts.glob("fill*"))) == 10 + 7 - 2
     for name in ("estimate", "lower", "upper"):
         assert np.array_equal(getattr(found, name), getattr(expected, name), equal_nan=True)
     assert not (tmp_path / "kept").exists()
@@ -159,9 +158,75 @@ def test_a_checkpoint_of_other_data_or_settings_is_not_used(tmp_path):
     same = corten.Checkpoint(tmp_path)
     corten.ConformalCompleter("smooth", "uniform", corten.GapShaped(2)).fit(x, checkpoint=same)
     assert same.kept >= 2
-    own = corten.Checkpoint(tmp_path / "own")  # code may have changed between two runs: it is not kept
-    corten.ConformalCompleter(lambda x: np.where(np.isnan(x), 0, x), "uniform", "random").fit(x, checkpoint=own)
-    assert not (tmp_path / "own").exists()
+
+
+def of_text(text, **names):
+    """A function as a user's script has it, and as the edited script has it."""
+    exec(text, names)
+    return names["fill"]
+
+
+FILL = "def helper(x):\n    return 0\ndef fill(x):\n    return np.where(np.isnan(x), helper(x) + shift[0], x)"
+
+
+def test_arrays_and_code_are_part_of_what_a_round_is_known_by():
+    def known(text, shift=(0,)):
+        return fingerprint(of_text(text, np=np, shift=np.array(shift)))
+
+    assert known(FILL) == known(FILL)
+    pairs = (("return 0", "return 1"), ("isnan(x)", "isnan(x + 0)"), ("l(x)", "l(x, y=1)"))
+    edits = [FILL.replace(*pair) for pair in pairs]
+    assert len({known(FILL), known(FILL, [1]), *map(known, edits)}) == 5
+    large = np.arange(10_000.0)
+    other = large.copy()
+    other[5000] += 1  # repr leaves it out
+    assert fingerprint({"prior": large}) == fingerprint({"prior": large.copy()}) != fingerprint({"prior": other})
+    prior = [corten.KnownPropensity(one.reshape(10, 10, 100)) for one in (large, other)]
+    assert fingerprint(prior[0]) != fingerprint(prior[1])
+
+    def closed(one):
+        return lambda x: x + one
+
+    assert fingerprint(closed(1)) == fingerprint(closed(1)) != fingerprint(closed(2))
+    assert fingerprint(Counting("a")) == fingerprint(Counting("a")) != fingerprint(Counting("b"))
+
+
+def test_a_changed_function_or_array_does_its_rounds_again(tmp_path):
+    x, kept = data(), []
+    for text, shift in ((FILL, 0.0), (FILL, 0.0), (FILL.replace("return 0", "return 1"), 0.0), (FILL, 2.0)):
+        function = of_text(text, np=np, shift=np.array([shift]))
+        checkpoint = corten.Checkpoint(tmp_path)
+        completer = corten.ConformalCompleter(function, "uniform", corten.GapShaped(2))
+        found = completer.fit(x, checkpoint=checkpoint)
+        assert np.array_equal(found.estimate, completer.fit(x).estimate)
+        kept.append(checkpoint.kept)
+    assert kept == [0, 3, 0, 0]
+
+
+def test_code_that_cannot_be_compared_is_refused_before_the_fit(tmp_path):
+    lock = threading.Lock()
+
+    def fill(x):
+        with lock:
+            return np.where(np.isnan(x), 0, x)
+
+    began = []
+    with pytest.raises(ValueError, match="refers to a lock, and whether that is the same"):
+        corten.ConformalCompleter(fill, "uniform", "random").fit(
+            data(), checkpoint=corten.Checkpoint(tmp_path), progress=lambda *_: began.append(1)
+        )
+    assert not began
+
+
+def test_only_rounds_that_corten_wrote_are_removed(tmp_path):
+    checkpoint = corten.Checkpoint(tmp_path)
+    corten.ConformalCompleter("smooth", "uniform", "random").fit(data(), checkpoint=checkpoint)
+    assert list(tmp_path.glob("*.round"))
+    others = [tmp_path / name for name in ("final.round", "a" * 32 + ".round", "notes.txt")]
+    for one in others:
+        one.write_text("precious")
+    checkpoint.clear()
+    assert sorted(tmp_path.iterdir()) == sorted(others)
 
 
 def test_what_a_killed_program_left_is_cleared_away(tmp_path):
@@ -253,15 +318,15 @@ def test_a_disk_that_fills_while_a_netcdf_file_is_closed_is_named(tmp_path, monk
     ids=str,
 )
 def test_a_forged_round_is_as_good_as_none(tmp_path, content):
-    from corten.archive import write_archive
-    from corten.completion.checkpoint import FORMAT, VERSION
+    from corten.completion.checkpoint import FORMAT
+    from corten.saving import write_archive
 
     fill = Fill(np.ones((2, 3)))
     for arrays in ({"estimate": np.zeros((2, 3))}, {}):
         checkpoint = corten.Checkpoint(tmp_path)
-        write_archive(tmp_path / "key.round", FORMAT, VERSION, content, arrays, overwrite=True)
+        write_archive(tmp_path / "key.round", FORMAT, content, arrays, overwrite=True)
         assert checkpoint._fill("key", (2, 3), lambda: fill) is fill and checkpoint.kept == 0
     other = {"members": [], "leverage": False}
-    write_archive(tmp_path / "key.round", FORMAT, VERSION, other, {"estimate": np.zeros((3, 2))}, overwrite=True)
+    write_archive(tmp_path / "key.round", FORMAT, other, {"estimate": np.zeros((3, 2))}, overwrite=True)
     assert checkpoint._fill("key", (2, 3), lambda: fill) is fill and checkpoint.kept == 0
     assert (checkpoint._fill("key", (2, 3), lambda: 1 / 0).estimate == 1).all() and checkpoint.kept == 1

@@ -207,12 +207,14 @@ def test_one_long_label_does_not_lengthen_all(tmp_path):
 
 
 def test_the_arrays_of_a_saved_fit_are_counted_together(tmp_path, monkeypatch):
-    from corten.archive import read_archive, write_archive
+    from corten.saving import read_archive, write_archive
 
-    write_archive(tmp_path / "x.corten", "corten fit", 1, {}, {f"a{k}": np.zeros(10_000) for k in range(9)})
-    assert len(read_archive(tmp_path / "x.corten", "corten fit", 1, 720_000)[1]) == 9
-    with pytest.raises(ValueError, match=r"x\.corten.*what it holds declares 720000"):
-        read_archive(tmp_path / "x.corten", "corten fit", 1, 719_999)
+    noise = np.random.default_rng(0).normal(size=1000)
+    for many, count in ((noise, 9), (np.zeros(90_000), 1)):  # packed, the second is larger than 32 times its file
+        write_archive(tmp_path / "x.corten", "corten fit", {}, {f"a{k}": many for k in range(count)}, overwrite=True)
+    assert len(read_archive(tmp_path / "x.corten", "corten fit", 721_000)[1]) == 1
+    with pytest.raises(ValueError, match=r"x\.corten.*what it holds declares 720"):
+        read_archive(tmp_path / "x.corten", "corten fit", 719_999)
 
 
 LOADED_BY = """

@@ -4,15 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from typer.testing import CliRunner
 
 import corten
 from corten.cli.app import app
-from corten.io.dataset import write_zarr
+from corten.cli.levels import write_levels
+from corten.io.dataset import write_netcdf, write_zarr
+from corten.io.names import check_labels
 from corten.io.whole import refuse_inputs, refuse_taken, whole_file
 
 QUICK = ["--completion", "tucker", "--propensity", "uniform", "--calibration", "random", "--quiet"]
@@ -162,8 +166,7 @@ import os
 from pathlib import Path
 
 def listening():
-    own = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{fd}").exists()
-           or Path(f"/proc/self/fd/{fd}").is_symlink()}
+    own = {os.readlink(one) for one in Path("/proc/self/fd").iterdir() if os.path.lexists(one)}
     rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     return [row[1].rpartition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
 """
@@ -203,8 +206,6 @@ print(json.dumps([made, after, quiet, sorted(set(listening())), result.settings(
 def test_a_fit_made_on_a_gpu_loads_and_answers_without_one(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     fitted = corten.ConformalCompleter("tucker", corten.BernoulliPropensity(rank=1), "random").fit(gappy())
-    from dataclasses import replace
-
     made = replace(fitted, completer=replace(fitted.completer, engine="gpu"),
                    propensity=replace(fitted.propensity, engine="gpu"))  # fmt: skip
     loaded = corten.load(made.save(tmp_path / "gpu.corten"))
@@ -215,3 +216,96 @@ def test_a_fit_made_on_a_gpu_loads_and_answers_without_one(tmp_path, monkeypatch
     with pytest.raises(ImportError, match="needs JAX"):  # found out before any work
         loaded.completer.fit(gappy(), progress=lambda *_: began.append(1))
     assert not began
+
+
+def result_of(x):
+    return corten.complete(x, completion="smooth", propensity="uniform", calibration="random")
+
+
+@pytest.mark.parametrize("name", ["estimate", "coverage", "about", "upper_95", "../../evil", "a b"])
+def test_axes_that_a_file_would_lose_or_put_elsewhere_are_refused(tmp_path, name):
+    x = xr.DataArray(gappy(), dims=(name, "y", "t"), coords={name: np.arange(8.0)}, name="v")
+    result = result_of(x)
+    suffixes = {"estimate": (".npz", ".mat", ".csv", ".parquet"), "../../evil": (".npz", ".mat"), "a b": (".mat",)}
+    for suffix in suffixes.get(name, (".npz", ".mat")):
+        path = tmp_path / f"o{suffix}"
+        with pytest.raises(ValueError, match="rename it"):
+            corten.io.write(path, result)
+        with pytest.raises(ValueError, match="rename it"):
+            check_labels(path, x)  # what the program asks before the fit
+    assert not list(tmp_path.iterdir())
+
+
+def test_formulas_in_labels_are_text_in_csv_and_numbers_stay(tmp_path):
+    labels = ["=1+1", "+a", "-3.5", "@x", "\tb", "plain", "-", "'q"]
+    x = xr.DataArray(gappy(), dims=("=name", "y", "t"), coords={"=name": labels, "y": np.arange(9.0) - 4}, name="v")
+    result = result_of(x)
+    safe = ["'=1+1", "'+a", "-3.5", "'@x", "'\tb", "plain", "'-", "'q"]
+    corten.io.write(tmp_path / "o.csv", result)
+    write_levels(tmp_path / "several.csv.gz", [result, result.at(0.5)])
+    for file in ("o.csv", "several.csv.gz"):
+        frame = pd.read_csv(tmp_path / file, dtype={"'=name": str})
+        assert list(frame["'=name"].unique()) == safe and frame["y"].min() == -4.0
+    back = pd.read_csv(tmp_path / "o.csv")
+    assert np.array_equal(back["lower"], result.to_dataframe()["lower"])
+    corten.io.write(tmp_path / "o.parquet", result)
+    assert list(pd.read_parquet(tmp_path / "o.parquet")["=name"].unique()) == labels
+
+
+def test_times_with_a_zone_are_written_as_utc(tmp_path):
+    times = pd.date_range("2020-01-01 12:00", periods=10, freq="h", tz="Europe/Berlin")
+    data = xr.Dataset({"v": (("x", "time"), np.ones((2, 10)))}, coords={"time": times})
+    write_netcdf(data, tmp_path / "o.nc")
+    with xr.open_dataset(tmp_path / "o.nc") as found:
+        assert found.time.values[0] == np.datetime64("2020-01-01T11:00")
+        assert found.time.attrs["time_zone"] == "UTC, converted from Europe/Berlin"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes as Unix has them")
+def test_a_reader_that_leaves_early_does_not_end_the_work(given):
+    main = "from corten.cli import main; main()"
+    complete = ["complete", str(given), "-o", str(given.with_name("o.npz"))]
+    for arguments, written in ((["--help"], None), (complete, "o.npz")):
+        read, write = os.pipe()
+        os.close(read)
+        options = QUICK[:-1] if written else []
+        done = subprocess.run(
+            [sys.executable, "-c", main, *arguments, *options], stdout=write, stderr=subprocess.PIPE, text=True
+        )
+        os.close(write)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert written is None or given.with_name(written).exists()
+
+
+@pytest.mark.parametrize("transform", ["log", "box-cox"])
+@pytest.mark.parametrize("calibration", ["random", corten.GapShaped(rounds=3)])
+def test_a_logarithm_and_a_climatology_go_together(transform, calibration):
+    rng = np.random.default_rng(0)
+    season = np.exp(np.sin(np.arange(12) / 2))
+    truth = season[:, None] * np.exp(0.3 * np.sin(np.arange(40)[None] / 6) + 0.02 * rng.normal(size=(12, 40)))
+    x = xr.DataArray(np.where(rng.random(truth.shape) < 0.2, np.nan, truth), dims=("month", "year"))
+    result = corten.complete(
+        x, completion="smooth", propensity="uniform", calibration=calibration, transform=transform, climatology="year"
+    )
+    gap = np.isnan(x.values)
+    assert (result.lower_array[gap] > 0).all()
+    assert np.abs(np.log(result.estimate_array / truth)[gap]).max() < 0.25
+    assert np.allclose(result.estimate_array[~gap], truth[~gap])
+
+
+@pytest.mark.parametrize("calibration", ["random", "cross", corten.GapShaped(rounds=4)])
+def test_a_loaded_fit_is_audited_as_the_one_that_was_saved(tmp_path, calibration):
+    x = gappy((10, 12, 9))
+    completion = "stack" if isinstance(calibration, corten.GapShaped) else "smooth"
+    fitted = corten.ConformalCompleter(completion, "uniform", calibration, seed=2).fit(x)
+    loaded = corten.load(fitted.save(tmp_path / "fit.corten"))
+    one, two = (each.audit(rounds=2, reference=corten.UniformPropensity()) for each in (fitted, loaded))
+    pd.testing.assert_frame_equal(one.table(), two.table())
+
+
+def test_a_loaded_fit_of_other_numbers_is_not_audited(tmp_path):
+    fitted = corten.ConformalCompleter("smooth", "uniform", "random").fit(gappy())
+    changed = replace(fitted, estimate=fitted.estimate + 0.1)
+    loaded = corten.load(changed.save(tmp_path / "fit.corten"))
+    with pytest.raises(ValueError, match="differ from the saved ones by up to 0.1"):
+        loaded.audit(rounds=2)

@@ -1,6 +1,7 @@
 """A fit that was saved answers with the same bits; a file that is not whole is refused by name."""
 
 import json
+import tracemalloc
 import zipfile
 from dataclasses import dataclass, replace
 
@@ -9,9 +10,9 @@ import pytest
 import xarray as xr
 
 import corten
-from corten.archive import read_archive, write_archive
 from corten.conformal.scores import Absolute
 from corten.lowrank import TensorTrain
+from corten.saving import read_archive, write_archive
 
 
 def gappy(shape=(8, 9, 10), seed=0):
@@ -225,39 +226,62 @@ def test_every_damaged_byte_is_noticed(tmp_path):
             assert_same(good, loaded)
 
 
-def test_changed_numbers_and_newer_formats_are_refused(tmp_path):
+def rewritten(path, change):
+    """A copy of a saved fit with another tree, and checksums that fit it."""
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    changed = path.with_name("changed.corten")
+    with zipfile.ZipFile(changed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in parts.items():
+            archive.writestr(name, json.dumps(change(json.loads(data))) if name == "corten.json" else data)
+    return changed
+
+
+def test_newer_formats_and_other_kinds_are_refused(tmp_path):
+    path = fit(gappy()).save(tmp_path / "good.corten")
+    with pytest.raises(ValueError, match=r"version 99.*upgrade"):
+        corten.load(rewritten(path, lambda tree: tree | {"version": 99}))
+    with pytest.raises(ValueError, match=r"of a corten round"):
+        corten.load(rewritten(path, lambda tree: tree | {"format": "corten round"}))
+
+
+def test_a_small_file_cannot_ask_for_many_objects_or_much_work(tmp_path):
+    """Each of these took seconds to minutes and up to 3.3 GB; all are refused before they are made."""
     path = fit(gappy()).save(tmp_path / "good.corten")
 
-    def rewritten(change):
-        with zipfile.ZipFile(path) as archive:
-            parts = {name: archive.read(name) for name in archive.namelist()}
-        changed = tmp_path / "changed.corten"
-        with zipfile.ZipFile(changed, "w") as archive:
-            for name, data in change(parts).items():
-                archive.writestr(name, data)
-        return changed
+    def with_part(name, node):
+        return rewritten(path, lambda tree: tree | {"content": tree["content"] | {name: node}})
 
-    def other_array(parts):
-        return parts | {"a0.npy": parts["a0.npy"][:-1] + b"\x01"}
+    for name, node, message in (
+        ("options", [[]] * 2_000_000, "in up to [0-9]+ parts, above the limit"),
+        ("options", "x" * (1 << 25), "not one that corten saved"),
+        ("rounds", [{"!": "array", "of": "a0"}] * 100_000, "again and again"),
+        ("options", json.loads("[" * 60 + "]" * 60), "more than 40 deep"),
+        ("options", {"!": "Popen", "of": []}, "'Popen', which this corten does not know"),
+        ("options", {"!": "pair", "of": "text"}, "'pair', which this corten does not know"),
+    ):
+        forged = with_part(name, node)
+        assert forged.stat().st_size < 200_000
+        tracemalloc.start()
+        with pytest.raises(ValueError, match=rf"changed\.corten.*{message}"):
+            corten.load(forged)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 100e6, message
 
-    with pytest.raises(ValueError, match="checksum"):
-        corten.load(rewritten(other_array))
 
-    def newer(parts):
-        from hashlib import sha256
-
-        about = json.dumps(json.loads(parts["corten.json"]) | {"version": 99}).encode()
-        return parts | {"corten.json": about, "corten.sha256": sha256(about).hexdigest()}
-
-    with pytest.raises(ValueError, match=r"version 99.*upgrade"):
-        corten.load(rewritten(newer))
+def test_labels_beyond_the_limit_are_refused_when_they_are_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr("corten.saving.MAX_TREE_NODES", 100)
+    with pytest.raises(ValueError, match="labels and attributes take"):
+        fit(gappy()).save(tmp_path / "fit.corten")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_limit_grows_with_the_file(tmp_path):
     """What was written whole is read again, however large; a small file that unpacks to much is not."""
     path, noise = tmp_path / "a.corten", np.random.default_rng(0).normal(size=1000)
-    write_archive(path, "x", 1, {}, {"a": noise, "b": np.zeros(5000)})
-    assert read_archive(path, "x", 1, max_bytes=1000)[1]["b"].shape == (5000,)
-    write_archive(path, "x", 1, {}, {"a": np.zeros(50_000), "b": np.zeros(50_000)}, overwrite=True)
+    write_archive(path, "x", {}, {"a": noise, "b": np.zeros(5000)})
+    assert read_archive(path, "x", max_bytes=1000)[1]["b"].shape == (5000,)
+    write_archive(path, "x", {}, {"a": np.zeros(50_000), "b": np.zeros(50_000)}, overwrite=True)
     with pytest.raises(ValueError, match=r"a\.corten.*above the limit"):
-        read_archive(path, "x", 1, max_bytes=1000)
+        read_archive(path, "x", max_bytes=1000)

@@ -35,7 +35,7 @@ from corten.engine.threads import in_order, one_library_thread
 from corten.fitted import Fitted
 from corten.lowrank import TensorTrain
 from corten.propensity import FittedPropensity, IsingPropensity
-from corten.rerun import as_if_missing, bounds_at, rerun
+from corten.rerun import as_if_missing, bounds_at, rerun, with_method
 from corten.result import check_coverage
 
 __all__ = ["Audit", "audit", "reference_law"]
@@ -74,6 +74,7 @@ def audit(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
     began, tell = perf_counter(), progress or (lambda stage, share: None)
+    fitted = with_method(fitted)
     wanted = tuple(check_coverage(level) for level in levels)
     pooled = len(fitted.rounds) > 0 and fitted.rounds[0].train_share is None
     tell("reference", 0.0)

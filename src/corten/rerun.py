@@ -24,13 +24,31 @@ from corten.fitted import Fitted, Trace
 from corten.options import as_calibration
 from corten.propensity import FittedPropensity
 
-__all__ = ["as_if_missing", "bounds_at", "rerun"]
+__all__ = ["as_if_missing", "bounds_at", "rerun", "with_method"]
 
 
 LOADED = (
-    "this fit does not know its method (a file keeps the answers; a calibration of your own without refit is not known "
-    "here): fit again to audit it"
+    "this fit does not know its method (a file keeps the answers and not code of your own; a calibration of your own "
+    "without refit is not known here): fit again to audit it"
 )
+SAME = 1e-3  # of the spread of the estimate: other machines and engines differ by less
+
+
+def with_method(fitted: Fitted) -> Fitted:
+    """The fit itself, or, of one that was loaded, the same fit made again from its data, options and seed.
+
+    What a saved fit leaves out (the prepared completion, the learned scale) comes back by fitting again.
+    """
+    if hasattr(fitted.completion, "fill") or fitted.completer is None:
+        return fitted
+    again: Fitted = fitted.completer.fit(fitted.observed)
+    apart = float(np.nanmax(np.abs(again.estimate - fitted.estimate), initial=0.0))
+    if apart > SAME * float(np.nanstd(fitted.estimate)):
+        raise ValueError(
+            f"fitting again gave estimates that differ from the saved ones by up to {apart:.3g}, so an audit would not "
+            f"be one of the saved fit: it was made by corten {fitted.settings().get('corten')} or on other hardware"
+        )
+    return again
 
 
 @dataclass(frozen=True, eq=False)

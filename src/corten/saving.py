@@ -1,54 +1,51 @@
-"""Saves a fitted completer to one file and loads it back: the same bits for every interval, no pickle."""
+"""Saves a fit to one file and loads it back, the same bits for every interval: arrays and JSON, never pickle.
+
+The file is a zip archive of `.npy` members, a JSON tree that names them, and checksums. The tree holds plain data and
+objects of a fixed list of types, each by the arguments that its constructor takes. Bytes, nodes of the tree and
+references to arrays are limited, so a small file cannot ask for much memory or time.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import numpy as np
 
-from corten.archive import read_archive, write_archive
-from corten.calibration.cross import CrossConformal, RepeatedSplits
-from corten.calibration.gap_shaped import GapShaped
-from corten.calibration.random_split import RandomSplit
-from corten.calibration.rounds import Round
-from corten.completer import ConformalCompleter
-from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
-from corten.completion.smooth import SmoothCompletion
-from corten.conformal.calibrated import Calibrated
-from corten.conformal.folds import MergedSplits, SplitList
-from corten.conformal.scale import TableScale, UnitScale
-from corten.conformal.scores import Absolute, Adaptive, Normalized, Signed
-from corten.conformal.weights import ExactIsingWeights, OddsWeights, PooledWeights, Weights
-from corten.data.axes import Axis
 from corten.data.choices import Choice
-from corten.data.observed import ObservedTensor
-from corten.data.transform import Affine, FittedChain, Power
 from corten.fitted import Fitted
-from corten.lowrank import TensorTrain
-from corten.packing import Packer, Unpacker
-from corten.propensity import (
-    AdditivePropensity,
-    AutoPropensity,
-    BernoulliPropensity,
-    FittedPropensity,
-    IsingPropensity,
-    KnownPropensity,
-    Linear,
-    Polynomial,
-    Product,
-    Sigmoid,
-    UniformPropensity,
-    Zero,
-)
-from corten.propensity.link import Logit, NoLink, Probit
-from corten.propensity.neighborhood import Neighborhood
+from corten.io.files import MAX_BYTES, check_size, existing
+from corten.io.whole import whole_file
 
-__all__ = ["SavedCompletion", "load", "save"]
+__all__ = ["SavedCompletion", "load", "read_archive", "save", "write_archive"]
 
-FORMAT, VERSION = "corten fit", 1
+FIT, VERSION, TREE = "corten fit", 1, "corten.json"
+MAX_TREE_BYTES, MAX_TREE_NODES, MAX_DEPTH = 1 << 24, 1 << 20, 40
+MAX_REFERENCES = 4  # bytes of arrays that the tree refers to, in bytes of the arrays: parts of a fit share masks
+MAX_PACKED, DEFLATE = 32, 1100  # a file may unpack to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
+TYPES = {
+    "data.choices": "Choice", "data.axes": "Axis", "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
+    "saving": "SavedCompletion", "completer": "ConformalCompleter", "calibration.rounds": "Round",
+    "calibration.random_split": "RandomSplit", "calibration.gap_shaped": "GapShaped",
+    "calibration.cross": "CrossConformal RepeatedSplits", "completion.smooth": "SmoothCompletion",
+    "completion.riemannian": "TuckerCompletion TensorTrainCompletion", "completion.stack": "StackedCompletion",
+    "completion.gaussian_process": "GaussianProcessCompletion", "conformal.calibrated": "Calibrated",
+    "conformal.folds": "MergedSplits SplitList", "conformal.scale": "LeverageScale TableScale UnitScale",
+    "conformal.scores": "Absolute Adaptive Normalized Signed", "propensity.link": "Logit Probit NoLink",
+    "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "propensity.neighborhood": "Neighborhood",
+    "propensity": "FittedPropensity IsingPropensity BernoulliPropensity UniformPropensity KnownPropensity Product "
+    "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity", "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain",
+}  # fmt: skip
+METHODS = ("neighbours", "pair")  # of a fitted propensity model, which exact weights ask
 
 
 @dataclass(frozen=True)
@@ -59,49 +56,43 @@ class SavedCompletion:
     choices: tuple[Choice, ...] = ()
 
 
-_KNOWN: tuple[type, ...] = (
-    Axis, Choice, Round, ObservedTensor, SavedCompletion, FittedPropensity, TensorTrain, Neighborhood,
-    Product, Linear, Polynomial, Sigmoid, Zero, Logit, Probit, NoLink, Absolute, Adaptive, Normalized,
-    Signed, ConformalCompleter, RandomSplit, GapShaped, CrossConformal, RepeatedSplits, IsingPropensity,
-    BernoulliPropensity, UniformPropensity, KnownPropensity, TuckerCompletion, TensorTrainCompletion,
-    SmoothCompletion, Affine, Power, FittedChain, AdditivePropensity, AutoPropensity,
-)  # fmt: skip
-
-
 def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write a fit to one file, whole or not at all; an existing file is refused.
-
-    What intervals need is kept exactly. A fitted completion is kept as a description, as its estimate is there;
-    a score of one's own cannot be kept, as it is code.
+    """Write a fit to one file, whole or not at all; code (a score or a completer of the user's own) is not kept.
 
     Example:
         >>> save(fitted, "tec.corten")                                    # doctest: +SKIP
-        >>> corten.load("tec.corten").intervals(0.95)                     # doctest: +SKIP
     """
-    packer = Packer(_KNOWN)
-    content = {
-        one.name: packer.pack(_plain(one.name, getattr(fitted, one.name), fitted), one.name) for one in fields(Fitted)
-    }
-    return write_archive(path, FORMAT, VERSION, content, packer.arrays, overwrite=overwrite)
+    completer, made, packer = fitted.completer, fitted.completion, _Packer()
+    if completer is not None and not isinstance(completer.engine, str | int):
+        completer = replace(completer, engine="auto")  # a client of a cluster will be gone by then
+    try:
+        _Packer().pack(completer, "completer")
+    except ValueError:
+        completer = None
+    if made is not None and not isinstance(made, SavedCompletion):
+        choices = tuple(one for one in getattr(made, "choices", ()) if isinstance(one, Choice))
+        made = SavedCompletion(str(fitted.options.get("completion", type(made).__name__)), choices)
+    kept = replace(fitted, completer=completer, completion=made, local=None)
+    content = {one.name: packer.pack(getattr(kept, one.name), one.name) for one in fields(Fitted)}
+    return write_archive(path, FIT, content, packer.arrays, overwrite=overwrite)
 
 
 def load(path: str | os.PathLike[str]) -> Fitted:
-    """Read a fit that `Fitted.save` wrote; it answers any coverage with the same bits as the saved one.
+    """Read a fit that `Fitted.save` wrote: the same bits for any coverage. Nothing is executed, no engine started.
 
     Example:
         >>> corten.load("tec.corten").intervals(0.9).estimate             # doctest: +SKIP
     """
-    content, arrays = read_archive(path, FORMAT, VERSION)
+    content, arrays = read_archive(path, FIT)
     try:
-        unpack = Unpacker(_KNOWN, arrays).unpack
-        parts = {name: unpack(value) for name, value in content.items()}
-        for array in (parts["observed"].values, parts["observed"].mask, parts["observed"].domain):
+        unpacker = _Unpacker(arrays)
+        fitted = Fitted(**{name: unpacker.unpack(node) for name, node in content.items()})
+        for array in (fitted.observed.values, fitted.observed.mask, fitted.observed.domain):
             if array is not None:
                 array.setflags(write=False)
-        parts["scale"] = _scale(parts["scale"])
-        if parts["calibrated"] is not None:
-            parts["calibrated"] = _calibrated(parts)
-        fitted = Fitted(**parts)
+        for name, kind in (("propensity", "FittedPropensity"), ("completer", "ConformalCompleter")):
+            if not isinstance(getattr(fitted, name), _types()[kind] | None):
+                raise TypeError(f"{name} is no {kind}")
         # Parts that do not fit together show here, and not when somebody asks for intervals.
         fitted.observed.wrap(fitted.intervals(0.9).estimate_array)
         few = fitted.missing_entries[:8]
@@ -114,99 +105,158 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         ) from None
 
 
-def _plain(name: str, value: Any, fitted: Fitted) -> Any:
-    """A part of a fit as data: objects that hold functions become what they answer."""
-    every = np.arange(fitted.observed.values.size)
-    if name == "completion" and value is not None:
-        return SavedCompletion(str(fitted.options.get("completion", type(value).__name__)), _choices(value))
-    if name == "scale":
-        return None if isinstance(value, UnitScale) else np.asarray(value.at(every))
-    if name == "completer":
-        return _asked_for(value)
-    if name == "local":
-        return None
-    if name == "propensity" and value is not None:
-        return replace(value, engine="auto")  # passes of any engine agree: it answers where that one is not
-    if name == "calibrated" and isinstance(value, MergedSplits):
-        return {"splits": [_split(one, fitted) for one in value.splits]}
-    if name == "calibrated" and value is not None:
-        if not isinstance(value, Calibrated):
-            raise ValueError("this fit was given another promise: save it without, or save result.to_netcdf(path)")
-        return _list(value, fitted)
-    return value
+@cache
+def _types() -> dict[str, Any]:
+    return {n: getattr(import_module(f"corten.{module}"), n) for module, names in TYPES.items() for n in names.split()}
 
 
-def _split(one: SplitList, fitted: Fitted) -> dict[str, Any]:
-    kept = {name: _plain(name, value, fitted) for name, value in (("scale", one.scale), ("propensity", one.law))}
-    return _list(one.calibrated, fitted) | kept | {"estimate": one.estimate, "change": one.change}
+class _Packer:
+    """Turns values into JSON and collects their arrays; an array that several parts share is kept once."""
 
+    def __init__(self) -> None:
+        self.arrays: dict[str, np.ndarray] = {}
+        self._names: dict[int, str] = {}
 
-def _list(calibrated: Calibrated, fitted: Fitted) -> dict[str, Any]:
-    """One list of scores as data, without the scores, which the fit holds."""
-    score, weights, every = calibrated.score, calibrated.weights, np.arange(fitted.observed.values.size)
-    if type(score) not in (Absolute, Adaptive, Normalized, Signed):
+    def pack(self, value: Any, place: str) -> Any:
+        name = type(value).__name__
+        if value is None or type(value) in (bool, str, int) or (type(value) is float and np.isfinite(value)):
+            return value
+        if isinstance(value, list):
+            return [self.pack(one, place) for one in value]
+        if isinstance(value, np.ndarray | np.generic):
+            return self._array(value, place)
+        if type(value) in (float, tuple):
+            return {"!": name, "of": str(value) if name == "float" else self.pack(list(value), place)}
+        if isinstance(value, MethodType) and value.__name__ in METHODS:
+            law = replace(value.__self__, choices=(), history=())  # type: ignore[type-var]
+            return {"!": value.__name__, "of": self.pack(law, place)}
+        if name == "FittedPropensity":
+            value = replace(value, engine="auto")  # passes of all engines agree: it answers where this one is not
+        if _types().get(name) is type(value):
+            arguments = {one: getattr(value, one) for one in signature(type(value)).parameters}
+            return {"!": name, "of": {one: self.pack(own, f"{place}.{one}") for one, own in arguments.items()}}
+        if hasattr(value, "to_index") and hasattr(value, "xindexes"):
+            return {"!": "coordinates", "of": self._coordinates(value, place)}
+        if isinstance(value, Mapping):
+            return {"!": "dict", "of": [[self.pack(key, place), self.pack(one, place)] for key, one in value.items()]}
+        if hasattr(value, "calendar") and hasattr(value, "has_year_zero"):
+            clock = [*value.timetuple()[:6], value.microsecond, value.calendar, bool(value.has_year_zero)]
+            return {"!": "date", "of": " ".join(map(str, clock))}
         raise ValueError(
-            f"score is an object of your own ({type(score).__name__}): it is code, which is never saved; save "
-            "intervals instead (result.to_netcdf), or use score='absolute', 'adaptive', 'signed' or 'normalized'"
+            f"{place} is a {name}, which is code or an object that a file cannot keep: save the intervals instead "
+            "(result.to_netcdf)"
         )
-    exact = isinstance(weights, ExactIsingWeights)
-    if not exact and weights.neighbour_factor(fitted.missing_entries[:1]) is not None:
-        raise ValueError(
-            f"weights of the kind {type(weights).__name__} cannot be saved: neighbours change them in a way of "
-            "their own"
-        )
-    return {
-        "score": score,
-        "entries": calibrated.entries,
-        "exact": exact,
-        "log_weights": np.asarray(weights.log_weight(every)),
-        "at_calibration": np.asarray(weights.log_weight(calibrated.entries)),
-    }
+
+    def _array(self, value: Any, place: str) -> Any:
+        array = np.asarray(value)
+        if array.dtype.kind in "OT":
+            items = [self.pack(one, place) for one in array.ravel().tolist()]
+            return {"!": "objects", "shape": list(array.shape), "of": items}
+        if array.dtype.kind not in "biufcmMUS":
+            raise ValueError(f"{place} has dtype {array.dtype}, which cannot be saved")
+        found = self._names.setdefault(id(value), f"a{len(self.arrays)}")
+        self.arrays[found] = value if isinstance(value, np.ndarray) else array
+        return {"!": "scalar" if isinstance(value, np.generic) else "array", "of": found}
+
+    def _coordinates(self, coords: Any, place: str) -> Any:
+        plain = coords.to_dataset()
+        stacked = {dim: list(one.names) for dim, one in plain.indexes.items() if one.nlevels > 1 and dim in plain.dims}
+        variables = plain.reset_index(list(stacked)).variables.items()
+        kept = [(key, list(one.dims), one.values, dict(one.attrs)) for key, one in variables]
+        return self.pack([kept, stacked], place)
 
 
-def _calibrated(parts: dict[str, Any]) -> Calibrated | MergedSplits:
-    kept, shape = parts["calibrated"], parts["observed"].shape
-    if "splits" not in kept:
-        return _list_of(kept, parts["scores"], parts["propensity"], shape)
-    found, start = [], 0
-    for one in kept["splits"]:
-        stop = start + len(one["entries"])
-        calibrated = _list_of(one, parts["scores"][start:stop], one["propensity"], shape)
-        found.append(SplitList(calibrated, one["estimate"], _scale(one["scale"]), one["change"], one["propensity"]))
-        start = stop
-    return MergedSplits(found)
+class _Unpacker:
+    """Gives back what a `_Packer` made."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
+        self.arrays = arrays
+        self._left = (1 << 20) + MAX_REFERENCES * sum(one.nbytes for one in arrays.values())
+
+    def unpack(self, node: Any, depth: int = 0) -> Any:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        if isinstance(node, list):
+            return [self.unpack(one, depth + 1) for one in node]
+        if not isinstance(node, dict):
+            return node
+        tag, of = node["!"], node["of"]
+        if tag in ("array", "scalar"):
+            self._left -= self.arrays[of].nbytes
+            if self._left < 0:
+                raise ValueError("it refers to the same arrays again and again")
+            return self.arrays[of] if tag == "array" else self.arrays[of][()]
+        if tag in _types():
+            return _types()[tag](**{name: self.unpack(one, depth + 1) for name, one in of.items()})
+        made = self.unpack(of, depth + 1)
+        if tag in METHODS and isinstance(made, _types()["FittedPropensity"]):
+            return getattr(made, tag)
+        simple = {"float": float, "tuple": tuple, "dict": dict, "date": _date, "coordinates": _coordinates}
+        if tag == "objects":
+            return np.fromiter(made, object, len(made)).reshape(node["shape"])
+        if tag not in simple:
+            raise ValueError(f"it holds a {tag!r}, which this corten does not know")
+        return simple[tag](made)
 
 
-def _list_of(kept: dict[str, Any], scores: np.ndarray, law: Any, shape: tuple[int, ...]) -> Calibrated:
-    table, entries, at_calibration = kept["log_weights"], kept["entries"], kept["at_calibration"]
-    weights: Weights = OddsWeights(table)
-    if kept["exact"]:
-        weights = ExactIsingWeights(
-            table, shape=shape, calibration=entries, neighbours=law.neighbours, pair=law.pair
-        )
-    elif not np.array_equal(table[entries], at_calibration):
-        weights = PooledWeights(entries, at_calibration, table)
-    return Calibrated(kept["score"], scores, entries, weights)
+def _coordinates(kept: Any) -> Any:
+    import xarray as xr
+
+    plain = xr.Dataset(coords={key: (dims, values, attrs) for key, dims, values, attrs in kept[0]})
+    return plain.set_index(kept[1]).coords
 
 
-def _scale(kept: np.ndarray | None) -> UnitScale | TableScale:
-    return UnitScale() if kept is None else TableScale(kept)
+def _date(text: str) -> Any:
+    import cftime
+
+    *clock, calendar, year_zero = text.split()
+    return cftime.datetime(*map(int, clock), calendar=calendar, has_year_zero=year_zero == "True")
 
 
-def _asked_for(completer: Any) -> Any:
-    """The completer, for audits of a loaded fit; None where it holds code or objects of the user's own.
+def write_archive(
+    path: str | os.PathLike[str], kind: str, content: Any, arrays: dict[str, np.ndarray], *, overwrite: bool = False,
+    packed: bool = True,
+) -> Path:  # fmt: skip
+    """Write a JSON tree and the arrays it names, whole or not at all; packed: smaller, but slower to write."""
+    from corten import __version__
 
-    An engine object, such as the client of a cluster, will be gone by then: audits run on the default engine.
-    """
-    if completer is not None and not isinstance(completer.engine, str | int):
-        completer = replace(completer, engine="auto")
+    about = {"format": kind, "version": VERSION, "corten": __version__, "content": content}
+    text = _within_limits(json.dumps(about, allow_nan=False).encode())
+    with whole_file(path, overwrite) as temporary:
+        with temporary.open("wb") as stream:
+            (np.savez_compressed if packed else np.savez)(stream, **arrays)  # type: ignore[arg-type]
+        with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(zipfile.ZipInfo(TREE), text, zipfile.ZIP_DEFLATED)
+    return Path(path)
+
+
+def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_BYTES) -> tuple[Any, dict[str, Any]]:
+    """The tree and the arrays of a file; whatever is wrong with it is a ValueError that names the file."""
+    found = existing(path)
     try:
-        Packer(_KNOWN).pack(completer)
-    except ValueError:
-        return None
-    return completer
+        with zipfile.ZipFile(found) as archive:
+            size = {one.filename: min(one.file_size, DEFLATE * one.compress_size + 1024) for one in archive.infolist()}
+            if size.get(TREE, MAX_TREE_BYTES + 1) > MAX_TREE_BYTES:
+                raise ValueError("this is an archive, but not one that corten saved")
+            # Together, before the first is read: a small file can hold many arrays that each unpack to the limit.
+            check_size((sum(size.values()),), 1, max(max_bytes, MAX_PACKED * found.stat().st_size), "what it holds")
+            about = json.loads(_within_limits(archive.read(TREE)))
+        if about["format"] != kind or about["version"] > VERSION:
+            raise ValueError(
+                f"it is version {about['version']} of a {about['format']}, by corten {about['corten']}; this one reads "
+                f"version {VERSION} of a {kind}: upgrade corten"
+            )
+        with np.load(found, allow_pickle=False) as arrays:
+            return about["content"], {name: arrays[name] for name in arrays.files if name != TREE}
+    except Exception as problem:
+        detail = " ".join(str(problem).split()) or type(problem).__name__
+        raise ValueError(f"{found} is no whole corten file (damaged, cut short or of another kind): {detail}") from None
 
 
-def _choices(completion: Any) -> tuple[Choice, ...]:
-    found = getattr(completion, "choices", ())
-    return tuple(found) if all(isinstance(one, Choice) for one in found) else ()
+def _within_limits(text: bytes) -> bytes:
+    """The text of a tree, refused before it is parsed where that would make too many objects."""
+    nodes = sum(map(text.count, (b",", b"[", b"{", b":")))
+    if len(text) > MAX_TREE_BYTES or nodes > MAX_TREE_NODES:
+        raise ValueError(f"its labels and attributes take {len(text)} bytes in up to {nodes} parts, above the limit of "
+                         f"{MAX_TREE_BYTES} bytes and {MAX_TREE_NODES} parts")  # fmt: skip
+    return text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -91,9 +93,23 @@ for _panel, _commands in _PANELS.items():
         app.command(rich_help_panel=_panel)(_command)
 
 
+class _Unheard(io.FileIO):
+    """Standard output that goes on when its reader has left (`corten ... | head`): the work is done all the same."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return len(data)
+
+
 def main() -> None:
     """Run the program."""
     _Group.alone = True
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        same = {name: getattr(sys.stdout, name) for name in ("encoding", "errors", "line_buffering")}
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Unheard(sys.stdout.fileno(), "w", closefd=False)), **same)
     try:
         watch_for_interrupt()
         app(prog_name="corten")

@@ -80,8 +80,10 @@ def audit(
         found = fitted.audit(rounds, inner_rounds=inner_rounds, seed=seed, levels=wanted, progress=move)
     terminal.say(str(found))
     if table is not None:
+        from corten.io.writers import write_table
+
         with whole_file(table, overwrite) as temporary:
-            found.table().to_csv(temporary, index=False)
+            write_table(found.table(), temporary, ".csv")
         terminal.say(f"wrote {table}")
     if report is not None:
         from corten.report.page import write_report

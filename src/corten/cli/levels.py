@@ -32,7 +32,7 @@ def write_levels(
     from corten.io import writers
     from corten.io.dataset import write_netcdf, write_zarr
     from corten.io.files import suffix_of
-    from corten.io.names import NETCDF
+    from corten.io.names import NETCDF, TABLES, refuse_for_members
     from corten.io.table import long_form
     from corten.io.whole import whole_file
 
@@ -48,17 +48,15 @@ def write_levels(
             array = getattr(one, f"{end}_array")
             dataset[name] = (dataset["lower"].dims, array, one._bound_attrs(end))
         return (write_zarr if suffix == ".zarr" else write_netcdf)(dataset, path, overwrite=overwrite)
+    refuse_for_members(path, [axis.name for axis in first.observed.axes])
     with whole_file(path, overwrite) as temporary:
-        if suffix in writers._TABLES:
+        if suffix in TABLES:
             frame = long_form(first) if table is None else table.to_frame(first)
             for one in others:
                 other = long_form(one) if table is None else table.to_frame(one)
                 for end in ("lower", "upper"):
                     frame[f"{end}_{level_name(one.coverage)}"] = other[end].to_numpy()
-            if suffix == ".parquet":
-                frame.to_parquet(temporary, index=False)
-            else:
-                frame.to_csv(temporary, index=False)
+            writers.write_table(frame, temporary, suffix)
         elif suffix == ".npy":
             bounds = [array for one in results for array in (one.lower_array, one.upper_array)]
             with temporary.open("wb") as stream:

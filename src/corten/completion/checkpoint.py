@@ -4,35 +4,42 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import numpy as np
 
-from corten.archive import read_archive, write_archive
 from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
 from corten.data.choices import Choice
+from corten.saving import read_archive, write_archive
 
 __all__ = ["Checkpoint"]
 
-FORMAT, VERSION = "corten round", 1
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+FORMAT = "corten round"
+_NAME = re.compile(r"[0-9a-f]{32}\.round")
+_ORDINARY = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.dtype, Path)
+_GENERATED = ("__dict__", "__weakref__", "__doc__", "__dataclass", "__firstlineno__", "_abc_", "__parameters__")
+_PYTHON = 1 << 9  # set for classes that Python code made: what others hold cannot be seen
 
 
 @dataclass
 class Checkpoint:
     """A folder for the rounds of a fit that are done. Leaving the block well removes them; a kill or an error does not.
 
-    Rounds are known by a hash of the data, the entries they train on, all settings and the versions of corten, NumPy,
-    SciPy and Numba: with other data or settings the fit starts clean. Files are written whole or not at all and carry
-    checksums; a damaged one is made again. A completion that is a function of your own is not kept: nobody knows
-    whether its code is still the same.
+    A round is known by a hash of the data, the entries it trains on, all options with their arrays, and the versions
+    of corten, NumPy, SciPy and Numba: after any change the fit starts clean. Code of your own is part of the hash
+    (instructions, defaults, what it closes over and the globals it names); where that cannot be told, the checkpoint is
+    refused. Files are written whole or not at all and carry checksums; a damaged one is made again. Only files that
+    corten wrote are removed.
 
     kept: rounds that were found and not done again.
 
@@ -59,22 +66,25 @@ class Checkpoint:
             self.clear()
 
     def clear(self) -> None:
-        """Remove the rounds, and the folder if nothing else is in it."""
+        """Remove the rounds that corten wrote, and the folder if nothing else is in it."""
         for file in Path(self.folder).glob("*.round"):
-            file.unlink(missing_ok=True)
+            with suppress(ValueError, OSError):
+                if _NAME.fullmatch(file.name) and file.is_file():
+                    read_archive(file, FORMAT)  # whatever else has such a name is not ours
+                    file.unlink()
         with suppress(OSError):
             Path(self.folder).rmdir()
 
     def keeping(self, completion: Completion) -> Completion:
         """The same completion, which looks here before it fills and leaves here what it filled."""
-        return completion if _ADDRESS.search(repr(completion)) else _Keeping(completion, self)
+        return _Keeping(completion, self, fingerprint(completion))
 
     def _fill(self, key: str, shape: tuple[int, ...], work: Callable[[], Fill]) -> Fill:
         path = Path(self.folder) / f"{key}.round"
         if path.exists():
             # A damaged file is as good as none, whatever it holds: the round is done again and the file replaced.
             with suppress(ValueError, KeyError, TypeError):
-                content, arrays = read_archive(path, FORMAT, VERSION)
+                content, arrays = read_archive(path, FORMAT)
                 members = {name: arrays[f"m{k}"] for k, name in enumerate(content["members"])}
                 fill = Fill(arrays["estimate"], members)
                 if content["leverage"]:
@@ -87,7 +97,7 @@ class Checkpoint:
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         arrays = {"estimate": fill.estimate} | {f"m{k}": one for k, one in enumerate(fill.members.values())}
         content = {"members": list(fill.members), "leverage": fill.leverage is not None}
-        write_archive(path, FORMAT, VERSION, content, arrays, overwrite=True, packed=False)
+        write_archive(path, FORMAT, content, arrays, overwrite=True, packed=False)
         return fill
 
 
@@ -102,17 +112,12 @@ def _leverage(work: Callable[[], Fill]) -> np.ndarray:
 class _Keeping:
     completion: Completion
     checkpoint: Checkpoint
+    known: str
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> Prepared:
-        known = sha256(f"{_versions()} {self.completion!r} {seed} {values.dtype} {values.shape}".encode())
-        for axis in axes:
-            known.update(f"{axis.name} {axis.kind} {axis.periodic} {axis.length}".encode())
-            if axis.coordinates is not None:
-                known.update(str(axis.coordinates.tolist()).encode())
-        known.update(np.ascontiguousarray(np.where(mask, values, 0)).tobytes())
-        known.update(np.packbits(mask).tobytes())
-        prepared = self.completion.prepare(values, mask, axes, seed)
-        return _Kept(prepared, self.checkpoint, known.hexdigest())
+        described = [(axis.name, axis.kind, axis.periodic, axis.length, axis.coordinates) for axis in axes]
+        known = fingerprint([_versions(), self.known, seed, described, np.where(mask, values, 0), mask])
+        return _Kept(self.completion.prepare(values, mask, axes, seed), self.checkpoint, known)
 
 
 @dataclass(frozen=True)
@@ -126,10 +131,8 @@ class _Kept:
         return self.prepared.choices
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
-        key = sha256(self.known.encode())
-        key.update(np.ascontiguousarray(np.where(mask, values, 0)).tobytes())
-        key.update(np.packbits(mask).tobytes())
-        return self.checkpoint._fill(key.hexdigest()[:32], values.shape, lambda: self.prepared.fill(values, mask))
+        key = fingerprint([self.known, np.where(mask, values, 0), mask])
+        return self.checkpoint._fill(key[:32], values.shape, lambda: self.prepared.fill(values, mask))
 
     def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedMix:
         """What has learned how to mix fills once more and is not kept."""
@@ -144,3 +147,90 @@ def _versions() -> str:
     from corten import __version__
 
     return f"corten {__version__} " + " ".join(f"{one} {version(one)}" for one in ("numpy", "scipy", "numba"))
+
+
+def fingerprint(value: Any) -> str:
+    """A hash of data, objects and code that changes when an answer could; a ValueError where that cannot be told."""
+    found = sha256()
+    _feed(value, found.update, {})
+    return found.hexdigest()
+
+
+def _feed(value: Any, tell: Callable[[bytes], Any], met: dict[int, Any]) -> None:
+    """Tell the content of a value, piece by piece; an object that was met before by its number."""
+    kind = type(value)
+    tell(f"<{kind.__module__}.{kind.__qualname__}>".encode())
+    if isinstance(value, _ORDINARY):
+        tell(repr(value).encode())
+        return
+    if id(value) in met:
+        tell(str(list(met).index(id(value))).encode())
+        return
+    met[id(value)] = value  # held: a number must not be given to another object meanwhile
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        tell(f"{value.dtype} {value.shape}".encode())
+        tell(np.ascontiguousarray(value).tobytes())
+        return
+    for part in _parts(value):
+        _feed(part, tell, met)
+    tell(b"<end>")
+
+
+def _parts(value: Any) -> list[Any]:
+    """What an object is made of, as far as its answers hang on it."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, np.ndarray):  # of objects
+        return [value.shape, *value.ravel().tolist()]
+    if isinstance(value, set | frozenset):
+        return sorted(map(fingerprint, value))
+    if isinstance(value, Mapping):
+        return [part for pair in value.items() for part in pair]
+    if isinstance(value, partial):
+        return [value.func, value.args, value.keywords]
+    if isinstance(value, MethodType):
+        return [value.__func__, value.__self__]
+    if isinstance(value, staticmethod | classmethod | property):
+        return [value.fget if isinstance(value, property) else value.__func__]
+    if isinstance(value, CodeType):
+        return [value.co_code, value.co_names, value.co_varnames, *value.co_consts]
+    if hasattr(value, "mask_pass") or hasattr(value, "scheduler_info"):
+        return ["an engine"]  # the answer does not depend on it beyond rounding
+    if hasattr(value, "py_func"):  # compiled by Numba
+        return [value.py_func]
+    if isinstance(value, ModuleType):
+        return [value.__name__, str(getattr(value, "__version__", ""))]
+    if isinstance(value, type | FunctionType | BuiltinFunctionType | np.ufunc) and _installed(value):
+        package = sys.modules.get(str(value.__module__).partition(".")[0])
+        return [value.__module__, getattr(value, "__qualname__", str(value)), getattr(package, "__version__", "")]
+    if isinstance(value, FunctionType):
+        names = sorted(name for name in _names(value.__code__) if name in value.__globals__)
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        world = {name: value.__globals__[name] for name in names}
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, cells, world]
+    if isinstance(value, type) and value.__flags__ & _PYTHON:
+        own = {name: one for name, one in vars(value).items() if not name.startswith(_GENERATED)}
+        return [value.__qualname__, *value.__mro__[1:-1], own]
+    ours = all(one.__flags__ & _PYTHON and "__slots__" not in vars(one) for one in type(value).__mro__[:-1])
+    if ours and hasattr(value, "__dict__"):
+        return [type(value), vars(value)]
+    raise ValueError(
+        f"a checkpoint cannot be used here: the completion refers to a {type(value).__qualname__}, and whether that is "
+        "the same in the next run cannot be told; leave the checkpoint out, or use plain values and functions"
+    )
+
+
+def _installed(value: Any) -> bool:
+    """Whether code comes with Python, with an installed package or with corten: its version says what it does."""
+    name = str(value.__module__)
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        return name != "__main__" and not isinstance(value, FunctionType)
+    folders = {sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return name.partition(".")[0] == "corten" or any(file.startswith(f"{one}{os.sep}") for one in folders)
+
+
+def _names(code: CodeType) -> set[str]:
+    """Names that code and the code inside it look up."""
+    inside = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return set(code.co_names).union(*inside)

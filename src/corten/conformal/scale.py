@@ -53,11 +53,11 @@ class LeverageScale:
         middle = float(np.median(flat))
         if middle == 0:
             raise ValueError("leverage is zero at half of the entries or more: use score='absolute'")
-        self._flat = flat
+        self.leverage, self.floor = flat, floor
         self._least = floor * middle
 
     def at(self, entries: NDArray[np.intp]) -> NDArray[np.floating]:
-        return np.maximum(self._flat[entries], self._least)
+        return np.maximum(self.leverage[entries], self._least)
 
 
 class TableScale:

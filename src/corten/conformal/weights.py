@@ -56,13 +56,11 @@ class OddsWeights:
     """
 
     def __init__(self, log_weights: ArrayLike | LogWeight) -> None:
-        if callable(log_weights):
-            self._lookup: LogWeight = log_weights
-        else:
-            self._lookup = np.ravel(np.asarray(log_weights)).__getitem__
+        self.log_weights = log_weights if callable(log_weights) else np.ravel(np.asarray(log_weights))
 
     def log_weight(self, entries: Entries) -> NDArray[np.floating]:
-        return np.asarray(self._lookup(entries))
+        known = self.log_weights
+        return np.asarray(known(entries) if callable(known) else known[entries])
 
     def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
         return None
@@ -127,13 +125,13 @@ class ExactIsingWeights(OddsWeights):
         small = size < np.iinfo(np.int32).max
         self._position = np.full(size, -1, dtype=np.int32 if small else np.int64)
         self._position[calibration] = np.arange(len(calibration))
-        self._neighbours = neighbours
-        self._pair = pair
+        self.shape, self.calibration = shape, calibration
+        self.neighbours, self.pair = neighbours, pair
 
     def neighbour_factor(self, test: Entries) -> NeighbourFactor:
-        around = self._neighbours(test)
+        around = self.neighbours(test)
         position = np.where(around >= 0, self._position[around], -1)
         row, column = np.nonzero(position >= 0)
         log_factor = np.zeros(position.shape)
-        log_factor[row, column] = -4.0 * self._pair(around[row, column].astype(np.intp), test[row])
+        log_factor[row, column] = -4.0 * self.pair(around[row, column].astype(np.intp), test[row])
         return NeighbourFactor(position, log_factor)

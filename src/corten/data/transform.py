@@ -150,7 +150,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Chain:
-    """Transforms one after another: what is usual is removed first, then the rest is reshaped."""
+    """Transforms one after another."""
 
     steps: tuple[Any, ...]
 
@@ -181,7 +181,11 @@ class FittedChain:
 
 
 def as_transform(transform: Any, climatology: str | None = None) -> Transform | None:
-    """A transform from "log", "box-cox", "standardise", "standardise:AXIS", an object, or None."""
+    """A transform from "log", "box-cox", "standardise", "standardise:AXIS", an object, or None.
+
+    A climatology is removed first, but after a logarithm or Box-Cox map: what is left of positive values when their
+    mean is removed is not positive.
+    """
     steps: list[Any] = []
     if climatology is not None:
         if not isinstance(climatology, str):
@@ -194,11 +198,11 @@ def as_transform(transform: Any, climatology: str | None = None) -> Transform | 
             raise ValueError(
                 f'transform is {transform!r}; give "log", "box-cox", "standardise", "standardise:AXIS" or an object'
             )
-        steps.append(makers[name])
+        steps.insert(0 if isinstance(makers[name], BoxCox) else len(steps), makers[name])
     elif transform is not None:
         if isinstance(transform, type) or not isinstance(transform, Transform):
             raise TypeError(f"transform is {transform!r}; give a name or an object with fit(values, mask, axes)")
-        steps.append(transform)
+        steps.insert(0 if isinstance(transform, BoxCox) else len(steps), transform)
     if not steps:
         return None
     return steps[0] if len(steps) == 1 else Chain(tuple(steps))

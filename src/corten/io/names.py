@@ -11,13 +11,20 @@ from typing import Any
 from corten.data.axes import is_dataarray
 from corten.io.files import suffix_of
 
-__all__ = ["NETCDF", "VARIABLES", "check_labels", "refuse_clash", "refuse_for_netcdf", "refuse_for_zarr"]
+__all__ = [
+    "NETCDF", "TABLES", "VARIABLES", "check_labels", "refuse_clash", "refuse_for_members", "refuse_for_netcdf",
+    "refuse_for_zarr",
+]  # fmt: skip
 
 NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
+TABLES = (".csv", ".csv.gz", ".parquet")
 VARIABLES = ("estimate", "lower", "upper", "flag", "propensity")
+MEMBERS = ("estimate", "lower", "upper", "flag", "axes", "coverage", "coverages", "about")
 _LONGEST = 255  # bytes
 _NETCDF_NAME = re.compile(r"[0-9A-Za-z_\u0080-\U0010ffff]([ -.0-~\u0080-\U0010ffff]*[!-.0-~\u0080-\U0010ffff])?")
 _ZARR_NAME = re.compile(r"[^/\\\0]+")
+_MATLAB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+_FURTHER = re.compile(r"(lower|upper)_\d+(_\d+)?")
 
 
 def check_labels(path: str | os.PathLike[str], data: Any) -> None:
@@ -25,6 +32,7 @@ def check_labels(path: str | os.PathLike[str], data: Any) -> None:
     if not is_dataarray(data):
         return
     names = [str(name) for name in (*data.dims, *data.coords)]
+    refuse_for_members(path, map(str, data.dims))
     if suffix_of(path) in NETCDF:
         refuse_clash(names)
         refuse_for_netcdf(path, names, [key for one in (data, *data.coords.values()) for key in one.attrs])
@@ -52,6 +60,27 @@ def refuse_for_netcdf(path: str | os.PathLike[str], names: Iterable[Any], attrs:
                     f"a digit or _, have no /, no control characters, no space at the end and at most {_LONGEST} "
                     "bytes; rename it, or write .npz or .csv"
                 )
+
+
+def refuse_for_members(path: str | os.PathLike[str], axes: Iterable[str]) -> None:
+    """Refuse names of axes that .npz, .mat or a table would lose, or would write to another place."""
+    suffix, axes = suffix_of(path), list(axes)
+    taken = {".npz": MEMBERS, ".mat": MEMBERS}.get(suffix, VARIABLES if suffix in TABLES else ())
+    for name in axes:
+        if name in taken or (taken is MEMBERS and _FURTHER.fullmatch(name)):
+            raise ValueError(
+                f"the input has an axis called {name}, and {Path(path).name} needs that name for the result: rename it"
+            )
+        if suffix == ".npz" and not _ZARR_NAME.fullmatch(name):
+            raise ValueError(
+                f"{Path(path).name} cannot hold an axis called {name[:80]!r}: its name would be that of a file "
+                "elsewhere, so without / or \\; rename it, or write .csv"
+            )
+        if suffix == ".mat" and not _MATLAB_NAME.fullmatch(name):
+            raise ValueError(
+                f"{Path(path).name} cannot hold an axis called {name[:80]!r}: names in MATLAB begin with a letter and "
+                "have letters, digits and _ only, at most 63; rename it, or write .npz"
+            )
 
 
 def refuse_for_zarr(path: str | os.PathLike[str], names: Iterable[Any]) -> None:

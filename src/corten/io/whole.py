@@ -85,7 +85,7 @@ def refuse_inputs(targets: Iterable[Path | None], inputs: Iterable[Path]) -> Non
             one, other = target.resolve(), data.resolve()
             apart = one != other and other not in one.parents and one not in other.parents
             if not apart or (target.exists() and data.exists() and target.samefile(data)):
-                raise ValueError(f"{target} is the input {data}, or part of it: its data would be lost; write elsewhere")
+                raise ValueError(f"{target} is the input {data}, or a part of it, and would be lost: write elsewhere")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from corten.io.dataset import to_dataset, write_netcdf, write_zarr
 from corten.io.files import suffix_of
-from corten.io.names import NETCDF
+from corten.io.names import NETCDF, TABLES, refuse_for_members
 from corten.io.table import LongTable, about, long_form
 from corten.io.whole import refuse_taken, whole_file
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WRITABLE", "check_target", "write"]
 
-_TABLES = (".csv", ".csv.gz", ".parquet")
-WRITABLE = (*NETCDF, ".zarr", ".npz", ".npy", *_TABLES, ".mat")
+WRITABLE = (*NETCDF, ".zarr", ".npz", ".npy", *TABLES, ".mat")
+_FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
 def check_target(path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -53,13 +54,10 @@ def write(
         return write_netcdf(to_dataset(result), path, overwrite=overwrite)
     if suffix == ".zarr":
         return write_zarr(to_dataset(result), path, overwrite=overwrite)
+    refuse_for_members(path, [axis.name for axis in result.observed.axes])
     with whole_file(path, overwrite) as temporary:
-        if suffix in _TABLES:
-            frame = long_form(result) if table is None else table.to_frame(result)
-            if suffix == ".parquet":
-                frame.to_parquet(temporary, index=False)
-            else:
-                frame.to_csv(temporary, index=False)
+        if suffix in TABLES:
+            write_table(long_form(result) if table is None else table.to_frame(result), temporary, suffix)
         elif suffix == ".npy":
             np.save(temporary, np.stack([result.estimate_array, result.lower_array, result.upper_array]))
         elif suffix == ".npz":
@@ -70,6 +68,32 @@ def write(
 
             savemat(temporary, _arrays(result), appendmat=False, do_compression=True, long_field_names=True)
     return Path(path)
+
+
+def write_table(frame: Any, path: Path, suffix: str) -> None:
+    """Write a table as .parquet, .csv or .csv.gz.
+
+    In .csv text that a spreadsheet would take for a formula (=, +, -, @, a tab or a return in front) gets a ' in front,
+    in cells and in the names of columns; numbers, also as text, stay as they are.
+    """
+    if suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+        return
+    safe = frame.rename(columns=_no_formula)
+    for k, kind in enumerate(safe.dtypes):
+        if kind.kind in "OU" or str(kind) in ("string", "str", "category"):
+            safe.isetitem(k, safe.iloc[:, k].astype(object).map(_no_formula))
+    safe.to_csv(path, index=False, compression="gzip" if suffix.endswith(".gz") else None)
+
+
+def _no_formula(cell: Any) -> Any:
+    if not isinstance(cell, str) or not _FORMULA.match(cell):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _arrays(result: Intervals) -> dict[str, np.ndarray]:
