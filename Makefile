@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
 DOCS   := $(VENV)/.docs-installed
 
-.PHONY: demo test test-portable lint docs bench reliability environments study dist clean
+.PHONY: demo test test-all test-portable lint docs bench reliability environments study dist clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -15,8 +15,13 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/corten demo --output demo-output --overwrite
 
+# Two processes share the files of tests (a file stays in one: its fixtures are made once). TESTERS=4 on a larger machine.
+TESTERS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest -m 'not slow'
+	$(BIN)/python -m pytest -m 'not slow' -n $(TESTERS) --dist loadfile
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile
 
 # The tests that compare engines, with the arithmetic of two other processors: the oldest 64-bit one, and one with AVX2.
 # Kernels are compiled again, into a temporary folder. Minutes.

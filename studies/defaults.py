@@ -35,8 +35,11 @@ WITH_UNIFORM = ("random", "few", "rows")  # kinds whose weights are compared wit
 Row = dict[str, Any]
 
 
-def measure(case: Case, number: int) -> Row:
-    """Complete one draw with the defaults and compare the intervals with what was measured at the missing entries."""
+def measure(case: Case, number: int, compare: bool = True) -> Row:
+    """Complete one draw with the defaults and compare the intervals with what was measured at the missing entries.
+
+    compare: fit again with uniform weights, and with the oracle's where they are known.
+    """
     import corten
 
     draw = case.draw(number)
@@ -49,9 +52,9 @@ def measure(case: Case, number: int) -> Row:
         covered = [_covered(draw, result.at(level)).mean() for level in LEVELS]
         row["miscoverage"] = float(np.abs(np.array(covered) - LEVELS).mean())
     others: dict[str, Any] = {}
-    if case.kind in WITH_UNIFORM:
+    if compare and case.kind in WITH_UNIFORM:
         others["uniform"] = "uniform"
-    if draw.log_odds is not None:
+    if compare and draw.log_odds is not None:
         others["oracle"] = corten.KnownPropensity(draw.log_odds)
     for name, model in others.items():
         other = _score(draw, corten.complete(draw.x, COVERAGE, propensity=model, **draw.given))

@@ -213,7 +213,7 @@ def _detail_table(rows: Sequence[Row]) -> str:
                 _mean(numbers(mine, "seconds")),
                 f"{numbers(mine, 'peak_mb').max():.0f}",
                 _counted(mine, "calibration"),
-                _counted(mine, "propensity") or _counted(mine, "coupling strength", "coupling "),
+                _counted(mine, "propensity model") or _counted(mine, "coupling strength", "coupling "),
             )
         )
     return _table(heads, lines)

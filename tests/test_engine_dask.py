@@ -174,11 +174,11 @@ def test_a_domain_may_be_lazy_too(client):
 
 def test_complete_gives_the_same_intervals(client, tmp_path):
     rng = np.random.default_rng(0)
-    x = corten.simulate.tucker_signal((12, 11, 10), rank=2) + 0.1 * rng.normal(size=(12, 11, 10))
+    x = corten.simulate.tucker_signal((12, 11, 10), rank=1) + 0.1 * rng.normal(size=(12, 11, 10))
     x[rng.random(x.shape) < 0.3] = np.nan
     options = {
-        "completion": corten.TuckerCompletion(rank=2), "calibration": "random",
-        "propensity": IsingPropensity(coupling=1 / 15, rank=2),
+        "completion": corten.TuckerCompletion(rank=1), "calibration": "random",
+        "propensity": IsingPropensity(coupling=1 / 15, rank=1),
     }  # fmt: skip
     one, other = (corten.complete(x, engine=engine, **options) for engine in ("auto", client))
     # Sums in another order stop the descents elsewhere, by far less than the noise; a cutoff may be the next score.

@@ -244,12 +244,12 @@ def test_needs_shrink_with_memory_and_align_with_chunks():
 
 def test_needs_of_a_long_thin_tensor_in_one_chunk_are_known_at_once():
     """Every run of a million planes was tried against every divisor of the chunk: hours."""
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(MemoryError, match="Rechunk"):
         needs.Needs.of(lazy_of((10**8, 2), chunk=10**8), 500_000_000, 3, 2)
     with pytest.raises(MemoryError, match="one plane of x"):
         needs.Needs.of(lazy_of((10**8, 2)), 300_000_000, 3, 16)
-    assert time.monotonic() - began < 20  # a fifth of a second on an idle machine
+    assert time.process_time() - began < 20  # a fifth of a second
 
 
 def test_it_says_beforehand_what_it_takes(tmp_path):

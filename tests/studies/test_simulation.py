@@ -136,7 +136,7 @@ def test_a_stored_cell_says_what_it_is_and_by_which_code(tmp_path: Path) -> None
     assert [row["more"] for row in store.rows("counted")] == [None, "words"]
 
 
-@pytest.mark.parametrize("model", ["bernoulli", "ising"])
+@pytest.mark.parametrize("model", ["bernoulli", pytest.param("ising", marks=pytest.mark.slow)])
 def test_the_same_cell_gives_the_same_numbers(tmp_path: Path, model: str) -> None:
     chain = {"burn_in": 10, "thin": 5} if model == "ising" else {}
     cell = Cell.of("conformal", 1, d=10, rank=2, model=model, draw=0, scores=True, **chain)
