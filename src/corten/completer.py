@@ -19,6 +19,7 @@ from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.fitted import Fitted, Trace
 from corten.merged import fit_merged
+from corten.missing_values import MissingValue
 from corten.observed import ObservedTensor
 from corten.options import as_calibration, as_completion, as_propensity, check_bounds, describe, stays_here
 from corten.result import Intervals, check_coverage
@@ -84,16 +85,20 @@ class ConformalCompleter:
         where: Any = None,
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, str] | None = None,
+        missing_value: MissingValue = None,
         progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> Fitted:
         """Fit everything once; the answer gives intervals of any coverage.
 
         where: the domain, True where a cell could be observed; periodic, axis_kinds: what the labels do not
-        say; progress: called with a stage and the share of it that is done; checkpoint: keeps rounds that are done.
+        say; missing_value: numbers that stand for a missing value, such as -9999 or [-9999, 1e20]; progress: called
+        with a stage and the share of it that is done; checkpoint: keeps rounds that are done.
         """
         began, tell = perf_counter(), progress or (lambda stage, share: None)
-        observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
+        observed = ObservedTensor.of(
+            x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value
+        )
         if observed.complete:
             return Fitted.nothing_to_fill(observed, self._settings())
         with one_library_thread:
@@ -197,6 +202,7 @@ def complete(
     where: Any = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, str] | None = None,
+    missing_value: MissingValue = None,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Intervals:
@@ -219,8 +225,9 @@ def complete(
         completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
     )
     fitted = completer.fit(
-        x, where=where, periodic=periodic, axis_kinds=axis_kinds, progress=progress, checkpoint=checkpoint
-    )
+        x, where=where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value, progress=progress,
+        checkpoint=checkpoint,
+    )  # fmt: skip
     return fitted.intervals(coverage)
 
 
@@ -232,13 +239,15 @@ def complete_table(
     coordinates: Sequence[str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
     axis_kinds: Mapping[str, str] | None = None,
+    missing_value: MissingValue = None,
     completer: ConformalCompleter | None = None,
 ) -> Any:
     """Fill a long table (a pandas DataFrame, one row per cell) and give it back with estimate, lower, upper and flag.
 
     value: the column to fill; coordinates: the columns that are axes; fold: `{"time": ("day", "slot")}` folds a
-    datetime axis for the fit and unfolds it again; completer: options other than the defaults. Rows for cells that had
-    none are added at the end; rows that share a cell are averaged.
+    datetime axis for the fit and unfolds it again; missing_value: numbers that stand for a missing value; completer:
+    options other than the defaults. Rows for cells that had none are added at the end; rows that share a cell are
+    averaged.
 
     Example:
         >>> import pandas as pd, corten
@@ -252,7 +261,7 @@ def complete_table(
     from corten.io import from_table
 
     check_coverage(coverage)
-    table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold)
+    table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold, missing_value=missing_value)
     kinds: dict[str | int, str] = {name: kind for name, kind in (axis_kinds or {}).items() if name in table.data.dims}
     fitted = (completer or ConformalCompleter()).fit(table.data, where=table.where, axis_kinds=kinds)
     return table.to_frame(fitted.intervals(coverage))
