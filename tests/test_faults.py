@@ -316,7 +316,7 @@ def test_a_disk_that_fills_while_a_netcdf_file_is_closed_is_named(tmp_path, monk
     ids=str,
 )
 def test_a_forged_round_is_as_good_as_none(tmp_path, content):
-    from corten.completion.checkpoint import FORMAT
+    from corten.checkpoint import FORMAT
     from corten.saving import write_archive
 
     fill = Fill(np.ones((2, 3)))

@@ -20,7 +20,7 @@ _HOME = {
     "AutoPropensity": "corten.propensity",
     "BernoulliPropensity": "corten.propensity",
     "CPCompletion": "corten.completion.alternating",
-    "Checkpoint": "corten.completion.checkpoint",
+    "Checkpoint": "corten.checkpoint",
     "ConformalCompleter": "corten.completer",
     "CrossConformal": "corten.calibration.cross",
     "Fitted": "corten.fitted",
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from corten.calibration.cross import CrossConformal, RepeatedSplits
     from corten.calibration.gap_shaped import GapShaped
     from corten.calibration.random_split import RandomSplit
+    from corten.checkpoint import Checkpoint
     from corten.completer import ConformalCompleter, complete, complete_table
     from corten.completion.alternating import CPCompletion
-    from corten.completion.checkpoint import Checkpoint
     from corten.completion.gaussian_process import GaussianProcessCompletion
     from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
     from corten.completion.smooth import SmoothCompletion

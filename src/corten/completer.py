@@ -12,9 +12,10 @@ import numpy as np
 
 from corten.calibration.rounds import warn_of_infinite
 from corten.calibration.run import run_rounds
-from corten.completion.checkpoint import Checkpoint
+from corten.checkpoint import Checkpoint
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
+from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform, as_transform
 from corten.engine import as_engine, check_engine
@@ -86,15 +87,17 @@ class ConformalCompleter:
         where: Any = None,
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, str] | None = None,
+        missing_value: MissingValue = None,
         progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> Fitted:
         """Fit everything once; the answer gives intervals of any coverage.
 
         where: the domain, True where a cell could be observed; periodic, axis_kinds: what the labels do not
-        say; progress: called with a stage and the share of it that is done; checkpoint: keeps rounds that are done.
+        say; missing_value: numbers that stand for a missing value, such as -9999 or [-9999, 1e20]; progress: called
+        with a stage and the share of it that is done; checkpoint: keeps rounds that are done.
         """
-        observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
+        observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value)
         return self._fit(observed, progress, checkpoint)
 
     def _fit(
@@ -224,6 +227,7 @@ def complete(
     where: Any = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, str] | None = None,
+    missing_value: MissingValue = None,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Intervals:
@@ -247,7 +251,7 @@ def complete(
     completer = ConformalCompleter(
         completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
     )
-    observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds)
+    observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value)
     return completer._fit(observed, progress, checkpoint, coverage).intervals(coverage)
 
 
@@ -259,13 +263,15 @@ def complete_table(
     coordinates: Sequence[str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
     axis_kinds: Mapping[str, str] | None = None,
+    missing_value: MissingValue = None,
     completer: ConformalCompleter | None = None,
 ) -> Any:
     """Fill a long table (a pandas DataFrame, one row per cell) and give it back with estimate, lower, upper and flag.
 
     value: the column to fill; coordinates: the columns that are axes; fold: `{"time": ("day", "slot")}` folds a
-    datetime axis for the fit and unfolds it again; completer: options other than the defaults. Rows for cells that had
-    none are added at the end; rows that share a cell are averaged.
+    datetime axis for the fit and unfolds it again; missing_value: numbers that stand for a missing value; completer:
+    options other than the defaults. Rows for cells that had none are added at the end; rows that share a cell are
+    averaged.
 
     Example:
         >>> import pandas as pd, corten
@@ -279,7 +285,7 @@ def complete_table(
     from corten.io import from_table
 
     check_coverage(coverage)
-    table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold)
+    table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold, missing_value=missing_value)
     kinds: dict[str | int, str] = {name: kind for name, kind in (axis_kinds or {}).items() if name in table.data.dims}
     fitted = (completer or ConformalCompleter()).fit(table.data, where=table.where, axis_kinds=kinds)
     return table.to_frame(fitted.intervals(coverage))

@@ -190,9 +190,9 @@ def _beyond(result: Intervals) -> list[str]:
 
 def _notes(observed: ObservedTensor) -> list[str]:
     """What the shape of the gaps alone lets one warn of."""
+    notes = [choice.because for choice in observed.choices if choice.taken == "suspected"]
     if observed.complete:
-        return [NOTHING]
-    notes = []
+        return [*notes, NOTHING]
     if observed.forecast.any():
         count = int(np.count_nonzero(observed.forecast))
         notes.append(

@@ -41,6 +41,7 @@ def audit(
     axes: options.Axes = None,
     where: options.Where = None,
     quality: options.Quality = None,
+    missing_value: options.MissingValues = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -71,8 +72,9 @@ def audit(
     names = None if axes is None else [name.strip() for name in axes.split(",")]
     flags, accept = options.quality_of(quality)
     loaded = io.read(
-        file, variable, domain=where, quality=flags, accept=accept, axes=names, axis_kinds=kinds, careful=True
-    )
+        file, variable, domain=where, quality=flags, accept=accept, axes=names, axis_kinds=kinds,
+        missing_value=options.missing_of(missing_value), careful=True,
+    )  # fmt: skip
     with terminal.progress() as move:
         fitted = completer.fit(
             loaded.data, where=loaded.where, periodic=periodic or [], axis_kinds=kinds, progress=move

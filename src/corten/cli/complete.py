@@ -114,6 +114,13 @@ Where = Annotated[
 Quality = Annotated[
     str | None, typer.Option(help="Flags that count as observed, as VARIABLE=0,1.", rich_help_panel=DATA)
 ]
+MissingValues = Annotated[
+    str | None,
+    typer.Option(
+        "--missing-value", metavar="NUMBERS", rich_help_panel=DATA,
+        help="Numbers that stand for a missing value and that the file does not declare, as -9999 or -9999,1e20.",
+    ),
+]  # fmt: skip
 
 
 def complete(
@@ -143,6 +150,7 @@ def complete(
     axes: Axes = None,
     where: Where = None,
     quality: Quality = None,
+    missing_value: MissingValues = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
@@ -161,8 +169,8 @@ def complete(
             raise ValueError("--report, --save and --checkpoint are for one file: leave them out, or give one file")
         named = targets(files, output, overwrite)
     # Unknown options are refused before the file is read, and files before anything is fitted.
+    from corten.checkpoint import Checkpoint
     from corten.completer import ConformalCompleter
-    from corten.completion.checkpoint import Checkpoint
 
     wanted = int(engine) if engine.isdigit() else engine
     completer = ConformalCompleter(
@@ -178,13 +186,14 @@ def complete(
 
     kept = None if checkpoint is None else Checkpoint(checkpoint)
     flags, accept = quality_of(quality)
+    codes = missing_of(missing_value)
     kinds: dict[Any, str] = dict.fromkeys(unit_axis or [], "unit")
 
     def read(path: Path) -> Any:
         loaded = io.read(
             path, variable, domain=where, quality=flags, accept=accept,
             axes=None if axes is None else [name.strip() for name in axes.split(",")], axis_kinds=kinds,
-            careful=shared is None,
+            missing_value=codes, careful=shared is None,
         )  # fmt: skip
         # What several files are written to is NetCDF, whatever they are called.
         check_labels(output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
@@ -198,7 +207,7 @@ def complete(
     if shared is None and too_large(file, variable, memory):
         refused = {
             "--report": report, "--save": save, "--transform": transform, "--climatology": climatology, "--axes": axes,
-            "--quality": quality, "--checkpoint": checkpoint,
+            "--quality": quality, "--checkpoint": checkpoint, "--missing-value": missing_value,
         }  # fmt: skip
         complete_from_disk(
             file, output, completer, levels, memory, terminal, refused, variable=variable, where=where,
@@ -300,6 +309,11 @@ def bounds_of(bounds: str | None) -> tuple[float | None, float | None] | None:
     except ValueError:
         raise ValueError(f"bounds is {bounds!r}: give the lowest and highest value, such as 0, or 0,100") from None
     return low, high
+
+
+def missing_of(missing_value: str | None) -> list[float] | None:
+    """`-9999,1e20` as numbers."""
+    return None if missing_value is None else [float(one) for one in numbers(missing_value, "missing-value")]
 
 
 def quality_of(quality: str | None) -> tuple[str | None, list[Any] | None]:

@@ -13,9 +13,11 @@ __all__ = [
     "axes_of_dataarray",
     "axes_of_names",
     "broadcast_by_name",
+    "in_utc",
     "is_dataarray",
     "position",
     "refine",
+    "zone_of",
 ]
 
 AxisKind = Literal["ordered", "unit"]
@@ -69,6 +71,31 @@ def is_dataarray(x: Any) -> bool:
     return any(c.__name__ == "DataArray" and c.__module__.split(".")[0] == "xarray" for c in type(x).__mro__)
 
 
+def zone_of(coordinate: Any) -> str | None:
+    """The time zone of a coordinate of times; None where it has none."""
+    if coordinate.ndim != 1 or (isinstance(coordinate.dtype, np.dtype) and not coordinate.dtype.hasobject):
+        return None
+    zone = getattr(coordinate.to_index(), "tz", None)
+    return None if zone is None else str(zone)
+
+
+def in_utc(data: Any) -> Any:
+    """A DataArray or Dataset whose times are in UTC and without a zone, which is kept as the attribute `time_zone`.
+
+    Files hold no time zones.
+    """
+    zones = {name: zone for name, one in data.coords.items() if (zone := zone_of(one)) is not None}
+    changed = {
+        name: (data.coords[name].dims, _utc(data.coords[name]), {**data.coords[name].attrs, "time_zone": zone})
+        for name, zone in zones.items()
+    }
+    return data.drop_vars(list(changed)).assign_coords(changed) if changed else data
+
+
+def _utc(coordinate: Any) -> np.ndarray:
+    return np.asarray(coordinate.to_index().tz_convert("UTC").tz_localize(None).to_numpy())
+
+
 def position(name: str | int, names: Sequence[str], argument: str) -> int:
     """The index of an axis given by name or position; refuses unknown ones by listing the known."""
     if isinstance(name, int | np.integer) and not isinstance(name, bool):
@@ -115,7 +142,8 @@ def axes_of_dataarray(x: Any) -> tuple[Axis, ...]:
     for dim, length in zip(x.dims, x.shape):
         coordinates, units = None, None
         if dim in x.coords:
-            coordinates = np.asarray(x.coords[dim].values)
+            zoned = zone_of(x.coords[dim]) is not None
+            coordinates = _utc(x.coords[dim]) if zoned else np.asarray(x.coords[dim].values)
             units = x.coords[dim].attrs.get("units")
         kind: AxisKind = "ordered" if coordinates is None or _is_numeric(coordinates) else "unit"
         key = None if isinstance(dim, str) else dim
@@ -141,6 +169,7 @@ def refine(
     refined = []
     for k, axis in enumerate(axes):
         kind = kinds.get(k, axis.kind)
+        _refuse_infinite(axis)
         if k in closed and kind == "unit":
             raise ValueError(
                 f"axis {axis.name!r} is a unit axis, which has no order and so no period: drop it from "
@@ -188,6 +217,16 @@ def _is_dates(coordinates: np.ndarray) -> bool:
 
 def _is_numeric(coordinates: np.ndarray) -> bool:
     return coordinates.dtype.kind in "iufmM" or _is_dates(coordinates)
+
+
+def _refuse_infinite(axis: Axis) -> None:
+    values = axis.coordinates
+    if values is not None and values.dtype.kind == "f" and np.isinf(values).any():
+        first = int(np.flatnonzero(np.isinf(values))[0])
+        raise ValueError(
+            f"the coordinate of axis {axis.name!r} is infinite at position {first}: every slice needs a finite place; "
+            f"leave that slice out (x.isel) or give it its place"
+        )
 
 
 def _check_sorted(axis: Axis) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from corten.data import axes as _axes
 from corten.data.axes import Axis
 from corten.data.choices import Choice
+from corten.data.missing_values import MissingValue, blank_declared, codes_of, report_suspects
 from corten.data.order import unordered_axes
 from corten.data.printable import printable
 
@@ -58,6 +59,7 @@ class ObservedTensor:
         axes: Sequence[str | Axis] | None = None,
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, str] | None = None,
+        missing_value: MissingValue = None,
     ) -> ObservedTensor:
         """Read a tensor with gaps from what people have.
 
@@ -72,6 +74,9 @@ class ObservedTensor:
             axis_kinds: "ordered" (neighbours are alike) or "unit" (stations, people: no order), by name or
                 position. Left out: text labels are units and other labels ordered; an axis without labels, of a
                 plain array, is a unit axis where shuffling it would not show (see `choices`), else ordered.
+            missing_value: numbers that stand for a missing value, such as -9999 or [-9999, 1e20]; the attributes
+                `_FillValue` and `missing_value` of a DataArray are honoured too. A repeated extreme value that stands
+                far outside all others and is not declared is reported by a warning.
 
         Example:
             >>> x = np.array([[1.0, np.nan, 3.0], [4.0, 5.0, 6.0]])
@@ -80,10 +85,11 @@ class ObservedTensor:
             [('station', 'unit'), ('hour', 'ordered')]
         """
         if isinstance(x, cls):
-            if where is None and axes is None and not periodic and not axis_kinds:
+            if where is None and axes is None and not periodic and not axis_kinds and missing_value is None:
                 return x
             raise TypeError(
-                "x is an ObservedTensor already: give where, axes, periodic and axis_kinds when it is made"
+                "x is an ObservedTensor already: give where, axes, periodic, axis_kinds and missing_value when it is "
+                "made"
             )
         refuse_foreign(x)
         labelled = _axes.is_dataarray(x)
@@ -94,7 +100,7 @@ class ObservedTensor:
         kind: InputKind = (
             "dataarray" if labelled else "masked" if isinstance(x, np.ma.MaskedArray) else "array"
         )
-        values, seen, rounded = _numbers(x)
+        values, seen, choices = _numbers(x, (*codes_of(missing_value), *_declared(x)))
         if values.ndim < 2:
             raise ValueError(
                 f"x has {values.ndim} mode(s), shape {values.shape}: a tensor needs two or more "
@@ -104,6 +110,7 @@ class ObservedTensor:
             raise ValueError(f"x has a mode of length 0, shape {values.shape}: there is nothing to fill")
         described = _axes.axes_of_dataarray(x) if labelled else _axes.axes_of_names(axes, values.shape)
         described = _axes.refine(described, periodic, axis_kinds or {})
+        choices += _zones(x) if labelled else ()
         domain = _domain(where, x, values.shape, labelled)
         if domain is not None:
             seen &= domain
@@ -123,10 +130,10 @@ class ObservedTensor:
             )
         values[~seen] = np.nan
         refuse_extreme(largest_size(values))
-        choices: tuple[Choice, ...] = ()
+        choices += report_suspects(values)
         if not labelled:
-            described, choices = _ordered_or_units(described, axes, periodic, axis_kinds or {}, values, seen)
-        choices += rounded
+            described, found = _ordered_or_units(described, axes, periodic, axis_kinds or {}, values, seen)
+            choices = (*found, *choices)
         for array in (values, seen, *(() if domain is None else (domain,))):
             array.setflags(write=False)
         return cls(
@@ -255,6 +262,13 @@ def refuse_foreign(x: Any) -> None:
         raise TypeError(f"x is the text {str(x)!r}: read a file first, corten.io.read(path).data")
 
 
+def _zones(x: Any) -> tuple[Choice, ...]:
+    """What is done with times that have a zone."""
+    zones = {str(dim): _axes.zone_of(x.coords[dim]) for dim in x.dims if dim in x.coords}
+    said = "the labels have the zone {}: they are compared in UTC; results keep the zone, files hold UTC"
+    return tuple(Choice(f"times of {dim}", "UTC", said.format(zone)) for dim, zone in zones.items() if zone is not None)
+
+
 def _ordered_or_units(
     described: tuple[Axis, ...],
     given: Sequence[str | Axis] | None,
@@ -279,8 +293,15 @@ def _ordered_or_units(
     return tuple(axes), tuple(choices)
 
 
-def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
-    """A fresh float array, where it holds a number, and a word on integers that no double can be."""
+def _declared(x: Any) -> tuple[float, ...]:
+    """Missing values that the attributes of a DataArray declare (they are there where nobody has decoded them)."""
+    attrs = x.attrs if _axes.is_dataarray(x) else {}
+    given = [np.ravel(attrs[key]) for key in ("_FillValue", "missing_value") if key in attrs]
+    return tuple(float(one) for values in given if values.dtype.kind in "iuf" for one in values)
+
+
+def _numbers(x: Any, codes: Sequence[float]) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
+    """A fresh float array, where it holds a number, and a word on codes and on integers that no double can be."""
     covered = np.ma.getmaskarray(x) if isinstance(x, np.ma.MaskedArray) else None
     try:
         raw = np.asarray(x.data if covered is not None else x)
@@ -298,13 +319,14 @@ def _numbers(x: Any) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
         raise TypeError(f"x has dtype {raw.dtype}: real numbers (float, integer, bool) are allowed; {advice}")
     single = raw.dtype.kind == "f" and raw.dtype.itemsize <= 4
     values = np.array(raw, dtype=np.float32 if single else np.float64, order="C", copy=True)
+    said = blank_declared(values, codes)
     seen = ~np.isnan(values)
     if covered is not None:
         seen &= ~covered
     if raw.dtype.kind not in "iu" or raw.dtype.itemsize < 8 or np.abs(values[seen]).max(initial=0.0) <= 2.0**53:
-        return values, seen, ()
+        return values, seen, said
     because = "Integers above 2**53 were rounded to doubles: subtract an offset first where their last digits matter."
-    return values, seen, (Choice("values", "rounded", because, code="integers_rounded"),)
+    return values, seen, (*said, Choice("values", "rounded", because, code="integers_rounded"))
 
 
 def largest_size(values: np.ndarray) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 
 from corten.io.names import refuse_clash, refuse_for_netcdf, refuse_for_zarr
 from corten.io.whole import whole_file
+from corten.labels import in_utc
 from corten.summary import FOOTNOTE, Summary, plain
 
 if TYPE_CHECKING:
@@ -125,6 +126,7 @@ def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
     """
     import pandas as pd
 
+    dataset = in_utc(dataset)
     stacked = [name for name, index in dataset.indexes.items() if isinstance(index, pd.MultiIndex)]
     ready = dataset.copy(deep=False)
     for dim in {dataset[name].dims[0] for name in stacked}:

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from corten.data.axes import is_dataarray
+from corten.data.missing_values import MissingValue, codes_of
 from corten.io import stores
 from corten.io.apart import OPERATIONS, read_apart
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error, suffix_of
 from corten.io.frames import TABLES, column_names
 from corten.io.ionex import is_ionex_name, read_ionex
-from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread
+from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread, without_codes
 from corten.io.stores import Stored
 from corten.io.table import LongTable, from_table
 from corten.io.writers import WRITABLE, check_target, write
@@ -66,6 +67,7 @@ def read(
     axes: Sequence[str] | None = None,
     axis_kinds: Mapping[str, str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
+    missing_value: MissingValue = None,
     max_bytes: int = MAX_BYTES,
     careful: bool = False,
 ) -> Loaded:
@@ -81,6 +83,7 @@ def read(
             becomes its coordinate. For tables: the coordinate columns.
         axis_kinds: `{"station": "unit"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
         fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
+        missing_value: numbers that stand for a missing value and that no attribute of the file declares.
         max_bytes: refuse what declares to be larger.
         careful: for files from strangers: what libraries in C read is read in a process of its own, which may crash.
 
@@ -93,12 +96,12 @@ def read(
     found = existing(path)
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
-
+    codes = codes_of(missing_value)
     if suffix_of(found) in TABLES:
         return _read_table(
-            found, variable, domain, quality, accept or (), axes, axis_kinds, fold, max_bytes, careful
+            found, variable, domain, quality, accept or (), axes, axis_kinds, fold, codes, max_bytes, careful
         )
-    return _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, max_bytes, careful)
+    return _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, codes, max_bytes, careful)
 
 
 def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -> dict[str, tuple[int, ...]]:
@@ -160,6 +163,7 @@ def _read(
     axes: Sequence[str] | None,
     axis_kinds: Mapping[str, str] | None,
     fold: Mapping[str, tuple[str, str]] | None,
+    codes: tuple[float, ...],
     max_bytes: int,
     careful: bool,
 ) -> Loaded:
@@ -168,6 +172,7 @@ def _read(
     read = _guarded(found, "load", max_bytes, careful, **asked)
     name, data = read["name"], read["data"]
     flags = {key: spread(found, key, other, data) for key, other in read["others"].items()}
+    data, declared = without_codes(data, codes)
     if quality is not None and accept is not None:
         data = blank(data, np.isin(flags[quality], comparable(found, quality, flags[quality], accept)))
     where: Any = None
@@ -178,7 +183,7 @@ def _read(
     data, where, notes = in_sorted_order(data, where, axis_kinds or {})
     if fold:
         data, where = folded(found, data, where, fold)
-    return Loaded(data, where, found, name, notes)
+    return Loaded(data, where, found, name, (*declared, *notes))
 
 
 def _read_table(
@@ -190,6 +195,7 @@ def _read_table(
     axes: Sequence[str] | None,
     axis_kinds: Mapping[str, str] | None,
     fold: Mapping[str, tuple[str, str]] | None,
+    codes: tuple[float, ...],
     max_bytes: int,
     careful: bool,
 ) -> Loaded:
@@ -209,17 +215,14 @@ def _read_table(
         good = np.isin(flags, comparable(path, quality, flags, accept))
         kept = frame.assign(**{value: frame[value].where(good)})
     options: dict[str, Any] = {"axis_kinds": axis_kinds, "max_bytes": max_bytes, "source": str(path)}
-    table = replace(from_table(kept, variable, axes, **options), frame=frame)
+    table = replace(from_table(kept, variable, axes, missing_value=codes, **options), frame=frame)
     data, where = table.data, None
     if domain is not None:
         where = from_table(frame, domain, axes, **options).data != 0
-    notes = [f"{count} missing step(s) inserted along {axis}" for axis, count in table.inserted.items()]
-    if table.duplicates:
-        notes.append(f"{table.duplicates} row(s) shared a cell with another and were averaged")
     if fold:
         data, where = folded(path, data, where, fold)
     table = replace(table, data=data, where=where, fold=dict(fold or {}))
-    return Loaded(data, where, path, table.value, tuple(notes), table)
+    return Loaded(data, where, path, table.value, table.notes, table)
 
 
 @contextmanager

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from corten.data.axes import broadcast_by_name, is_dataarray
+from corten.data.missing_values import blank_declared
 from corten.io.folding import fold_time
 
-__all__ = ["blank", "comparable", "folded", "in_sorted_order", "spread"]
+__all__ = ["blank", "comparable", "folded", "in_sorted_order", "spread", "without_codes"]
 
 
 def spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
@@ -44,6 +45,15 @@ def blank(data: Any, keep: np.ndarray) -> Any:
     data = np.asarray(data)
     wide = np.float32 if data.dtype.kind == "f" and data.dtype.itemsize <= 4 else np.float64
     return np.where(np.broadcast_to(keep, data.shape), data, np.array(np.nan)).astype(wide)
+
+
+def without_codes(data: Any, codes: Sequence[float]) -> tuple[Any, tuple[str, ...]]:
+    """The data with gaps where a number stands that was declared to mean missing; what was done, in words."""
+    if not codes or np.asarray(data).dtype.kind not in "iuf":
+        return data, ()
+    data = blank(data, np.array(True))
+    said = blank_declared(data.values if is_dataarray(data) else data, codes)
+    return data, tuple(f"missing value {one.taken}: {one.because}" for one in said)
 
 
 def in_sorted_order(data: Any, where: Any, axis_kinds: Mapping[str, str]) -> tuple[Any, Any, tuple[str, ...]]:

@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,6 +114,8 @@ def open_npz(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
                 except Exception as problem:
                     raise plain_error(path, f"npz, {info.filename!r}", problem) from None
                 name = info.filename.removesuffix(".npy")
+                if ".." in PurePosixPath(name.replace("\\", "/")).parts or name.startswith(("/", "\\")):
+                    raise ValueError(f"{path} has a member called {info.filename!r}, outside the archive: refused")
                 found[name] = Stored(shape, dtype, _npz_loader(archive, info.filename))
         yield found
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.data.missing_values import MissingValue, blank_declared, codes_of
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
+from corten.labels import zone_of
 from corten.summary import plain
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["LongTable", "about", "from_table", "long_form"]
 
 _DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}")
+_OFFSET = re.compile(r"\d\d:\d\d.*([Zz]|[+-]\d\d(:?\d\d)?)\s*$")
 ANSWERS = ("estimate", "lower", "upper", "flag")
 
 
@@ -31,7 +34,8 @@ class LongTable:
     """A long table read as a tensor: `data` (and `where`) to complete, and the way back to rows.
 
     `duplicates` counts the rows that shared a cell with another (they were averaged), `inserted` the steps
-    put into each regular axis that no row had.
+    put into each regular axis that no row had. `zones` has the time zone of each column whose times have one: the
+    tensor has them in UTC, `to_frame` gives them back in their zone.
     """
 
     data: xr.DataArray
@@ -43,6 +47,17 @@ class LongTable:
     duplicates: int
     inserted: Mapping[str, int]
     fold: Mapping[str, tuple[str, str]]
+    zones: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What reading did, in words."""
+        notes = [f"{count} missing step(s) inserted along {axis}" for axis, count in self.inserted.items()]
+        if self.duplicates:
+            notes.append(f"{self.duplicates} row(s) shared a cell with another and were averaged")
+        for axis, zone in self.zones.items():
+            notes.append(f"the times of {axis} have the zone {zone} and are computed with in UTC")
+        return tuple(notes)
 
     def to_frame(self, result: Intervals) -> pd.DataFrame:
         """The rows in their order with estimate, lower, upper and flag; then rows for missing cells.
@@ -64,7 +79,11 @@ class LongTable:
         extra = np.flatnonzero(~there & (answers["flag"] != 4))
         rows = np.concatenate([self.cells, extra])
         places = np.unravel_index(extra, tuple(grid.sizes[name] for name in self.coordinates))
-        labels = {name: grid.coords[name].values[place] for name, place in zip(self.coordinates, places)}
+        labels: dict[str, Any] = {
+            name: grid.coords[name].values[place] for name, place in zip(self.coordinates, places)
+        }
+        for name, zone in self.zones.items():
+            labels[name] = pd.DatetimeIndex(labels[name]).tz_localize("UTC").tz_convert(zone)
         whole = self.frame.reset_index(drop=True)
         if extra.size:
             whole = pd.concat([whole, pd.DataFrame(labels)], ignore_index=True)
@@ -80,6 +99,7 @@ def from_table(
     *,
     axis_kinds: Mapping[str, str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
+    missing_value: MissingValue = None,
     max_bytes: int = MAX_BYTES,
     source: str = "the table",
 ) -> LongTable:
@@ -91,6 +111,7 @@ def from_table(
         coordinates: the columns that become axes; all others by default.
         axis_kinds: `{"station": "unit"}` keeps a numeric column as it is: no steps are inserted.
         fold: `{"time": ("day", "slot")}` folds a datetime axis.
+        missing_value: numbers that stand for a missing value, such as -9999 or [-9999, 1e20].
         max_bytes: the largest tensor to make.
         source: what to call the table in errors.
 
@@ -115,11 +136,15 @@ def from_table(
     if frame.empty:
         raise ValueError(f"{source} has no rows")
     numbers = _values(frame[value], value, source)
+    blank_declared(numbers, codes_of(missing_value))
     axes: dict[str, np.ndarray] = {}
     places: list[np.ndarray] = []
     inserted: dict[str, int] = {}
+    zones: dict[str, Any] = {}
     for name in coordinates:
-        labels, place = _axis(frame[name], name, source, max_bytes)
+        labels, place, zone = _axis(frame[name], name, source, max_bytes)
+        if zone is not None:
+            zones[name] = zone
         full = None if kinds.get(name) == "unit" or labels.dtype.kind not in "iufmM" else regular_axis(labels)
         if full is not None and len(full) > len(labels):
             inserted[name] = len(full) - len(labels)
@@ -142,7 +167,7 @@ def from_table(
         data, where = fold_time(data, fold)
     duplicates = int(len(cells) - len(np.unique(cells)))
     return LongTable(
-        data, where, frame, value, tuple(coordinates), cells, duplicates, inserted, dict(fold or {})
+        data, where, frame, value, tuple(coordinates), cells, duplicates, inserted, dict(fold or {}), zones
     )
 
 
@@ -154,7 +179,9 @@ def long_form(result: Intervals) -> pd.DataFrame:
     keep = np.flatnonzero(observed.inside)
     columns: dict[str, Any] = {}
     for axis, place in zip(observed.axes, np.unravel_index(keep, observed.shape)):
-        columns[axis.name] = place if axis.coordinates is None else axis.coordinates[place]
+        zoned = observed.coords is not None and axis.dim in observed.coords and zone_of(observed.coords[axis.dim])
+        labels = observed.coords[axis.dim].to_index() if zoned else axis.coordinates
+        columns[axis.name] = place if labels is None else labels[place]
     arrays = (result.estimate_array, result.lower_array, result.upper_array, result.flag_array)
     frame = pd.DataFrame(columns | {name: array.ravel()[keep] for name, array in zip(ANSWERS, arrays)})
     frame.attrs["corten"] = about(result)
@@ -209,19 +236,20 @@ def _values(column: pd.Series, name: str, source: str) -> np.ndarray:
         raise ValueError(
             f"{source}: row {row + 1}, column {name!r}: expected a number, found {str(column.iloc[row])!r}"
         )
-    return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.array(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
-def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct labels (sorted, or in order of appearance for text) and the place of each row."""
+def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Distinct labels (sorted, or in order of appearance for text), the place of each row, and a time zone or None."""
     import pandas as pd
 
+    zone = None
     if column.isna().any():
         row = int(np.flatnonzero(column.isna())[0])
         raise ValueError(f"{source}: row {row + 1} has no {name!r}: every row needs all its coordinates")
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
-        zoned = getattr(column.dt, "tz", None) is not None
-        values = (column.dt.tz_convert("UTC").dt.tz_localize(None) if zoned else column).to_numpy()
+        zone = getattr(column.dt, "tz", None)
+        values = (column if zone is None else column.dt.tz_convert("UTC").dt.tz_localize(None)).to_numpy()
     elif pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype):
         values = column.to_numpy()
         if values.dtype == object:
@@ -234,7 +262,8 @@ def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np
             place, labels = pd.factorize(text)
             # As an array every label is as long as the longest, four bytes a letter.
             check_size((len(labels), max(map(len, labels))), 4, max_bytes, f"{source}, the labels of {name!r},")
-            return np.asarray(labels, dtype=str), np.asarray(place, dtype=np.intp)
+            return np.asarray(labels, dtype=str), np.asarray(place, dtype=np.intp), None
+        zone = "UTC" if any(_OFFSET.search(one) for one in text) else None
         try:
             values = (
                 pd.to_datetime(pd.Series(text), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
@@ -244,4 +273,4 @@ def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np
                 f"{source}: column {name!r} looks like dates but one is not: {problem}"
             ) from None
     labels, place = np.unique(values, return_inverse=True)
-    return labels, np.asarray(place, dtype=np.intp)
+    return labels, np.asarray(place, dtype=np.intp), zone
