@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from corten.observed import ObservedTensor
 
 import corten
 from corten import io
+from corten.data.observed import ObservedTensor
 from reliability.corpus import zipped
 from reliability.hostile import npy
 

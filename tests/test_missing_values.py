@@ -6,13 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from corten.observed import ObservedTensor
 from typer.testing import CliRunner
 
 import corten
 from corten import io
-from corten.cli import app
+from corten.cli.app import app
 from corten.data.missing_values import suspects
+from corten.data.observed import ObservedTensor
 
 QUICK = {"completion": "smooth", "propensity": "uniform", "calibration": "random"}
 

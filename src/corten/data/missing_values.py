@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from corten.choices import Choice
+from corten.data.choices import Choice
 
 __all__ = ["MissingValue", "blank_declared", "codes_of", "report_suspects", "suspects"]
 

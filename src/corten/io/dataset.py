@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.data.axes import in_utc
 from corten.io.names import refuse_clash, refuse_for_netcdf, refuse_for_zarr
 from corten.io.whole import whole_file
-from corten.labels import in_utc
 from corten.summary import FOOTNOTE, Summary, plain
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.data.axes import zone_of
 from corten.data.missing_values import MissingValue, blank_declared, codes_of
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
-from corten.labels import zone_of
 from corten.summary import plain
 
 if TYPE_CHECKING:
