@@ -45,8 +45,8 @@ def test_weights_are_uniform_where_entries_are_missing_at_random(rows):
 
 def test_row_dependent_missingness_is_weighed_as_the_oracle_does(rows):
     """Errors are larger where more is missing: uniform weights cover less than they should, the defaults like the
-    oracle's weights. In six draws the difference had mean -2.3 and standard deviation 2.2 points: the mean of two is off
-    by more than 6 once in 100.
+    oracle's weights. In six draws the difference had mean -2.3 and standard deviation 2.2 points: the mean of two is
+    off by more than 6 once in 100.
     """
     mine, oracle, uniform = (
         100 * np.array([row[what] for row in rows["rows-40x60"]])
