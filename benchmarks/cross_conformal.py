@@ -19,7 +19,8 @@ import sys
 import numpy as np
 
 import corten
-from corten import metrics, simulate
+from corten import simulate
+from corten.evidence import metrics
 
 CALIBRATIONS = {
     "one split": "random",

@@ -19,11 +19,12 @@ from itertools import product
 import numpy as np
 
 import corten
-from corten import ObservedTensor, metrics, simulate
-from corten.audit_table import Audit
+from corten import ObservedTensor, simulate
 from corten.calibration.rounds import Plan, Round
 from corten.completion.axes_kinds import axis_kinds, move_gap
 from corten.conformal.depth import depth
+from corten.evidence import metrics
+from corten.evidence.audit_table import Audit
 
 SHAPE = (16, 20, 16)
 LEVELS = (0.8, 0.9)

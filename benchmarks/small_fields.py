@@ -16,7 +16,8 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 import corten
-from corten import metrics, simulate
+from corten import simulate
+from corten.evidence import metrics
 
 SHAPE = (20, 24, 24)
 Field = tuple[np.ndarray, np.ndarray]  # truth, mask

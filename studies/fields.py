@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from corten import ConformalCompleter, TuckerCompletion, metrics
+from corten import ConformalCompleter, TuckerCompletion
+from corten.evidence import metrics
 from corten.propensity import BernoulliPropensity, IsingPropensity, Product, UniformPropensity
 from studies.field_sets import FieldSet, data_folder, load_set
 from studies.files import whole_file

@@ -7,7 +7,7 @@ import xarray as xr
 
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
-from corten.result import Intervals
+from corten.results.intervals import Intervals
 
 EVIL = "<script>alert(1)</script>"
 

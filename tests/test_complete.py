@@ -5,7 +5,7 @@ import pytest
 import xarray as xr
 
 import corten
-from corten import metrics
+from corten.evidence import metrics
 
 QUICK = {
     "completion": corten.TuckerCompletion(2),

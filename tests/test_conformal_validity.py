@@ -13,7 +13,6 @@ import pytest
 from scipy import stats
 
 import corten
-from corten import metrics
 from corten.conformal import (
     Calibrated,
     ExactIsingWeights,
@@ -22,6 +21,7 @@ from corten.conformal import (
     WeightedScores,
     weighted_cutoffs,
 )
+from corten.evidence import metrics
 
 FALSE_ALARM = 1e-4
 Z = stats.norm.isf(FALSE_ALARM)

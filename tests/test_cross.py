@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import corten
-from corten import metrics, simulate
+from corten import simulate
 from corten.conformal import Calibrated, ExactIsingWeights, OddsWeights, UnitScale
 from corten.conformal.folds import MergedSplits, SplitList
 from corten.data.observed import ObservedTensor
-from corten.region_groups import lists_of
+from corten.evidence import metrics
+from corten.results.groups import lists_of
 
 TUCKER = corten.TuckerCompletion(rank=3)
 

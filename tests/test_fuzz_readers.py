@@ -207,7 +207,7 @@ def test_one_long_label_does_not_lengthen_all(tmp_path):
 
 
 def test_the_arrays_of_a_saved_fit_are_counted_together(tmp_path, monkeypatch):
-    from corten.saving import read_archive, write_archive
+    from corten.results.saving import read_archive, write_archive
 
     noise = np.random.default_rng(0).normal(size=1000)
     for many, count in ((noise, 9), (np.zeros(90_000), 1)):  # packed, the second is larger than 32 times its file
@@ -415,7 +415,7 @@ def test_blosc_inside_of_something_else_is_refused(tmp_path):
 def test_labels_cannot_steer_the_terminal_or_the_page(tmp_path, capsys):
     import xarray as xr
 
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
     from test_result import Plain
 
     name = "[red]\x1b[31m\u202e</script><script>alert(1)</script>"

@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 from scipy import stats
 
-from corten import metrics
+from corten.evidence import metrics
 
 
 @dataclass

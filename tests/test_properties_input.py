@@ -11,9 +11,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import corten
-from corten import metrics, simulate
+from corten import simulate
 from corten.data.observed import ObservedTensor
 from corten.data.transform import as_transform
+from corten.evidence import metrics
 from corten.simulate import masks as mask_module
 from strategies import DTYPES, INTEGERS, LAYOUTS, gappy, laid_out, levels, masks, seeds, shapes, values
 

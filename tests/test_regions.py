@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import corten
-from corten import metrics
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.selection import select
 from corten.conformal.shaped import Joint, enough_weight
 from corten.conformal.weights import PooledWeights
-from corten.region_groups import group_numbers
-from corten.region_joint import joint_budget
+from corten.evidence import metrics
+from corten.results.groups import group_numbers
+from corten.results.joint import joint_budget
 
 
 def nothing(x):

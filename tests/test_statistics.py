@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import corten
-from corten import metrics
+from corten.evidence import metrics
 from corten.simulate import paper_setting
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import corten
-from corten import metrics
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Chain, Climatology, as_transform
+from corten.evidence import metrics
 
 
 def skewed(seed=0, shape=(14, 12, 10)):

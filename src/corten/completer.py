@@ -21,10 +21,10 @@ from corten.data.transform import FittedTransform, as_transform
 from corten.engine import as_engine, check_engine
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
-from corten.fitted import Fitted, Trace
 from corten.merged import fit_merged
 from corten.options import as_calibration, as_completion, as_propensity, check_bounds, describe, stays_here
-from corten.result import Intervals, check_coverage
+from corten.results.fitted import Fitted, Trace
+from corten.results.intervals import Intervals, check_coverage
 
 __all__ = ["ConformalCompleter", "complete", "complete_table"]
 

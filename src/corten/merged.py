@@ -17,8 +17,8 @@ from corten.conformal.scores import Score
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform
-from corten.fitted import Fitted, Trace, scale_of, weights_of
 from corten.propensity import FittedPropensity
+from corten.results.fitted import Fitted, Trace, scale_of, weights_of
 
 if TYPE_CHECKING:
     from corten.completion.protocol import Completion

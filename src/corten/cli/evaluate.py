@@ -12,7 +12,7 @@ from corten.cli.stored import StoredLevel, read_result
 from corten.cli.terminal import Json, Terminal
 
 if TYPE_CHECKING:
-    from corten.metrics import IntervalsLike
+    from corten.evidence.metrics import IntervalsLike
 
 __all__ = ["evaluate"]
 
@@ -69,7 +69,7 @@ def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[
     """All measures at every level, as plain numbers; a level that can answer others is asked for the paper's."""
     import numpy as np
 
-    from corten import metrics
+    from corten.evidence import metrics
 
     x, middle = np.asarray(truth, np.float64), np.asarray(estimate, np.float64)
     use = np.asarray(levels[0].missing, bool) & ~np.isnan(x)

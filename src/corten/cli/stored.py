@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from corten.metrics import IntervalsLike
+    from corten.evidence.metrics import IntervalsLike
 
 __all__ = ["StoredLevel", "read_result"]
 
@@ -23,7 +23,7 @@ _FURTHER = re.compile(r"^lower_(\d+(?:_\d+)?)$")
 
 @dataclass(frozen=True)
 class StoredLevel:
-    """Intervals of one coverage as a file keeps them: enough for `corten.metrics`."""
+    """Intervals of one coverage as a file keeps them: enough for `corten.evidence.metrics`."""
 
     lower: Any
     upper: Any
@@ -55,7 +55,7 @@ def read_result(path: Path, coverage: float | None, places: list[str] | None) ->
 def _fit(path: Path) -> tuple[Any, list[Any]]:
     """A saved fit; its ends are made here, where parts of a forged file that do not fit together show."""
     from corten.io.files import plain_error
-    from corten.saving import load
+    from corten.results.saving import load
 
     result = load(path).intervals(0.9)
     try:
@@ -132,7 +132,7 @@ def _stacked(path: Path, coverage: float | None) -> tuple[Any, list[Any]]:
 def _level(path: Path, coverage: Any) -> float:
     import numpy as np
 
-    from corten.result import check_coverage
+    from corten.results.intervals import check_coverage
 
     if coverage is None:
         raise ValueError(f"{path} cannot say its coverage: give it, such as --coverage 0.9 (.nc, .h5 and .npz can)")

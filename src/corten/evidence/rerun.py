@@ -20,9 +20,9 @@ from corten.conformal.scale import TableScale
 from corten.conformal.weights import PooledWeights
 from corten.data.observed import ObservedTensor
 from corten.data.transform import as_transform
-from corten.fitted import Fitted, Trace
 from corten.options import as_calibration
 from corten.propensity import FittedPropensity
+from corten.results.fitted import Fitted, Trace
 
 __all__ = ["as_if_missing", "bounds_at", "rerun", "with_method"]
 

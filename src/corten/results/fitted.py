@@ -26,11 +26,11 @@ from corten.data.observed import ObservedTensor
 from corten.lowrank import TensorTrain
 from corten.options import circumstances
 from corten.propensity import FittedPropensity
-from corten.result import Intervals, check_coverage
+from corten.results.intervals import Intervals, check_coverage
 
 if TYPE_CHECKING:
-    from corten.audit import Audit
-    from corten.weight_report import WeightEvidence
+    from corten.evidence.audit import Audit
+    from corten.evidence.weight_report import WeightEvidence
 
 __all__ = ["Fitted", "Trace"]
 
@@ -169,7 +169,7 @@ class Fitted:
         """
         source = self
         if odds_error != 1.0 or groups is not None or joint is not None:
-            from corten.regions import reshaped
+            from corten.results.predictive import reshaped
 
             source = reshaped(self, odds_error, groups, joint)
         if isinstance(coverage, list | tuple | np.ndarray):
@@ -278,15 +278,15 @@ class Fitted:
         ]
 
     def audit(self, rounds: int = 20, **options: Any) -> Audit:
-        """Hide observed entries again, run without them and count how often intervals hold; see `corten.audit`."""
-        from corten.audit import audit
+        """Hide observed entries again, run without them and count how often intervals hold; see `corten.evidence.audit`."""
+        from corten.evidence.audit import audit
 
         return audit(self, rounds, **options)
 
     @property
     def weights(self) -> WeightEvidence:
         """What stands behind the weights: `fitted.weights.report()`."""
-        from corten.weight_report import WeightEvidence
+        from corten.evidence.weight_report import WeightEvidence
 
         return WeightEvidence(self)
 
@@ -296,7 +296,7 @@ class Fitted:
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write this fit to one file, without pickle; `corten.load` gives it back with the same bits."""
-        from corten.saving import save
+        from corten.results.saving import save
 
         return save(self, path, overwrite=overwrite)
 

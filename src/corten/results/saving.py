@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from corten.data.choices import Choice
-from corten.fitted import Fitted
 from corten.io.files import MAX_BYTES, check_size, existing
 from corten.io.whole import whole_file
+from corten.results.fitted import Fitted
 
 __all__ = ["SavedCompletion", "load", "read_archive", "save", "write_archive"]
 
@@ -34,7 +34,7 @@ MAX_REFERENCES = 4  # bytes of arrays that the tree refers to, in bytes of the a
 MAX_PACKED, DEFLATE = 32, 1100  # a file may unpack to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
 TYPES = {
     "data.choices": "Choice", "data.axes": "Axis", "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
-    "saving": "SavedCompletion", "completer": "ConformalCompleter", "calibration.rounds": "Round",
+    "results.saving": "SavedCompletion", "completer": "ConformalCompleter", "calibration.rounds": "Round",
     "calibration.random_split": "RandomSplit", "calibration.gap_shaped": "GapShaped",
     "calibration.cross": "CrossConformal RepeatedSplits", "completion.smooth": "SmoothCompletion",
     "completion.riemannian": "TuckerCompletion TensorTrainCompletion", "completion.stack": "StackedCompletion",
