@@ -20,10 +20,10 @@ import numpy as np
 
 import corten
 from corten import metrics, simulate
-from corten.audit_table import Audit
 from corten.calibration.rounds import Plan, Round
 from corten.completion.axes_kinds import axis_kinds, move_gap
 from corten.conformal.depth import depth
+from corten.evidence.audit_table import Audit
 from corten.observed import ObservedTensor
 
 SHAPE = (16, 20, 16)

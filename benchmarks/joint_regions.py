@@ -15,7 +15,7 @@ from scipy.ndimage import gaussian_filter
 
 import corten
 from corten import simulate
-from corten.fitted import Fitted
+from corten.results.fitted import Fitted
 
 ZERO = np.zeros_like
 SETTINGS = {

@@ -7,7 +7,7 @@ import xarray as xr
 
 from corten.choices import Choice
 from corten.observed import ObservedTensor
-from corten.result import Intervals
+from corten.results.intervals import Intervals
 
 EVIL = "<script>alert(1)</script>"
 

@@ -13,13 +13,13 @@ import pytest
 
 import corten
 from corten import metrics, simulate
-from corten.audit import _weigh
-from corten.audit_table import Sample, clustered_share
 from corten.calibration.hiding import draw_hidings
 from corten.calibration.rounds import Plan, Round
 from corten.conformal.depth import depth
+from corten.evidence.audit import _weigh
+from corten.evidence.audit_table import Sample, clustered_share
+from corten.evidence.rerun import as_if_missing, bounds_at, rerun
 from corten.observed import ObservedTensor
-from corten.rerun import as_if_missing, bounds_at, rerun
 
 TUCKER = corten.TuckerCompletion(rank=3)
 BERNOULLI = corten.BernoulliPropensity(rank=3)

@@ -10,7 +10,7 @@ from corten import metrics, simulate
 from corten.conformal import Calibrated, ExactIsingWeights, OddsWeights, UnitScale
 from corten.conformal.folds import MergedSplits, SplitList
 from corten.observed import ObservedTensor
-from corten.region_groups import lists_of
+from corten.results.groups import lists_of
 
 TUCKER = corten.TuckerCompletion(rank=3)
 

@@ -299,7 +299,7 @@ def test_blosc_inside_of_something_else_is_refused(tmp_path):
 def test_labels_cannot_steer_the_terminal_or_the_page(tmp_path, capsys):
     import xarray as xr
 
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
     from test_result import Plain
 
     name = "[red]\x1b[31m\u202e</script><script>alert(1)</script>"

@@ -7,7 +7,7 @@ import xarray as xr
 
 from corten import io
 from corten.observed import ObservedTensor
-from corten.result import Intervals
+from corten.results.intervals import Intervals
 from test_result import Plain
 
 NAN = np.nan

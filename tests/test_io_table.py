@@ -8,7 +8,7 @@ import xarray as xr
 from corten import io
 from corten.io.folding import regular_axis
 from corten.observed import ObservedTensor
-from corten.result import Intervals
+from corten.results.intervals import Intervals
 from test_result import Plain
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import corten
 from corten import io
-from corten.result import Intervals
+from corten.results.intervals import Intervals
 from strategies import Gappy, costly, gappy, seeds
 from test_io_ionex import compress, ionex
 from test_io_madrigal import write_table

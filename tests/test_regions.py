@@ -14,8 +14,8 @@ from corten.conformal.calibrated import Calibrated
 from corten.conformal.selection import select
 from corten.conformal.shaped import Joint, enough_weight
 from corten.conformal.weights import PooledWeights
-from corten.region_groups import group_numbers
-from corten.region_joint import joint_budget
+from corten.results.groups import group_numbers
+from corten.results.joint import joint_budget
 
 
 def nothing(x):

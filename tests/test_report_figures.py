@@ -7,7 +7,7 @@ import pytest
 from corten.observed import Axis, ObservedTensor
 from corten.report import evidence
 from corten.report.planes import default_cell, default_index, labels, planes, title
-from corten.result import Intervals
+from corten.results.intervals import Intervals
 from report_source import Audited, Made, made
 
 matplotlib.use("Agg")

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import corten
-from corten.audit_table import OFF, Audit
 from corten.conformal.depth import depth
+from corten.evidence.audit_table import OFF, Audit
 from corten.report.content import page_content
 from corten.report.encode import safe_json, unpack_levels
 

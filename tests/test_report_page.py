@@ -13,7 +13,7 @@ from corten.observed import ObservedTensor
 from corten.report.content import page_content
 from corten.report.encode import pack_levels, safe_json, strides_for, unpack_levels
 from corten.report.page import render, write_report
-from corten.result import Intervals
+from corten.results.intervals import Intervals
 from report_source import EVIL, Audited, Made, made
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

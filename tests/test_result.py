@@ -8,8 +8,8 @@ import xarray as xr
 
 from corten.choices import Choice
 from corten.observed import ObservedTensor
-from corten.result import Intervals, IntervalSource, check_coverage
-from corten.summary import FOOTNOTE
+from corten.results.intervals import Intervals, IntervalSource, check_coverage
+from corten.results.summary import FOOTNOTE
 
 NAN = np.nan
 

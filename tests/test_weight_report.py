@@ -12,7 +12,7 @@ from corten import simulate
 from corten.conformal import WeightedScores
 from corten.conformal.raking import rake
 from corten.conformal.robust import robust_level, tolerated_odds_error, worst_coverage
-from corten.weight_report import reliability
+from corten.evidence.weight_report import reliability
 
 TUCKER = corten.TuckerCompletion(rank=2)
 SHAPE = (24, 24, 24)

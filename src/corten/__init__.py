@@ -21,10 +21,10 @@ _HOME = {
     "Checkpoint": "corten.checkpoint",
     "ConformalCompleter": "corten.completer",
     "CrossConformal": "corten.calibration.cross",
-    "Fitted": "corten.fitted",
+    "Fitted": "corten.results.fitted",
     "GapShaped": "corten.calibration.gap_shaped",
     "GaussianProcessCompletion": "corten.completion.gaussian_process",
-    "Intervals": "corten.result",
+    "Intervals": "corten.results.intervals",
     "IsingPropensity": "corten.propensity",
     "KnownPropensity": "corten.propensity",
     "Linear": "corten.propensity",
@@ -45,14 +45,21 @@ _HOME = {
     "complete_to_zarr": "corten.large.flow",
     "load": "corten.saving",
 }
-_ROOMS = ("conformal", "io", "lowrank", "metrics", "propensity", "simulate")
+_ROOMS = {
+    "conformal": "corten.conformal",
+    "io": "corten.io",
+    "lowrank": "corten.lowrank",
+    "metrics": "corten.evidence.metrics",
+    "propensity": "corten.propensity",
+    "simulate": "corten.simulate",
+}
 
 __all__ = ["__version__", *_HOME, *_ROOMS]
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from corten import conformal, io, lowrank, metrics, propensity, simulate
+    from corten import conformal, io, lowrank, propensity, simulate
     from corten.calibration.cross import CrossConformal, RepeatedSplits
     from corten.calibration.gap_shaped import GapShaped
     from corten.calibration.random_split import RandomSplit
@@ -63,7 +70,7 @@ if TYPE_CHECKING:
     from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
     from corten.completion.smooth import SmoothCompletion
     from corten.completion.stack import StackedCompletion
-    from corten.fitted import Fitted
+    from corten.evidence import metrics
     from corten.large.flow import complete_to_zarr
     from corten.observed import ObservedTensor
     from corten.propensity import (
@@ -77,7 +84,8 @@ if TYPE_CHECKING:
         UniformPropensity,
         Zero,
     )
-    from corten.result import Intervals
+    from corten.results.fitted import Fitted
+    from corten.results.intervals import Intervals
     from corten.saving import load
 
 
@@ -85,7 +93,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
     elif name in _ROOMS:
-        value = import_module(f"corten.{name}")
+        value = import_module(_ROOMS[name])
     else:
         raise AttributeError(f"module 'corten' has no attribute {name!r}")
     globals()[name] = value

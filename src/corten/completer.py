@@ -17,11 +17,11 @@ from corten.conformal.scores import Score, as_score
 from corten.engine import as_engine
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
-from corten.fitted import Fitted, Trace
 from corten.merged import fit_merged
 from corten.observed import ObservedTensor
 from corten.options import as_calibration, as_completion, as_propensity, check_bounds, describe, stays_here
-from corten.result import Intervals, check_coverage
+from corten.results.fitted import Fitted, Trace
+from corten.results.intervals import Intervals, check_coverage
 from corten.transform import FittedTransform, as_transform
 
 __all__ = ["ConformalCompleter", "complete", "complete_table"]

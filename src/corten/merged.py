@@ -15,9 +15,9 @@ from corten.conformal.calibrated import Calibrated
 from corten.conformal.folds import MergedSplits, SplitList
 from corten.conformal.scale import UnitScale
 from corten.conformal.scores import Score
-from corten.fitted import Fitted, Trace, scale_of, weights_of
 from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity
+from corten.results.fitted import Fitted, Trace, scale_of, weights_of
 from corten.transform import FittedTransform
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from corten.conformal.folds import MergedSplits, SplitList
 from corten.conformal.scale import TableScale, UnitScale
 from corten.conformal.scores import Absolute, Adaptive, Normalized, Signed
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, PooledWeights, Weights
-from corten.fitted import Fitted
 from corten.labels import Axis
 from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
@@ -42,6 +41,7 @@ from corten.propensity import (
 )
 from corten.propensity.link import Logit, NoLink, Probit
 from corten.propensity.neighborhood import Neighborhood
+from corten.results.fitted import Fitted
 from corten.transform import Affine, FittedChain, Power
 
 __all__ = ["SavedCompletion", "load", "save"]

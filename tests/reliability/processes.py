@@ -22,7 +22,7 @@ import corten
 import corten.cli  # before any fork: who may read nothing later has it loaded
 from corten import io
 from corten.__main__ import main
-from corten.result import Intervals
+from corten.results.intervals import Intervals
 
 SUFFIXES = (".nc", ".zarr", ".npz", ".npy", ".csv", ".parquet", ".mat", ".html", ".corten")
 GAPS = ("--calibration", "gaps", "--completion", "smooth", "--propensity", "uniform", "--quiet")

@@ -10,10 +10,10 @@ import numpy as np
 
 from corten import __version__
 from corten.io.whole import whole_file
-from corten.summary import plain
+from corten.results.summary import plain
 
 if TYPE_CHECKING:
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = ["draw"]
 

@@ -12,7 +12,7 @@ from corten.commands.stored import StoredLevel, read_result
 from corten.commands.terminal import Json, Terminal
 
 if TYPE_CHECKING:
-    from corten.metrics import IntervalsLike
+    from corten.evidence.metrics import IntervalsLike
 
 __all__ = ["evaluate"]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from corten.io import LongTable
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = ["level_name", "write_levels"]
 

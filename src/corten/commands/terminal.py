@@ -50,7 +50,7 @@ class Terminal:
     def answer(self, facts: dict[str, Any]) -> None:
         """Print the JSON object that scripts read."""
         if self.as_json:
-            from corten.summary import plain
+            from corten.results.summary import plain
 
             print(json.dumps(plain(facts), indent=2))
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from corten.io.names import refuse_clash, refuse_for_netcdf, refuse_for_zarr
 from corten.io.whole import whole_file
-from corten.summary import FOOTNOTE, Summary, plain
+from corten.results.summary import FOOTNOTE, Summary, plain
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = ["own_attrs", "prepare_for_file", "store_attrs", "to_dataset", "write_netcdf", "write_zarr"]
 

@@ -12,13 +12,13 @@ import numpy as np
 
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
-from corten.summary import plain
+from corten.results.summary import plain
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = ["LongTable", "about", "from_table", "long_form"]
 

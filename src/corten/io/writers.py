@@ -15,7 +15,7 @@ from corten.io.table import LongTable, about, long_form
 from corten.io.whole import refuse_taken, whole_file
 
 if TYPE_CHECKING:
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = ["WRITABLE", "check_target", "write"]
 

@@ -17,7 +17,6 @@ from corten.conformal.scores import Score, as_score
 from corten.engine import Threads, as_engine
 from corten.engine.memory import ROOM, available, in_words, limited, read_size
 from corten.engine.threads import default_threads, one_library_thread
-from corten.fitted import FEW
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
@@ -30,8 +29,9 @@ from corten.large.writing import Widths, Writing, write
 from corten.lowrank import TensorTrain
 from corten.options import as_propensity, check_bounds, circumstances, describe
 from corten.propensity.fitted import FittedPropensity
-from corten.result import FLAG_MEANINGS, check_coverage
-from corten.summary import Summary
+from corten.results.fitted import FEW
+from corten.results.intervals import FLAG_MEANINGS, check_coverage
+from corten.results.summary import Summary
 
 __all__ = ["FilledStore", "complete_to_zarr"]
 

@@ -22,7 +22,7 @@ from corten.large.needs import Needs
 from corten.large.stages import Estimate, Run, Scratch, Tell, log_odds, pieces
 from corten.lowrank import TensorTrain
 from corten.propensity.fitted import FittedPropensity
-from corten.result import FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
+from corten.results.intervals import FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
 
 __all__ = ["Widths", "Writing", "write"]
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten import __all__ as PUBLIC
-from corten.audit_table import OFF_RANDOM
+from corten.evidence.audit_table import OFF_RANDOM
 from corten.report import evidence
 from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
 from corten.report.planes import default_cell, labels, numbers, planes, title
-from corten.result import FLAG_MEANINGS
-from corten.summary import NOTHING, Summary
+from corten.results.intervals import FLAG_MEANINGS
+from corten.results.summary import NOTHING, Summary
 
 if TYPE_CHECKING:
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = ["MOST_CELLS", "page_content"]
 

@@ -11,7 +11,7 @@ from corten.conformal.depth import depth
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 
 if TYPE_CHECKING:
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = [
     "audit_rows",

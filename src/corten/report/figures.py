@@ -32,7 +32,7 @@ from corten.report.planes import Plane, default_cell, default_index, labels, pla
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = ["Plots"]
 

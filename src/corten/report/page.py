@@ -16,7 +16,7 @@ from corten.report.content import page_content
 from corten.report.encode import safe_json
 
 if TYPE_CHECKING:
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = ["render", "write_report"]
 

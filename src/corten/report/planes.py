@@ -14,7 +14,7 @@ from corten.labels import DEGREES_EAST, LONGITUDE_NAMES, Axis
 from corten.observed import ObservedTensor
 
 if TYPE_CHECKING:
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = [
     "Plane",

@@ -26,11 +26,11 @@ from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
 from corten.options import circumstances
 from corten.propensity import FittedPropensity
-from corten.result import Intervals, check_coverage
+from corten.results.intervals import Intervals, check_coverage
 
 if TYPE_CHECKING:
-    from corten.audit import Audit
-    from corten.weight_report import WeightEvidence
+    from corten.evidence.audit import Audit
+    from corten.evidence.weight_report import WeightEvidence
 
 __all__ = ["Fitted", "Trace"]
 
@@ -167,7 +167,7 @@ class Fitted:
         """
         source = self
         if odds_error != 1.0 or groups is not None or joint is not None:
-            from corten.regions import reshaped
+            from corten.results.predictive import reshaped
 
             source = reshaped(self, odds_error, groups, joint)
         if isinstance(coverage, list | tuple | np.ndarray):
@@ -276,15 +276,15 @@ class Fitted:
         ]
 
     def audit(self, rounds: int = 20, **options: Any) -> Audit:
-        """Hide observed entries again, run without them and count how often intervals hold; see `corten.audit`."""
-        from corten.audit import audit
+        """Hide observed entries again, run without them, count how often intervals hold; see `evidence.audit`."""
+        from corten.evidence.audit import audit
 
         return audit(self, rounds, **options)
 
     @property
     def weights(self) -> WeightEvidence:
         """What stands behind the weights: `fitted.weights.report()`."""
-        from corten.weight_report import WeightEvidence
+        from corten.evidence.weight_report import WeightEvidence
 
         return WeightEvidence(self)
 

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corten.conformal.folds import SplitList
-from corten.fitted import Fitted
-from corten.region_groups import DRAWS, axes_of, group_numbers, hidden_groups, like_missing, lists_of, round_numbers
-from corten.result import check_coverage
+from corten.results.fitted import Fitted
+from corten.results.groups import DRAWS, axes_of, group_numbers, hidden_groups, like_missing, lists_of, round_numbers
+from corten.results.intervals import check_coverage
 
 __all__ = ["RegionMean", "region_mean"]
 

@@ -17,10 +17,10 @@ from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.robust import tolerated_odds_error
 from corten.printable import printable
 from corten.propensity import FittedPropensity, IsingPropensity
-from corten.result import check_coverage
+from corten.results.intervals import check_coverage
 
 if TYPE_CHECKING:
-    from corten.fitted import Fitted
+    from corten.results.fitted import Fitted
 
 __all__ = ["ReliabilityBin", "WeightEvidence", "WeightReport", "reliability"]
 
@@ -90,7 +90,7 @@ class WeightReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
-        from corten.summary import plain
+        from corten.results.summary import plain
 
         return {one.name: plain(asdict(self)[one.name]) for one in fields(self)}
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.observed import ObservedTensor
-from corten.summary import Summary
+from corten.results.summary import Summary
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from corten.region_mean import RegionMean
+    from corten.results.mean import RegionMean
 
 __all__ = ["FLAG_MEANINGS", "IntervalSource", "Intervals", "check_coverage"]
 
@@ -196,31 +196,31 @@ class Intervals:
         return Summary.of(self)
 
     def mean(self, *over: str | int) -> RegionMean:
-        """The mean over axes (all if none is named) with an interval; for its guarantee see `corten.region_mean`.
+        """The mean over axes (all if none is named) with an interval; for its guarantee see `corten.results.mean`.
 
         Example:
             >>> result.mean("lat", "lon").upper                          # doctest: +SKIP
         """
-        from corten.region_mean import region_mean
+        from corten.results.mean import region_mean
 
         return region_mean(self._fit(), *over, coverage=self.coverage)
 
     def exceedance(self, threshold: Any, fdr: float = 0.1, *, above: bool = True) -> Any:
         """True at missing entries claimed to lie above (or below) a threshold; at most `fdr` of them are false."""
-        from corten.regions import exceedance
+        from corten.results.predictive import exceedance
 
         return self._plain(exceedance(self._fit(), threshold, fdr, above), "exceedance", {"fdr": fdr})
 
     def quantile(self, level: float) -> Any:
         """The predictive quantile of every missing entry; observed entries keep their value."""
-        from corten.regions import quantile
+        from corten.results.predictive import quantile
 
         settled = self._settled(quantile(self._fit(), level).astype(self.observed.values.dtype))
         return self.observed.wrap(settled, name=f"quantile_{level:g}")
 
     def draws(self, count: int, seed: int = 0) -> np.ndarray:
         """`count` filled tensors for multiple imputation, stacked in front; errors are drawn entry by entry."""
-        from corten.regions import draws
+        from corten.results.predictive import draws
 
         return draws(self._fit(), count, seed)
 

@@ -18,9 +18,9 @@ from corten.conformal.robust import check_odds_error, robust_level
 from corten.conformal.scores import Signed
 from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Joint, Robust
-from corten.fitted import Fitted
-from corten.region_groups import group_numbers, lists_of
-from corten.region_joint import joint_budget
+from corten.results.fitted import Fitted
+from corten.results.groups import group_numbers, lists_of
+from corten.results.joint import joint_budget
 
 __all__ = ["draws", "exceedance", "quantile", "reshaped", "signed_scores"]
 

@@ -18,10 +18,10 @@ from corten.completion.protocol import Prepared
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.scale import TableScale
 from corten.conformal.weights import PooledWeights
-from corten.fitted import Fitted, Trace
 from corten.observed import ObservedTensor
 from corten.options import as_calibration
 from corten.propensity import FittedPropensity
+from corten.results.fitted import Fitted, Trace
 from corten.transform import as_transform
 
 __all__ = ["as_if_missing", "bounds_at", "rerun"]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corten.conformal.folds import MergedSplits
-from corten.fitted import Fitted
-from corten.region_groups import DRAWS, hidden_groups, like_missing, round_numbers
+from corten.results.fitted import Fitted
+from corten.results.groups import DRAWS, hidden_groups, like_missing, round_numbers
 
 __all__ = ["joint_budget"]
 

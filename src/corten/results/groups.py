@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from corten.conformal.calibrated import Calibrated
 from corten.conformal.folds import MergedSplits, SplitList
-from corten.fitted import Fitted
 from corten.observed import ObservedTensor
+from corten.results.fitted import Fitted
 
 __all__ = ["DRAWS", "axes_of", "group_numbers", "hidden_groups", "like_missing", "lists_of", "round_numbers"]
 

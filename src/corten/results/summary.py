@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from corten.observed import ObservedTensor
-    from corten.result import Intervals
+    from corten.results.intervals import Intervals
 
 __all__ = ["FOOTNOTE", "Summary"]
 

@@ -23,19 +23,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corten.audit_table import Audit, Sample
 from corten.calibration.hiding import KINDS, Hiding, draw_hidings
 from corten.completion.stack import PreparedStack
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size
 from corten.conformal.raking import rake
 from corten.engine.threads import in_order, one_library_thread
-from corten.fitted import Fitted
+from corten.evidence.audit_table import Audit, Sample
+from corten.evidence.rerun import as_if_missing, bounds_at, rerun
 from corten.lowrank import TensorTrain
 from corten.observed import ObservedTensor
 from corten.propensity import FittedPropensity, IsingPropensity
-from corten.rerun import as_if_missing, bounds_at, rerun
-from corten.result import check_coverage
+from corten.results.fitted import Fitted
+from corten.results.intervals import check_coverage
 
 __all__ = ["Audit", "audit", "reference_law"]
 
