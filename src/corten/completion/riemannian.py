@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -218,7 +219,7 @@ def _try_ridges(score: Callable, scored: Mapping, ranks: Sequence[tuple[int, ...
     at, _ = min(scored, key=lambda key: scored[key])
     middle = RIDGES.index(SEARCH_RIDGE)
     for ridges in (RIDGES[middle::-1], RIDGES[middle:]):
-        for one, other in zip(ridges, ridges[1:]):
+        for one, other in pairwise(ridges):
             if score(at, other) > score(at, one):
                 break
     _, ridge = min(scored, key=lambda key: scored[key])
