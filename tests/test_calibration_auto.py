@@ -1,0 +1,97 @@
+"""Automatic calibration: pooled splits, the share that trains, and what few entries allow."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+import corten
+from corten.calibration.auto import ENOUGH, choose_calibration, share_deeper, train_share_of
+from corten.calibration.gap_shaped import GapShaped
+from corten.calibration.random_split import RandomSplit
+from corten.calibration.rounds import Plan, Round, highest_coverage
+from corten.observed import ObservedTensor
+
+
+def tensor(mask: np.ndarray) -> ObservedTensor:
+    return ObservedTensor.of(np.where(mask, np.random.default_rng(1).standard_normal(mask.shape), np.nan))
+
+
+def observed_at_random(shape: tuple[int, ...], count: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    mask = np.zeros(int(np.prod(shape)), bool)
+    mask[rng.choice(mask.size, count, replace=False)] = True
+    return mask.reshape(shape)
+
+
+@pytest.mark.parametrize("shape", [(20, 20), (6, 6, 6), (10, 12)])
+def test_few_entries_observed_at_random_are_not_taken_for_gaps(shape: tuple[int, ...]) -> None:
+    """One split took pseudo-gaps for some of these masks; pooled splits take them for none of ten."""
+    for seed in range(10):
+        observed = tensor(observed_at_random(shape, 30, seed))
+        calibration, (choice, share) = choose_calibration(observed, seed)
+        assert calibration == RandomSplit(0.4)
+        assert (choice.taken, share.what, share.taken) == ("random", "train share", "0.4")
+
+
+def test_a_patch_and_an_outage_are_still_gaps() -> None:
+    patch = np.ones((24, 30), bool)
+    patch[8:18, 9:21] = False
+    outage = np.random.default_rng(0).random((12, 60)) < 0.95
+    outage[4, 20:45] = outage[9, 5:25] = False
+    for mask in (patch, outage):
+        assert max(share_deeper(tensor(mask), RandomSplit(), 0).values()) > 2 * ENOUGH
+        assert isinstance(choose_calibration(tensor(mask), 0)[0], GapShaped)
+
+
+def test_the_pooled_share_hardly_depends_on_the_seed() -> None:
+    observed = tensor(np.random.default_rng(3).random((12, 14)) < 0.8)
+    found = [max(share_deeper(observed, RandomSplit(0.65), seed).values()) for seed in range(6)]
+    assert max(found) < ENOUGH
+    assert np.ptp(found) < 0.08
+
+
+def test_the_training_share_falls_as_entries_become_few() -> None:
+    shares = [train_share_of(n) for n in (5, 30, 60, 100, 300, 1000, 10_000)]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[1], shares[-1]) == (0.4, 0.4, 0.7)
+
+
+def test_thirty_entries_carry_ninety_percent() -> None:
+    """The number of calibration entries is binomial (30, 0.6): below 9 with probability 0.0002."""
+    x = np.random.default_rng(0).normal(size=(20, 20))
+    x[~observed_at_random(x.shape, 30, 0)] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = corten.complete(x, 0.9, completion="smooth", propensity="constant")
+    assert np.isfinite(result.upper).all()
+
+
+def test_a_coverage_that_cannot_be_had_is_told_before_the_fit() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 7))
+    x[np.random.default_rng(1).random(x.shape) < 0.5] = np.nan
+    plan = RandomSplit().plan(ObservedTensor.of(x), 0)
+    highest = highest_coverage(plan)
+    options = {"propensity": "constant", "calibration": "random"}
+
+    def not_reached(array: np.ndarray) -> np.ndarray:
+        raise RuntimeError("the fit began")
+
+    with pytest.warns(UserWarning, match=f"All intervals will be infinite.*finite intervals is {highest:.3g}"):
+        with pytest.raises(RuntimeError, match="the fit began"):
+            corten.complete(x, 0.99, completion=not_reached, **options)
+    with pytest.warns(UserWarning, match="infinite"):
+        assert np.isinf(corten.complete(x, highest + 0.01, completion="smooth", **options).upper).any()
+    assert np.isfinite(corten.complete(x, highest, completion="smooth", **options).upper).all()
+
+
+def test_two_tails_and_merged_splits_allow_less() -> None:
+    hidden = np.zeros((4, 10), bool)
+    hidden[0, :9] = True
+    one = Round(~hidden, hidden)
+    assert highest_coverage(Plan((one,), refit=False)) == pytest.approx(0.9)
+    assert highest_coverage(Plan((one,), refit=False), tails=2) == pytest.approx(0.8)
+    assert highest_coverage(Plan((one, one), refit=False, merge=True)) == pytest.approx(0.9)
+    assert highest_coverage(Plan((one, one), refit=True)) == pytest.approx(18 / 19)
