@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import corten
-from corten.conformal import Calibrated, ExactIsingWeights, OddsWeights, WeightedScores, weight_gap
+from corten.conformal import CalibratedScores, ExactIsingWeights, OddsWeights, WeightedScores, weight_gap
 from corten.simulate import paper_setting
 
 SHARE = 0.7
@@ -33,7 +33,7 @@ def compare(mask: np.ndarray, law: object, seed: int = 0) -> dict[str, float]:
         WeightedScores(scores, exact.log_weight(entries)), exact.log_weight(missing), exact.neighbour_factor(missing)
     )
     cuts = [
-        Calibrated("absolute", scores, entries, weights).cutoffs(missing, 0.9).upper[0]
+        CalibratedScores("absolute", scores, entries, weights).cutoffs(missing, 0.9).upper[0]
         for weights in (exact, OddsWeights(odds))
     ]
     both = np.isfinite(cuts[0]) & np.isfinite(cuts[1])

@@ -20,7 +20,7 @@ import numpy as np
 
 import corten
 from corten import ObservedTensor, simulate
-from corten.calibration.rounds import Plan, Round
+from corten.calibration.task import Plan, Round
 from corten.completion.axes_kinds import axis_kinds, move_gap
 from corten.conformal.depth import depth
 from corten.evidence import metrics

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from corten import ObservedTensor
-from corten.calibration.gap_shaped import GapShaped
-from corten.calibration.local import learn_locally
-from corten.calibration.run import run_rounds
+from corten.calibration.gaps import GapShaped
+from corten.calibration.gap_scale import learn_locally
+from corten.calibration.gap_rounds import run_rounds
 from corten.completion.protocol import Completion
 from corten.completion.stack import StackedCompletion
-from corten.conformal.calibrated import Calibrated
+from corten.conformal.calibrated import CalibratedScores
 
 LEVELS = np.arange(0.80, 0.995, 0.01)
 
@@ -32,7 +32,7 @@ def run_gaps(
     seed: int,
     completion: Completion | None = None,
     drawn: float = 0.0,
-) -> tuple[np.ndarray, np.ndarray, Calibrated, dict[str, Any]]:
+) -> tuple[np.ndarray, np.ndarray, CalibratedScores, dict[str, Any]]:
     """The whole recipe: estimate and scale everywhere, the calibrated scores, and seconds of each stage."""
     began = time.perf_counter()
     observed = ObservedTensor.of(np.where(mask, values, np.nan), axes=axes)
@@ -41,7 +41,7 @@ def run_gaps(
     filled = time.perf_counter()
     local = learn_locally(run, observed, seed)
     error = np.abs(run.truth - run.estimate)
-    calibrated = Calibrated("absolute", error / local.at_hidden, run.entries, local.weights)
+    calibrated = CalibratedScores("absolute", error / local.at_hidden, run.entries, local.weights)
     evidence = {
         "fills": round(filled - began, 1),
         "scale": round(time.perf_counter() - filled, 1),
@@ -52,7 +52,7 @@ def run_gaps(
 
 
 def score(
-    truth: np.ndarray, cells: np.ndarray, estimate: np.ndarray, u: np.ndarray, calibrated: Calibrated
+    truth: np.ndarray, cells: np.ndarray, estimate: np.ndarray, u: np.ndarray, calibrated: CalibratedScores
 ) -> dict[str, float]:
     """Errors and coverage at the flat `cells`, in the table's units."""
     error = np.abs(truth - estimate).reshape(-1)[cells]

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from corten import simulate
-from corten.conformal import Calibrated, ExactIsingWeights, OddsWeights, Weights, as_score
+from corten.conformal import CalibratedScores, ExactIsingWeights, OddsWeights, Weights, as_score
 from corten.propensity import FittedPropensity, IsingPropensity, Product, Zero
 
 SHARE = 0.7
@@ -31,7 +31,7 @@ def miscoverage(law: FittedPropensity, parameter: np.ndarray, mask: np.ndarray, 
     if not law.independent:
         near, pair = law.neighbours, law.pair
         weights = ExactIsingWeights(odds, shape=mask.shape, calibration=hidden, neighbours=near, pair=pair)
-    calibrated = Calibrated(as_score("absolute"), scores[hidden], hidden, weights)
+    calibrated = CalibratedScores(as_score("absolute"), scores[hidden], hidden, weights)
     _, upper = calibrated.intervals(missing, np.zeros(missing.size), np.ones(missing.size), tuple(LEVELS))
     return 100 * float(np.abs((scores[missing] <= upper).mean(axis=1) - LEVELS).mean())
 

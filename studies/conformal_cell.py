@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from corten import ObservedTensor, RandomSplit, TuckerCompletion
-from corten.calibration.rounds import Plan
-from corten.calibration.run import Run, run_rounds
+from corten.calibration.task import Plan
+from corten.completion.protocol import Fill
 from corten.conformal import (
-    Calibrated,
+    CalibratedScores,
     ExactIsingWeights,
     LeverageScale,
     OddsWeights,
@@ -37,13 +37,32 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class SplitFill:
+    """A fill from the training entries of a split, and what it says of the calibration entries."""
+
+    entries: np.ndarray
+    truth: np.ndarray
+    estimate: np.ndarray
+    final: Fill
+
+    @staticmethod
+    def of(plan: Plan, completion: TuckerCompletion, observed: ObservedTensor, seed: int) -> SplitFill:
+        """Complete from the training entries of the first round."""
+        one, values = plan.rounds[0], observed.values
+        fill = completion.prepare(values, one.train, observed.axes, seed).fill(values, one.train)
+        entries = np.flatnonzero(one.hidden)
+        truth, estimate = (np.ravel(a)[entries].astype(np.float64) for a in (values, fill.estimate))
+        return SplitFill(entries, truth, estimate, fill)
+
+
+@dataclass(frozen=True)
 class Setting:
     """Data of one noise, split and completed: what every law is measured on."""
 
     noise: str
     observed: ObservedTensor
     plan: Plan
-    run: Run
+    run: SplitFill
     truth: np.ndarray
 
 
@@ -55,7 +74,7 @@ def settings_of(
         data = data_of(cell, parameter, noise, signal_rank)
         observed = ObservedTensor.of(np.where(mask, data, np.nan))
         plan = RandomSplit(TRAIN_SHARE).plan(observed, split_seed(cell))
-        run = run_rounds(
+        run = SplitFill.of(
             plan, TuckerCompletion(rank=rank, engine=ENGINE), observed, seed_of("completion", cell.repetition)
         )
         yield Setting(noise, observed, plan, run, data)
@@ -72,7 +91,7 @@ def measure(setting: Setting, law: Law, score: str = "absolute") -> Row:
     leverage = run.final.leverage if kind.needs_leverage else None
     scale: Scale = LeverageScale(leverage()) if leverage is not None else UnitScale()
     scores = kind.score(run.truth.astype(float), run.estimate.astype(float), scale.at(run.entries))
-    calibrated = Calibrated(kind, scores, run.entries, weights)
+    calibrated = CalibratedScores(kind, scores, run.entries, weights)
     where = np.flatnonzero(~setting.observed.mask)
     truth = setting.truth.reshape(-1)[where]
     estimate = run.final.estimate.reshape(-1)[where]

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from corten import TuckerCompletion
-from corten.calibration.run import run_rounds
 from corten.engine import as_engine
 from corten.lowrank import TensorTrain, check_rank
 from corten.propensity import IsingPropensity, Recipe
@@ -19,7 +18,7 @@ from corten.propensity.estimation import estimate
 from corten.propensity.fitted import spins_of
 from corten.propensity.selection import choose_rank
 from studies.cells import Cell, seed_of
-from studies.conformal_cell import conformal, measure, settings_of
+from studies.conformal_cell import SplitFill, conformal, measure, settings_of
 from studies.draws import TRAIN_SHARE, mask_of, parameter_of, training_of
 from studies.estimators import ENGINE, RANKS, Law, coupling_of, model_of, ours, plain, relative_error
 from studies.peers import gcp, tucker
@@ -107,7 +106,7 @@ def misspecified(cell: Cell, folder: Path | None) -> list[Row]:
             found = [plain(train, cell["model"]), ours(train, cell["model"])]
         for working in cell["working"]:
             completion = TuckerCompletion(rank=working, engine=ENGINE)
-            run = run_rounds(setting.plan, completion, setting.observed, seed_of("completion", cell.repetition))
+            run = SplitFill.of(setting.plan, completion, setting.observed, seed_of("completion", cell.repetition))
             rows.extend({"working_rank": working, **measure(replace(setting, run=run), law)} for law in found)
     return rows
 

@@ -14,7 +14,7 @@ import pytest
 import corten
 from corten import simulate
 from corten.calibration.hiding import draw_hidings
-from corten.calibration.rounds import Plan, Round
+from corten.calibration.task import Plan, Round
 from corten.conformal.depth import depth
 from corten.data.observed import ObservedTensor
 from corten.evidence import metrics

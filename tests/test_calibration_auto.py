@@ -9,9 +9,9 @@ import pytest
 
 import corten
 from corten.calibration.auto import ENOUGH, choose_calibration, share_deeper, train_share_of
-from corten.calibration.gap_shaped import GapShaped
-from corten.calibration.random_split import RandomSplit
-from corten.calibration.rounds import Plan, Round, highest_coverage
+from corten.calibration.gaps import GapShaped
+from corten.calibration.split import RandomSplit
+from corten.calibration.task import Plan, Round, highest_coverage
 from corten.observed import ObservedTensor
 
 

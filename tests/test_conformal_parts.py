@@ -7,8 +7,7 @@ import pytest
 
 from corten.conformal import (
     Absolute,
-    Calibrated,
-    CutoffSource,
+    CalibratedScores,
     ExactIsingWeights,
     LeverageScale,
     NeighbourFactor,
@@ -60,7 +59,7 @@ def test_two_sided_levels_split_the_miss_between_the_tails():
     assert Signed().tails(0.9) == (pytest.approx(0.95), pytest.approx(0.95))
     n = 999
     residuals = np.random.default_rng(1).permutation(n) - 499.0
-    one = Calibrated("signed", residuals, np.arange(n), UniformWeights())
+    one = CalibratedScores("signed", residuals, np.arange(n), UniformWeights())
     lower, upper = one.intervals(np.array([0]), [0.0], [1.0], 0.9)
     assert (lower.item(), upper.item()) == (-450.0, 450.0)
 
@@ -100,7 +99,7 @@ def ring(size):
 
 
 def exact_ring(rng, size=200, strength=0.5):
-    """Calibrated object on a ring, and everything needed to rebuild its weights by hand."""
+    """CalibratedScores object on a ring, and everything needed to rebuild its weights by hand."""
     parameter = 0.7 * rng.normal(size=size)
     spins = np.where(rng.random(size) < 0.6, 1.0, -1.0)
 
@@ -131,11 +130,10 @@ def test_exact_weights_equal_those_rebuilt_with_the_test_entry_observed(monkeypa
         observed[s] = 1.0
         logs = log_weights(observed)
         expected[:, t] = WeightedScores(scores, logs[calibration]).cutoffs(logs[[s]], levels)[:, 0]
-    whole = Calibrated("absolute", scores, calibration, weights)
-    assert isinstance(whole, CutoffSource)
+    whole = CalibratedScores("absolute", scores, calibration, weights)
     np.testing.assert_array_equal(whole.cutoffs(test, levels).upper, expected)
     assert whole.cutoffs(test, levels).lower is None
-    rough = Calibrated("absolute", scores, calibration, OddsWeights(weights.log_weight))
+    rough = CalibratedScores("absolute", scores, calibration, OddsWeights(weights.log_weight))
     assert (rough.cutoffs(test, levels).upper != expected).mean() > 0.1, "the factors must matter here"
     monkeypatch.setattr(calibrated_module, "_CHUNK", 4)
     np.testing.assert_array_equal(whole.cutoffs(test, levels).upper, expected)
@@ -145,7 +143,7 @@ def test_exact_weights_equal_those_rebuilt_with_the_test_entry_observed(monkeypa
 
 def test_intervals_in_single_precision_contain_those_in_double():
     rng = np.random.default_rng(4)
-    one = Calibrated("signed", rng.normal(size=200), np.arange(200), UniformWeights())
+    one = CalibratedScores("signed", rng.normal(size=200), np.arange(200), UniformWeights())
     estimate, scale = rng.normal(size=50), rng.uniform(0.1, 2, 50)
     low, high = one.intervals(np.arange(50), estimate, scale, [0.5, 0.9])
     low32, high32 = one.intervals(np.arange(50), estimate, scale, [0.5, 0.9], dtype=np.float32)

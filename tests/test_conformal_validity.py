@@ -14,7 +14,7 @@ from scipy import stats
 
 import corten
 from corten.conformal import (
-    Calibrated,
+    CalibratedScores,
     ExactIsingWeights,
     OddsWeights,
     UniformWeights,
@@ -181,7 +181,7 @@ def conditional_coverages(kind):
         role = np.array(roles)
         calibration, test = np.flatnonzero(role == 1), np.flatnonzero(role == 2)
         if calibration.size and test.size:
-            calibrated = Calibrated("absolute", SCORES[calibration], calibration, weights_for(kind, role))
+            calibrated = CalibratedScores("absolute", SCORES[calibration], calibration, weights_for(kind, role))
             cut = calibrated.cutoffs(test, LEVEL).upper
             covers[roles] = dict(zip(test.tolist(), (SCORES[test] <= cut[0]).tolist(), strict=True))
     log_p = {w: log_probability(np.array(w)) for w in itertools.product((-1, 1), repeat=CELLS)}
@@ -237,7 +237,7 @@ def test_uniform_weights_are_exact_when_missingness_is_completely_random():
         hits = 0
         for missing in range(n + 1):
             others = np.delete(np.arange(n + 1), missing)
-            calibrated = Calibrated("absolute", scores[others], others, UniformWeights())
+            calibrated = CalibratedScores("absolute", scores[others], others, UniformWeights())
             hits += bool(scores[missing] <= calibrated.cutoffs(np.array([missing]), level).upper.item())
         assert hits == math.ceil(level * (n + 1) - 1e-9)
 

@@ -7,7 +7,7 @@ import pytest
 
 import corten
 from corten import simulate
-from corten.conformal import Calibrated, ExactIsingWeights, OddsWeights, UnitScale
+from corten.conformal import CalibratedScores, ExactIsingWeights, OddsWeights, UnitScale
 from corten.conformal.folds import MergedSplits, SplitList
 from corten.data.observed import ObservedTensor
 from corten.evidence import metrics
@@ -34,7 +34,7 @@ def random_splits(rng, shape, count, exact, score="absolute"):
             else OddsWeights(logs)
         )
         estimate = rng.normal(scale=0.3, size=shape)
-        splits.append(SplitList(Calibrated(score, scores, entries, weights), estimate, UnitScale()))
+        splits.append(SplitList(CalibratedScores(score, scores, entries, weights), estimate, UnitScale()))
     return splits, np.flatnonzero(~observed)
 
 
@@ -329,7 +329,7 @@ def test_neighbours_that_gain_or_lose_nearly_all_weight_leave_p_values_right(siz
         )  # fmt: skip
         scores = rng.exponential(size=entries.size)
         estimate = rng.normal(scale=0.3, size=shape)
-        splits.append(SplitList(Calibrated("absolute", scores, entries, weights), estimate, UnitScale()))
+        splits.append(SplitList(CalibratedScores("absolute", scores, entries, weights), estimate, UnitScale()))
     lower, upper = MergedSplits(splits).intervals(tests, 0.0, 1.0, 0.6)
     assert np.isfinite(upper).any() and not np.isnan(upper).any() and (lower <= upper).all()
     for t, end in zip(tests, upper[0]):

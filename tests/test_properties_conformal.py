@@ -137,7 +137,7 @@ def test_uniform_weights_are_equal_odds_and_scales_are_positive(seed, level, nam
     turn, scores = rng.permutation(40), rng.normal(size=25)
     scores = scores if name == "signed" else np.abs(scores)
     one, other = (
-        conformal.Calibrated(name, scores, turn[:25], weights)
+        conformal.CalibratedScores(name, scores, turn[:25], weights)
         for weights in (conformal.UniformWeights(), conformal.OddsWeights(np.full(40, np.log(odds))))
     )
     cuts, same = one.cutoffs(turn[25:], level), other.cutoffs(turn[25:], level)
@@ -222,7 +222,7 @@ def test_a_share_of_weights_too_small_for_any_number_is_still_a_share():
 
 
 @st.composite
-def calibrated(draw: Any) -> tuple[conformal.Calibrated, np.ndarray, np.ndarray]:
+def calibrated(draw: Any) -> tuple[conformal.CalibratedScores, np.ndarray, np.ndarray]:
     """A calibrated list over 40 cells, its test entries, and their estimates; scores of any scale."""
     rng = np.random.default_rng(draw(seeds))
     turn = rng.permutation(40)
@@ -233,7 +233,7 @@ def calibrated(draw: Any) -> tuple[conformal.Calibrated, np.ndarray, np.ndarray]
         scores *= rng.choice([-1, 1], entries.size)
     weights = conformal.OddsWeights(draw(st.sampled_from([0.0, 1.0, 300.0])) * rng.normal(size=40))
     estimate = scores.max() * rng.normal(size=tests.size)
-    return conformal.Calibrated(name, scores, entries, weights), tests, estimate
+    return conformal.CalibratedScores(name, scores, entries, weights), tests, estimate
 
 
 @given(calibrated(), st.lists(levels, min_size=2, max_size=5))
@@ -262,7 +262,7 @@ def test_groups_are_numbered_as_one_likes_and_one_group_is_all(seed, level, grou
     rng = np.random.default_rng(seed)
     turn, group = rng.permutation(60), rng.integers(groups, size=60)
     scores, weights = rng.exponential(size=40), conformal.OddsWeights(rng.normal(size=60))
-    plain = conformal.Calibrated("absolute", scores, turn[:40], weights)
+    plain = conformal.CalibratedScores("absolute", scores, turn[:40], weights)
     name = np.random.default_rng(1).permutation(groups) + 5
     one, other = (Grouped(plain, numbers) for numbers in (group, name[group]))
     for a, b in zip(*(g.intervals(turn[40:], 0.0, 1.0, level) for g in (one, other))):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import expit
 
 import corten
-from corten.conformal import Calibrated, ExactIsingWeights
+from corten.conformal import CalibratedScores, ExactIsingWeights
 from corten.engine.passes import MaskPass, Model
 from corten.engine.residuals import ResidualPass
 from corten.lowrank import TensorTrain, feasible_rank
@@ -88,7 +88,7 @@ def test_permuting_axes_permutes_weights_and_cutoffs(shape, seed, level, data):
         )
         cuts = np.full(b.size, np.nan)
         if entries.size and missing.size:
-            calibrated = Calibrated("absolute", scores.reshape(-1)[entries], entries, weights)
+            calibrated = CalibratedScores("absolute", scores.reshape(-1)[entries], entries, weights)
             cuts[missing] = calibrated.cutoffs(missing, level).upper[0]
         return weights.log_weight(np.arange(b.size)).reshape(b.shape), cuts.reshape(b.shape)
 

@@ -16,7 +16,7 @@ NO_PROPERTY = {
     "Score": "a protocol: its four kinds are tried",
     "Scale": "a protocol: its kinds are tried",
     "Weights": "a protocol: its kinds are tried",
-    "CutoffSource": "a protocol: Calibrated is one",
+    "Calibrated": "a protocol: what a calibration returns",
     "IntervalsLike": "a protocol: what the metrics are given is one",
     "RandomSplit": "a container of one share: calibration='random'",
     "SmoothCompletion": "the class behind completion='smooth'",

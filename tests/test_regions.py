@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import corten
-from corten.conformal.calibrated import Calibrated
+from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.selection import select
 from corten.conformal.shaped import Joint, enough_weight
 from corten.conformal.weights import PooledWeights
@@ -118,7 +118,7 @@ def test_far_levels_of_joint_bands_are_missed_as_often_as_asked(heavy):
     for _ in range(600):
         scores = rng.random(200) * np.where(hard, 2.0, 1.0)
         law = PooledWeights(np.arange(200), logs[:-1], logs)
-        calibrated = Calibrated("absolute", scores, np.arange(200), law)
+        calibrated = CalibratedScores("absolute", scores, np.arange(200), law)
         band = Joint(calibrated, np.zeros(201, int), np.array([200]), lambda c, m: share)
         cutoff = float(band.intervals(np.array([200]), 0.0, 1.0, 0.9)[1][0, 0])
         missed.append(part * (2.0 - cutoff) / 2.0)

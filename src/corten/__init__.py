@@ -24,7 +24,7 @@ _HOME = {
     "ConformalCompleter": "corten.completer",
     "CrossConformal": "corten.calibration.cross",
     "Fitted": "corten.results.fitted",
-    "GapShaped": "corten.calibration.gap_shaped",
+    "GapShaped": "corten.calibration.gaps",
     "GaussianProcessCompletion": "corten.completion.gaussian_process",
     "Intervals": "corten.results.intervals",
     "IsingPropensity": "corten.propensity",
@@ -33,7 +33,7 @@ _HOME = {
     "ObservedTensor": "corten.data.observed",
     "Polynomial": "corten.propensity",
     "Product": "corten.propensity",
-    "RandomSplit": "corten.calibration.random_split",
+    "RandomSplit": "corten.calibration.split",
     "RepeatedSplits": "corten.calibration.cross",
     "Sigmoid": "corten.propensity",
     "SmoothCompletion": "corten.completion.smooth",
@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
     from corten import conformal, io, lowrank, propensity, simulate
     from corten.calibration.cross import CrossConformal, RepeatedSplits
-    from corten.calibration.gap_shaped import GapShaped
-    from corten.calibration.random_split import RandomSplit
+    from corten.calibration.gaps import GapShaped
+    from corten.calibration.split import RandomSplit
     from corten.checkpoint import Checkpoint
     from corten.completer import ConformalCompleter, complete, complete_table
     from corten.completion.alternating import CPCompletion

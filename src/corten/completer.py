@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from corten.calibration.rounds import warn_of_infinite
-from corten.calibration.run import run_rounds
+from corten.calibration.task import Task
 from corten.checkpoint import Checkpoint
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
+from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
-from corten.data.transform import FittedTransform, as_transform
+from corten.data.transform import as_transform
 from corten.engine import as_engine, check_engine
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
-from corten.merged import fit_merged
-from corten.options import as_calibration, as_completion, as_propensity, check_bounds, describe, stays_here
-from corten.results.fitted import Fitted, Trace
-from corten.results.intervals import Intervals, check_coverage
+from corten.options import as_calibration, as_completion, as_propensity, check_bounds, stays_here
+from corten.results.fitted import Fitted
+from corten.results.intervals import Intervals
+from corten.results.settings import describe
 
 __all__ = ["ConformalCompleter", "complete", "complete_table"]
 
 Progress = Callable[[str, float], None]
-SPLIT_BYTES = 120  # peak bytes an entry takes, writing included, measured; with pseudo-gaps, for every round
-GAP_BYTES = 70
 
 
 @dataclass(frozen=True)
@@ -108,92 +105,51 @@ class ConformalCompleter:
         coverage: float | None = None,
     ) -> Fitted:
         """Fit what was observed; coverage: what will be asked for, where it is known beforehand."""
-        began, tell = perf_counter(), progress or (lambda stage, share: None)
+        began = perf_counter()
         if observed.complete:
-            return Fitted.nothing_to_fill(observed, self._settings(describe(self.engine)))
+            return Fitted(observed, np.array(observed.values), self._settings(describe(self.engine)))
         # An engine that cannot be had is found out before any work is done.
         settings = self._settings(as_engine(self.engine).label)
-        with one_library_thread:
-            return self._calibrate(observed, settings, tell, began, checkpoint, coverage)
-
-    def _calibrate(
-        self,
-        observed: ObservedTensor,
-        settings: dict[str, Any],
-        tell: Progress,
-        began: float,
-        checkpoint: Checkpoint | None,
-        coverage: float | None,
-    ) -> Fitted:
-        calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
-        choices = (*observed.choices, *choices)
-        plan = calibration.plan(observed, self.seed)
-        if coverage is not None:
-            warn_of_infinite(coverage, plan, as_score(self.score))
-        needed = observed.values.size * (GAP_BYTES * len(plan.rounds) if plan.refit else SPLIT_BYTES)
+        calibration, chosen = as_calibration(self.calibration).choose(observed, self.seed)
+        needed = calibration.peak_bytes(observed.values.size)
         why = "predicted before starting, from the number of entries and rounds"
-        choices = (*choices, Choice("peak memory", f"about {in_words(needed)}", why))
+        memory = Choice("peak memory", f"about {in_words(needed)}", why)
         refuse_beyond(
             needed,
             f"completing {observed.values.size:,} entries",
             "work from disk (corten.complete_to_zarr, or corten complete to .zarr), complete a part of the tensor, or "
             "ask for calibration='random'",
         )
-        completion = as_completion(self.completion, plan.refit, self.engine)
-        choices = (*choices, *stays_here(completion, self.engine))
-        if checkpoint is not None:
-            completion = checkpoint.keeping(completion)
-        if plan.merge:
-            trace = Trace(settings, (*choices, *plan.choices), began, self, None, check_bounds(self.bounds))
-            model, score = as_propensity(self.propensity), as_score(self.score)
-            change = partial(self._change, observed)
-            return fit_merged(observed, change, plan, completion, model, score, self.weights, trace, self.engine, tell)
-        changed, undo = self._change(observed, observed.mask if plan.refit else plan.rounds[0].train)
-        again = None if undo is None or not plan.refit else partial(self._seen, observed, undo)
-        run = run_rounds(plan, completion, changed, self.seed, tell, again)
-        tell("missingness", 0.0)
-        if plan.propensity is not None and isinstance(self.propensity, str) and self.propensity == "auto":
-            law = replace(plan.propensity, engine=self.engine)
-        else:
-            law = as_propensity(self.propensity, gaps=plan.refit).fit(
-                plan.rounds[0].train if not plan.refit else observed.mask,
-                plan.rounds[0].train_share or 1.0 if not plan.refit else 1.0,
-                domain=observed.domain,
-                axis_names=[axis.name for axis in observed.axes],
-                periodic=[axis.periodic for axis in observed.axes],
-                engine=self.engine,
-            )
-        tell("calibration", 0.0)
-        trace = Trace(settings, (*choices, *plan.choices, *run.choices, *law.choices), began, self)
-        trace = replace(trace, undo=undo, limits=check_bounds(self.bounds))
-        fitted = Fitted.of(observed, changed, plan, run, law, as_score(self.score), self.weights, trace)
-        tell("calibration", 1.0)
-        return fitted
+        completion = as_completion(self.completion, calibration.pooled, self.engine)
+        here = stays_here(completion, self.engine)
+        task = Task(
+            observed=observed,
+            completion=completion if checkpoint is None else checkpoint.keeping(completion),
+            propensity=None if self._is_auto(self.propensity) else as_propensity(self.propensity),
+            score=as_score(self.score),
+            weights=self.weights,
+            transform=as_transform(self.transform, self.climatology),
+            seed=self.seed,
+            engine=self.engine,
+            coverage=coverage,
+            tell=progress or (lambda stage, share: None),
+        )
+        with one_library_thread:
+            outcome = calibration.calibrate(task)
+        return Fitted.of(
+            observed,
+            outcome,
+            check_bounds(self.bounds),
+            options=settings,
+            calibration=calibration,
+            choices=(*observed.choices, *chosen, memory, *here, *outcome.choices),
+            seconds=perf_counter() - began,
+            completer=self,
+        )
 
-    def _seen(self, observed: ObservedTensor, whole: FittedTransform, train: np.ndarray) -> np.ndarray:
-        """The values in the variable that a round learns from its training entries.
-
-        Where these do not differ, no unit can be learned from them: that of `whole`, the map of all entries, is taken,
-        or the errors of the round would be counted in another unit than those of the others.
-        """
-        changed, own = self._change(observed, train)
-        values = changed.values
-        if own is None or not train.any() or np.ptp(values[train]) > 0.0:
-            return values
-        ends = [np.full(values.shape, end(observed.values[observed.mask]), np.float64) for end in (np.min, np.max)]
-        wanted, found = (one.forward(ends[1]) - one.forward(ends[0]) for one in (whole, own))
-        return np.asarray(values * np.divide(wanted, found, out=np.ones(values.shape), where=found > 0), values.dtype)
-
-    def _change(self, observed: ObservedTensor, train: np.ndarray) -> tuple[ObservedTensor, FittedTransform | None]:
-        """What was observed in the variable that is modelled; the map is learned from the entries of `train` only."""
-        change = as_transform(self.transform, self.climatology)
-        if change is None:
-            return observed, None
-        undo = change.fit(observed.values, train, observed.axes)
-        values = undo.forward(observed.values).astype(observed.values.dtype)
-        if not np.isfinite(values[observed.mask]).all():
-            raise ValueError(f"transform {describe(self.transform)} made values that are not finite of observed ones")
-        return replace(observed, values=np.where(observed.mask, values, np.nan)), undo
+    @staticmethod
+    def _is_auto(option: Any) -> bool:
+        return isinstance(option, str) and option == "auto"
 
     def _settings(self, engine: str) -> dict[str, Any]:
         return {

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from corten.calibration.auto import choose_calibration
 from corten.calibration.cross import CrossConformal
-from corten.calibration.gap_shaped import GapShaped
-from corten.calibration.random_split import RandomSplit
-from corten.calibration.rounds import Calibration
+from corten.calibration.gaps import GapShaped
+from corten.calibration.split import RandomSplit
+from corten.calibration.task import Calibration
 from corten.completion.callables import CallableCompletion
 from corten.completion.protocol import Completion
 from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
@@ -27,9 +27,7 @@ from corten.propensity import (
     UniformPropensity,
 )
 
-__all__ = [
-    "as_calibration", "as_completion", "as_propensity", "check_bounds", "circumstances", "describe", "stays_here",
-]  # fmt: skip
+__all__ = ["as_calibration", "as_completion", "as_propensity", "check_bounds", "stays_here"]
 
 
 @dataclass(frozen=True)
@@ -47,8 +45,6 @@ class _Auto:
     """The calibration left open: chosen by the shape of the gaps."""
 
     def choose(self, observed: Any, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
-        from corten.calibration.auto import choose_calibration
-
         return choose_calibration(observed, seed)
 
 
@@ -56,7 +52,7 @@ USES_ENGINE = (TuckerCompletion, TensorTrainCompletion)
 
 
 def as_calibration(calibration: Any) -> _Fixed | _Auto:
-    """A calibration from "auto", "random", "gaps" or an object with plan()."""
+    """A calibration from "auto", "random", "gaps" or an object with calibrate()."""
     named: dict[str, Any] = {"random": RandomSplit, "gaps": GapShaped, "cross": CrossConformal}
     if isinstance(calibration, str):
         if calibration == "auto":
@@ -66,7 +62,7 @@ def as_calibration(calibration: Any) -> _Fixed | _Auto:
         raise ValueError(f"calibration is {calibration!r}; allowed are {_listed('auto', *named)} or an object")
     if not isinstance(calibration, type) and isinstance(calibration, Calibration):
         return _Fixed(calibration)
-    raise TypeError(f"calibration is {calibration!r}; give a name or an object with plan(observed, seed)")
+    raise TypeError(f"calibration is {calibration!r}; give a name or an object with calibrate(task)")
 
 
 def as_completion(completion: Any, gaps: bool, engine: Any = "auto") -> Completion:
@@ -115,14 +111,11 @@ def _as_completion(completion: Any, gaps: bool) -> Completion:
     raise TypeError(f"completion is {completion!r}; give a name, an object with prepare(), or a function")
 
 
-def as_propensity(propensity: Any, gaps: bool = False) -> Any:
+def as_propensity(propensity: Any) -> Any:
     """A propensity model from a name ("auto", "constant", "additive", "bernoulli", "ising") or an object with fit().
 
     "uniform" is another name of "constant".
     """
-    if isinstance(propensity, str) and propensity == "auto" and gaps:
-        # Inside gaps the model describes and audits, it does not weigh: a modest rank will do.
-        return IsingPropensity(max_rank=5)
     makers: dict[str, Any] = {
         "auto": AutoPropensity,
         "constant": UniformPropensity,
@@ -151,26 +144,6 @@ def check_bounds(bounds: Any) -> tuple[float, float] | None:
     if not low < high:
         raise ValueError(f"bounds is {bounds!r}; the first must be below the second")
     return low, high
-
-
-def describe(option: Any) -> str:
-    """An option as text for settings and files: short, and the same on every run."""
-    if isinstance(option, str):
-        return option
-    if callable(option) and not isinstance(option, type) and hasattr(option, "__name__"):
-        return f"function {option.__name__}"
-    text = repr(option)
-    return text if len(text) <= 300 else f"{type(option).__name__}(...)"
-
-
-def circumstances(axes: Sequence[Any], outside: int) -> dict[str, Any]:
-    """What it takes to run a fit again beside its options: what the axes mean, the domain's size, versions."""
-    from corten import __version__
-
-    said = [f"{axis.name} {axis.kind}{' periodic' if axis.periodic else ''}" for axis in axes]
-    return {
-        "axes": ", ".join(said), "outside_the_domain": outside, "corten": __version__, "numpy": np.__version__
-    }  # fmt: skip
 
 
 def _gaussian_process() -> Completion:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from corten.calibration.gap_shaped import GapShaped
-from corten.calibration.random_split import RandomSplit
-from corten.calibration.rounds import Calibration
+from corten.calibration.gaps import GapShaped
+from corten.calibration.split import RandomSplit
+from corten.calibration.task import Calibration
 from corten.conformal.depth import depth, distance_along
 from corten.data.choices import Choice
 

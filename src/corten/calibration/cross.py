@@ -10,19 +10,72 @@ is that it varies less from one draw of the split to the next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
-from corten.calibration.random_split import RandomSplit
-from corten.calibration.rounds import Plan, Round
+from corten.calibration.split import BYTES_PER_ENTRY, RandomSplit, calibrate_round
+from corten.calibration.task import Outcome, Plan, Round, Task
+from corten.completion.protocol import Prepared
+from corten.conformal.merged import MergedSplits
+from corten.conformal.split import CalibratedSplit
+from corten.data.choices import Choice
 
 __all__ = ["CrossConformal", "RepeatedSplits"]
 
 
+class _Merged:
+    """What calibrations whose splits are merged have in common; `plan` draws the splits."""
+
+    pooled: ClassVar[bool] = False
+
+    def plan(self, observed: Any, seed: int) -> Plan:
+        raise NotImplementedError
+
+    def peak_bytes(self, entries: int) -> int:
+        """Memory that a tensor with so many entries takes at most."""
+        return BYTES_PER_ENTRY * entries
+
+    def calibrate(self, task: Task) -> Outcome:
+        """Complete, model the missingness and calibrate in every split, then merge.
+
+        Every split learns everything from its own training entries and every fill starts anew: what another split
+        learned was learned from entries hidden here, and would favour them over the missing ones. The estimate is the
+        mean of the splits', in the data's own variable, as are the residuals.
+        """
+        rounds = self.plan(task.observed, task.seed).rounds
+        task.warn_of_infinite(rounds, merged=True)
+        quiet = replace(task, tell=lambda stage, share: None)
+        splits: list[CalibratedSplit] = []
+        prepared: list[Prepared] = []
+        residuals: list[np.ndarray] = []
+        values = task.observed.values.reshape(-1)
+        for number, one in enumerate(rounds):
+            task.tell("completion", number / len(rounds))
+            split, ready, _ = calibrate_round(quiet, one)
+            splits.append(split)
+            prepared.append(ready)
+            middle = split.estimate.reshape(-1)[split.entries].astype(np.float64)
+            residuals.append(values[split.entries].astype(np.float64) - split.to_data(split.entries, middle))
+        task.tell("completion", 1.0)
+        because = "asked for: the mean of their p-values decides"
+        taken, count = f"{len(splits)} splits merged", {"splits": len(splits)}
+        merged = Choice("calibration", taken, because, code="merged_splits", values=count)
+        chosen = [(*ready.choices, *one.propensity.choices) for ready, one in zip(prepared, splits)]
+        return Outcome(
+            calibrated=MergedSplits(splits),
+            completion=prepared[0],
+            propensity=splits[0].propensity,
+            rounds=rounds,
+            residuals=np.concatenate(residuals),
+            choices=(merged, *_agreed(chosen)),
+        )
+
+
 @dataclass(frozen=True)
-class CrossConformal:
+class CrossConformal(_Merged):
     """Hide each of K random folds once; all observed entries calibrate, each against an estimate that did not see
     it.
 
@@ -47,11 +100,11 @@ class CrossConformal:
         fold = np.random.default_rng([seed, 41]).integers(self.folds, size=mask.shape)
         share = 1.0 - 1.0 / self.folds
         made = (Round(mask & (fold != k), mask & (fold == k), share) for k in range(self.folds))
-        return Plan(tuple(one for one in made if one.hidden.any()), refit=False, merge=True)
+        return Plan(tuple(one for one in made if one.hidden.any()))
 
 
 @dataclass(frozen=True)
-class RepeatedSplits:
+class RepeatedSplits(_Merged):
     """Draw the random split several times and merge the intervals: less depends on one draw.
 
     Promises 1 - 2 (1 - coverage) at least, and reaches about the coverage asked for.
@@ -74,4 +127,16 @@ class RepeatedSplits:
         single = RandomSplit(self.train_share)
         seeds = np.random.SeedSequence([seed, 43]).generate_state(self.splits)
         rounds = [single.plan(observed, int(one)).rounds[0] for one in seeds]
-        return Plan(tuple(rounds), refit=False, merge=True)
+        return Plan(tuple(rounds))
+
+
+def _agreed(chosen: Sequence[Sequence[Choice]]) -> list[Choice]:
+    """The first split's choices; where others took something else, all that was taken, in the order of the splits."""
+    agreed = []
+    for one in chosen[0]:
+        taken = [other.taken for choices in chosen for other in choices if other.what == one.what]
+        if len(set(map(str, taken))) > 1:
+            because = f"in the first split: {one.because}; each split chose from its own training entries"
+            one = replace(one, taken=", ".join(map(str, taken)), because=because)
+        agreed.append(one)
+    return agreed

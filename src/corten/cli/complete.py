@@ -270,7 +270,7 @@ def _on_cluster(address: str | None, engine: str | int, context: typer.Context) 
 
 
 def _levels(coverage: str) -> list[float]:
-    from corten.results.intervals import check_coverage
+    from corten.data.coverage import check_coverage
 
     levels = [check_coverage(level) for level in numbers(coverage, "coverage")]
     if len(set(levels)) < len(levels):

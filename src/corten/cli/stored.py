@@ -132,7 +132,7 @@ def _stacked(path: Path, coverage: float | None) -> tuple[Any, list[Any]]:
 def _level(path: Path, coverage: Any) -> float:
     import numpy as np
 
-    from corten.results.intervals import check_coverage
+    from corten.data.coverage import check_coverage
 
     if coverage is None:
         raise ValueError(f"{path} cannot say its coverage: give it, such as --coverage 0.9 (.nc, .h5 and .npz can)")

@@ -1,6 +1,6 @@
 """Scores of hidden entries, weights, and the cutoffs that turn them into intervals."""
 
-from corten.conformal.calibrated import Calibrated, Cutoffs, CutoffSource
+from corten.conformal.calibrated import Calibrated, CalibratedScores, Cutoffs
 from corten.conformal.diagnostics import (
     effective_sample_size,
     highest_finite_coverage,
@@ -17,7 +17,7 @@ __all__ = [
     "Absolute",
     "Adaptive",
     "Calibrated",
-    "CutoffSource",
+    "CalibratedScores",
     "Cutoffs",
     "ExactIsingWeights",
     "LeverageScale",

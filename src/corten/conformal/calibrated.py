@@ -1,13 +1,13 @@
-"""A calibrated score: answers cutoffs and intervals for any entries and any coverage, without sorting again.
+"""Calibrated scores: cutoffs and intervals for any entries and any coverage, without sorting again.
 
-Whoever asks need not know what stands behind: `CutoffSource` is the seam. `Calibrated` keeps one sorted
-list of scores; a version with one list per fold may stand in its place.
+`Calibrated` is what a calibration returns, however it hid entries: a split, merged splits, or one of them with another
+promise. `CalibratedScores` is one list of scores with its weights, which all of them rest on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -17,7 +17,7 @@ from corten.conformal.quantile import NeighbourFactor, Tail, WeightedScores, as_
 from corten.conformal.scores import Score, as_score
 from corten.conformal.weights import Weights
 
-__all__ = ["Calibrated", "CutoffSource", "Cutoffs"]
+__all__ = ["Calibrated", "CalibratedScores", "Cutoffs"]
 
 Entries = NDArray[np.intp]
 _CHUNK = 1 << 20
@@ -31,20 +31,68 @@ class Cutoffs(NamedTuple):
 
 
 @runtime_checkable
-class CutoffSource(Protocol):
-    """What a calibrated object must answer, however many lists of scores it keeps."""
+class Calibrated(Protocol):
+    """What a calibration returns: intervals of any coverage for any entries, and the scores behind them."""
 
-    def cutoffs(self, entries: Entries, coverage: float | Sequence[float]) -> Cutoffs: ...
+    @property
+    def entries(self) -> Entries:
+        """Flat indices of the calibration entries, in the order of `scores`; one may occur in several rounds."""
+        ...
+
+    @property
+    def scores(self) -> NDArray[np.floating]: ...
+
+    @property
+    def log_weights(self) -> NDArray[np.float64]:
+        """Log-weights of the calibration entries, in the order of `scores`; only differences matter."""
+        ...
+
+    @property
+    def score(self) -> Score: ...
+
+    @property
+    def weights(self) -> Weights: ...
+
+    @property
+    def lists(self) -> Sequence[Any]:
+        """The lists of scores behind the intervals, one for each split; none where another promise was given."""
+        ...
+
+    @property
+    def round_numbers(self) -> Entries:
+        """The round or split that hid each calibration entry."""
+        ...
+
+    @property
+    def beyond(self) -> NDArray[np.bool_] | None:
+        """True at missing entries deeper inside gaps than calibration tested; None where that is not defined."""
+        ...
+
+    def effective_sample_size(self) -> float: ...
+
+    def intervals(
+        self, entries: Entries, coverage: float | Sequence[float]
+    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """Lower and upper bounds, (levels, entries), in the variable that was modelled; `to_data` maps them back."""
+        ...
+
+    def to_data(self, entries: Entries, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values of some entries in the variable of the data."""
+        ...
+
+    def for_file(self) -> Calibrated:
+        """What a saved fit keeps."""
+        ...
 
 
-class Calibrated:
+class CalibratedScores:
     """One list of calibration scores with its weights, sorted once.
 
     `scores` belong to the flat `entries`, in the same order as any neighbour positions of `weights`.
 
     Example:
         >>> from corten.conformal.weights import UniformWeights
-        >>> calibrated = Calibrated("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
+        >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
         >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper
         array([[8., 8.]])
         >>> calibrated.intervals(np.array([20]), estimate=[100.0], scale=[0.5], coverage=0.8)
@@ -56,7 +104,7 @@ class Calibrated:
         self.weights = weights
         self.entries = np.asarray(entries)
         self.scores = np.asarray(scores)
-        logs = weights.log_weight(self.entries)
+        logs = weights.of_calibration(self.entries)
         tails = self.score.tails(0.5)
         self._lists: dict[Tail, WeightedScores] = {}
         if tails.lower is not None:
@@ -65,9 +113,9 @@ class Calibrated:
             self._lists["upper"] = WeightedScores(scores, logs, "upper")
         self._log_weights = np.asarray(logs, dtype=np.float64)
 
-    def with_scores(self, score: str | Score, scores: ArrayLike) -> Calibrated:
+    def with_scores(self, score: str | Score, scores: ArrayLike) -> CalibratedScores:
         """The same entries and weights with another score: `scores` belong to `entries`."""
-        return Calibrated(score, scores, self.entries, self.weights)
+        return CalibratedScores(score, scores, self.entries, self.weights)
 
     def cutoffs(
         self, entries: Entries, coverage: float | Sequence[float], dtype: DTypeLike = np.float64

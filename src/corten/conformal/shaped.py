@@ -1,22 +1,23 @@
-"""Calibrated objects whose promise has another shape: robust to wrong odds, per group, or for a whole slice at
+"""CalibratedScores objects whose promise has another shape: robust to wrong odds, per group, or for a whole slice at
 once.
 
-Each stands where a `Calibrated` stands and answers `intervals` like it; nothing is scored again.
+Each stands where a `CalibratedScores` stands and answers `intervals` like it; nothing is scored again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from corten.conformal.calibrated import Calibrated
-from corten.conformal.folds import MergedSplits
+from corten.conformal.calibrated import CalibratedScores
+from corten.conformal.merged import MergedSplits
 from corten.conformal.quantile import NeighbourFactor, as_levels
 from corten.conformal.robust import robust_level
+from corten.conformal.scores import Score
+from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import Weights
 
 __all__ = ["Grouped", "Joint", "Robust", "TiltedWeights", "enough_weight"]
@@ -46,22 +47,63 @@ class TiltedWeights:
     def log_weight(self, entries: Entries) -> NDArray[np.floating]:
         return np.asarray(self.base.log_weight(entries) + self._tilt[entries])
 
+    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
+        return np.asarray(self.base.of_calibration(entries) + self._tilt[entries])
+
     def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
         return self.base.neighbour_factor(test)
 
 
 class _Shaped:
-    """What every one of them hands through from the calibrated object it rests on."""
+    """What every one of them takes over from the calibrated object it rests on."""
+
+    lists: tuple[CalibratedSplit, ...] = ()  # scores alone do not say what another promise is worth
 
     def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self.score, self.weights, self.entries = inner.score, inner.weights, inner.entries
+        self.inner: Any = inner
+
+    @property
+    def score(self) -> Score:
+        return self.inner.score
+
+    @property
+    def scores(self) -> NDArray[np.floating]:
+        return self.inner.scores
+
+    @property
+    def entries(self) -> Entries:
+        return self.inner.entries
+
+    @property
+    def weights(self) -> Weights:
+        return self.inner.weights
+
+    @property
+    def log_weights(self) -> NDArray[np.float64]:
+        return self.inner.log_weights
+
+    @property
+    def round_numbers(self) -> Entries:
+        return self.inner.round_numbers
+
+    @property
+    def beyond(self) -> NDArray[np.bool_] | None:
+        return self.inner.beyond
+
+    def for_file(self) -> _Shaped:
+        raise ValueError("this fit was given another promise: save it without, or save result.to_netcdf(path)")
 
     def effective_sample_size(self) -> float:
         return float(self.inner.effective_sample_size())
 
     def largest_share(self) -> float:
         return float(self.inner.largest_share())
+
+    def to_data(self, entries: Entries, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.inner.to_data(entries, values)
+
+    def possible_range(self, entries: Entries) -> tuple[ArrayLike, ArrayLike]:
+        return self.inner.possible_range(entries)
 
 
 class Robust(_Shaped):
@@ -71,11 +113,9 @@ class Robust(_Shaped):
         super().__init__(inner)
         self.odds_error = odds_error
 
-    def intervals(
-        self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
-    ) -> Ends:
+    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Ends:
         levels = [robust_level(float(level), self.odds_error) for level in as_levels(coverage)]
-        ends: Ends = self.inner.intervals(entries, estimate, scale, levels)
+        ends: Ends = self.inner.intervals(entries, levels)
         return ends
 
 
@@ -89,43 +129,39 @@ class Grouped(_Shaped):
     grouped by itself, and their p-values merged as ever.
     """
 
-    def __init__(self, inner: Calibrated | MergedSplits, group: NDArray[np.intp], enough: float = ENOUGH) -> None:
+    def __init__(self, inner: CalibratedSplit | MergedSplits, group: NDArray[np.intp], enough: float = ENOUGH) -> None:
         super().__init__(inner)
         self.group = np.ravel(group)
         self.enough = enough
-        self._lists: dict[int, Calibrated | MergedSplits] = {}
+        self._lists: dict[int, CalibratedSplit | MergedSplits] = {}
         self.borrowed: dict[int, float] = {}
 
-    def intervals(
-        self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
-    ) -> Ends:
+    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Ends:
         levels = as_levels(coverage)
         lower, upper = np.empty((2, levels.size, entries.size))
-        middle, unit = np.broadcast_to(estimate, entries.shape), np.broadcast_to(scale, entries.shape)
         for number, here in _members(self.group[entries]):
-            ends = self._list(number).intervals(entries[here], middle[here], unit[here], levels.tolist())
+            ends = self._list(number).intervals(entries[here], levels.tolist())
             lower[:, here], upper[:, here] = ends
         return lower, upper
 
-    def _list(self, number: int) -> Calibrated | MergedSplits:
+    def mapped(self, change: Callable[[CalibratedScores], CalibratedScores]) -> Grouped:
+        """The same groups of the changed lists of scores."""
+        return Grouped(self.inner.mapped(change), self.group, self.enough)
+
+    def _list(self, number: int) -> CalibratedSplit | MergedSplits:
         if number not in self._lists:
-            inner = self.inner
             self.borrowed[number] = 0.0
-            if isinstance(inner, MergedSplits):
-                splits = [replace(one, calibrated=self._tilted(one.calibrated, number)) for one in inner.splits]
-                self._lists[number] = MergedSplits(splits)
-            else:
-                self._lists[number] = self._tilted(inner, number)
+            self._lists[number] = self.inner.mapped(lambda one: self._tilted(one, number))
         return self._lists[number]
 
-    def _tilted(self, one: Calibrated, number: int) -> Calibrated:
+    def _tilted(self, one: CalibratedScores, number: int) -> CalibratedScores:
         """One list of scores for one group; of merged splits the largest share borrowed is kept."""
-        logs = np.asarray(one.weights.log_weight(one.entries), np.float64)
+        logs = np.asarray(one.weights.of_calibration(one.entries), np.float64)
         share = enough_weight(logs, self.group[one.entries] == number, self.enough)
         self.borrowed[number] = max(self.borrowed[number], share)
         with np.errstate(divide="ignore"):
             tilt = np.where(self.group == number, 0.0, np.log(share))
-        return Calibrated(one.score, one.scores, one.entries, TiltedWeights(one.weights, tilt))
+        return CalibratedScores(one.score, one.scores, one.entries, TiltedWeights(one.weights, tilt))
 
 
 class Joint(_Shaped):
@@ -152,21 +188,19 @@ class Joint(_Shaped):
         self.slices = np.ravel(slices)
         self._counts = np.bincount(self.slices[missing], minlength=int(self.slices.max(initial=0)) + 1)
         self.budget = budget
-        self._massless = _without_test_mass(inner)
-        self._size = inner.enough if isinstance(inner, Grouped) else inner.effective_sample_size()
+        self._massless = inner.mapped(_without_test_mass)
+        self._size = getattr(inner, "enough", None) or inner.effective_sample_size()
         self._least = min(BEYOND / self._size, 0.1)
-        self._shares, self._heavier = _weight_beyond(inner)
+        whole = inner.inner if isinstance(inner, Grouped) else inner
+        self._shares, self._heavier = _weight_beyond(whole.lists)
 
-    def beyond(self, coverage: float, missing: int) -> float:
+    def entries_beyond(self, coverage: float, missing: int) -> float:
         """How many equally weighted calibration entries lie beyond the band of a slice with so many missing ones."""
         return self.budget(coverage, missing) / missing * self._size
 
-    def intervals(
-        self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
-    ) -> Ends:
+    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Ends:
         levels = as_levels(coverage)
         lower, upper = np.empty((2, levels.size, entries.size))
-        middle, unit = np.broadcast_to(estimate, entries.shape), np.broadcast_to(scale, entries.shape)
         slices = _members(self.slices[entries])
         for row, level in enumerate(levels):
             share = np.empty(entries.size)
@@ -176,18 +210,18 @@ class Joint(_Shaped):
             far = share < self._least
             for one in np.unique(share[~far]):
                 here = np.flatnonzero(share == one)
-                ends = self._massless.intervals(entries[here], middle[here], unit[here], 1.0 - self._left(one))
+                ends = self._massless.intervals(entries[here], 1.0 - self._left(one))
                 lower[row, here], upper[row, here] = ends[0][0], ends[1][0]
             if far.any():
-                lower[row, far], upper[row, far] = self._continued(entries[far], middle[far], unit[far], share[far])
+                lower[row, far], upper[row, far] = self._continued(entries[far], share[far])
         return lower, upper
 
-    def _continued(self, entries: Entries, middle: ArrayLike, unit: ArrayLike, share: NDArray[np.float64]) -> Ends:
+    def _continued(self, entries: Entries, share: NDArray[np.float64]) -> Ends:
         """Both ends beyond which a share of the calibration weight would lie that is too small to be read off."""
         shares = (self._least, STRETCH * self._least)
-        lower, upper = self._massless.intervals(entries, middle, unit, [1.0 - self._left(one) for one in shares])
+        lower, upper = self._massless.intervals(entries, [1.0 - self._left(one) for one in shares])
         further = KNOWN * ((self._least / share) ** (1.0 / KNOWN) - 1.0) / np.log(STRETCH)
-        least, most = _range(self.inner, entries)
+        least, most = self.inner.possible_range(entries)
         # A bound that is infinite already stays so; its distance from the next one may be infinity less infinity.
         down, up = np.isfinite(lower[0]), np.isfinite(upper[0])
         low, high = lower[0].copy(), upper[0].copy()
@@ -206,50 +240,34 @@ class Joint(_Shaped):
 class _NoTestMass:
     """Weights under which a test entry weighs nothing: cutoffs are plain weighted quantiles."""
 
-    def __init__(self, base: Weights, calibration: Entries) -> None:
-        self.base, self.calibration = base, calibration
+    def __init__(self, base: Weights) -> None:
+        self.base = base
 
     def log_weight(self, entries: Entries) -> NDArray[np.floating]:
-        if np.array_equal(entries, self.calibration):
-            return self.base.log_weight(entries)
         return np.full(np.shape(entries), -np.inf)
+
+    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
+        return self.base.of_calibration(entries)
 
     def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
         return None
 
 
-def _weight_beyond(inner: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _weight_beyond(lists: Sequence[CalibratedSplit]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Rising shares of the weight, and how many times as heavy as a missing entry usually is one would be that lies
     among the largest scores of that share.
     """
-    whole = inner.inner if isinstance(inner, Grouped) else inner
-    lists = [one.calibrated for one in whole.splits] if isinstance(whole, MergedSplits) else [whole]
     scores = np.concatenate([np.abs(np.asarray(one.scores, np.float64)) for one in lists])
-    logs = [np.asarray(one.weights.log_weight(one.entries), np.float64) for one in lists]
+    logs = [np.asarray(one.log_weights, np.float64) for one in lists]
     weights = [np.exp(one - one.max(initial=-np.inf)) for one in logs]
     weight = np.concatenate([one / one.sum() for one in weights])[np.argsort(-scores, kind="stable")]
     sums, squares = np.cumsum(weight), np.cumsum(weight**2)
     return sums / sums[-1], squares / np.maximum(sums, np.finfo(np.float64).tiny) * sums[-1] / squares[-1]
 
 
-def _range(inner: Any, entries: Entries) -> tuple[ArrayLike, ArrayLike]:
-    """The least and the largest value of each entry that some merged split can map back from the variable it modelled.
-
-    A single list of scores is continued in the variable that was modelled, where nothing limits it.
-    """
-    whole = inner.inner if isinstance(inner, Grouped) else inner
-    if not isinstance(whole, MergedSplits):
-        return -np.inf, np.inf
-    ends = [[one.own(entries, np.full(entries.size, end)) for one in whole.splits] for end in (-np.inf, np.inf)]
-    return np.min(ends[0], axis=0), np.max(ends[1], axis=0)
-
-
-def _without_test_mass(inner: Any) -> Any:
-    if isinstance(inner, Grouped):
-        return Grouped(_without_test_mass(inner.inner), inner.group, inner.enough)
-    if isinstance(inner, MergedSplits):
-        return MergedSplits([replace(one, calibrated=_without_test_mass(one.calibrated)) for one in inner.splits])
-    return Calibrated(inner.score, inner.scores, inner.entries, _NoTestMass(inner.weights, inner.entries))
+def _without_test_mass(scored: CalibratedScores) -> CalibratedScores:
+    """The same scores where a test entry weighs nothing."""
+    return CalibratedScores(scored.score, scored.scores, scored.entries, _NoTestMass(scored.weights))
 
 
 def enough_weight(logs: NDArray[np.float64], own: NDArray[np.bool_], enough: float) -> float:

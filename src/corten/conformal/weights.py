@@ -26,7 +26,14 @@ LogWeight = Callable[[Entries], NDArray[np.floating]]
 class Weights(Protocol):
     """What a weights object must offer; entries are flat indices."""
 
-    def log_weight(self, entries: Entries) -> NDArray[np.floating]: ...
+    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+        """Log-weights of entries of the tensor, as they count when they are missing."""
+        ...
+
+    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
+        """Log-weights of the calibration entries, in the order of their scores."""
+        ...
+
     def neighbour_factor(self, test: Entries) -> NeighbourFactor | None: ...
 
 
@@ -40,6 +47,9 @@ class UniformWeights:
 
     def log_weight(self, entries: Entries) -> NDArray[np.floating]:
         return np.zeros(np.shape(entries))
+
+    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
+        return self.log_weight(entries)
 
     def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
         return None
@@ -62,6 +72,9 @@ class OddsWeights:
         known = self.log_weights
         return np.asarray(known(entries) if callable(known) else known[entries])
 
+    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
+        return self.log_weight(entries)
+
     def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
         return None
 
@@ -74,7 +87,7 @@ class PooledWeights:
 
     Example:
         >>> weights = PooledWeights(np.array([2, 2]), np.array([0.5, 0.7]), np.zeros(4))
-        >>> weights.log_weight(np.array([2, 2])), weights.log_weight(np.array([1]))
+        >>> weights.of_calibration(np.array([2, 2])), weights.log_weight(np.array([1]))
         (array([0.5, 0.7]), array([0.]))
     """
 
@@ -84,10 +97,10 @@ class PooledWeights:
         self.table = np.ravel(np.asarray(table))
 
     def log_weight(self, entries: Entries) -> NDArray[np.floating]:
-        entries = np.asarray(entries)
-        if np.array_equal(entries, self.calibration):
-            return self.at_calibration
         return np.asarray(self.table[entries])
+
+    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
+        return self.at_calibration
 
     def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
         return None

@@ -18,25 +18,27 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from corten.calibration.gap_scale import tested_depth
 from corten.calibration.hiding import KINDS, Hiding, draw_hidings
-from corten.calibration.local import tested_depth
 from corten.completion.stack import PreparedStack
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size
 from corten.conformal.raking import rake
+from corten.data.coverage import check_coverage
 from corten.data.observed import ObservedTensor
 from corten.engine.threads import in_order, one_library_thread
 from corten.evidence.audit_table import Audit, Sample
 from corten.evidence.rerun import as_if_missing, bounds_at, rerun, with_method
 from corten.lowrank import TensorTrain
 from corten.propensity import FittedPropensity, IsingPropensity
-from corten.results.fitted import Fitted
-from corten.results.intervals import check_coverage
+
+if TYPE_CHECKING:
+    from corten.results.fitted import Fitted
 
 __all__ = ["Audit", "audit", "reference_law"]
 
@@ -76,7 +78,7 @@ def audit(
     began, tell = perf_counter(), progress or (lambda stage, share: None)
     fitted = with_method(fitted)
     wanted = tuple(check_coverage(level) for level in levels)
-    pooled = len(fitted.rounds) > 0 and fitted.rounds[0].train_share is None
+    pooled = fitted.beyond is not None
     tell("reference", 0.0)
     law, because = reference_law(fitted, fitted.propensity if pooled and reference is None else reference)
     odds = np.asarray(law.log_weights(fitted.observed.mask), np.float64)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from corten.calibration.hiding import Hiding
 from corten.completion.protocol import Prepared
-from corten.conformal.calibrated import Calibrated
+from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scale import TableScale
+from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
 from corten.data.observed import ObservedTensor
 from corten.data.transform import as_transform
-from corten.options import as_calibration
 from corten.propensity import FittedPropensity
-from corten.results.fitted import Fitted, Trace
+
+if TYPE_CHECKING:
+    from corten.results.fitted import Fitted
 
 __all__ = ["as_if_missing", "bounds_at", "rerun", "with_method"]
 
@@ -102,7 +104,6 @@ def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], in
     if completer is None or not hasattr(fitted.completion, "fill"):
         raise ValueError(LOADED)
     left = _without(fitted.observed, hiding)
-    calibration, _ = as_calibration(completer.calibration).choose(fitted.observed, completer.seed)
     law = fitted.propensity
     assert law is not None
     known = {one.name: getattr(law, one.name) for one in fields(FittedPropensity)}
@@ -111,7 +112,7 @@ def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], in
         completer,
         completion=_Settled(fitted.completion),
         propensity=_Given(table),
-        calibration=_alike(calibration, inner_rounds, hiding.hidden.sum() / fitted.observed.n_observed),
+        calibration=_alike(fitted.calibration, inner_rounds, hiding.hidden.sum() / fitted.observed.n_observed),
         seed=seed,
     ).fit(left)
 
@@ -123,7 +124,8 @@ def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
     scores of all other entries. Entries that are missing by nature get no meaningful interval here. None where no
     score is left.
     """
-    if fitted.local is None or fitted.calibrated is None or not hasattr(fitted.completion, "fill"):
+    known = fitted.calibrated
+    if not isinstance(known, CalibratedSplit) or known.local is None or not hasattr(fitted.completion, "fill"):
         raise ValueError(LOADED)
     left = _without(fitted.observed, hiding)
     change, undo, values = as_transform(fitted.completer.transform, fitted.completer.climatology), None, left.values
@@ -134,18 +136,22 @@ def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
     fill = fitted.completion.fill(values, left.mask)
     entries = np.flatnonzero(hiding.hidden)
     scale, table = np.ones(values.size), np.zeros(values.size)
-    scale[entries], table[entries] = fitted.local.hidden_again(entries, values, left.mask, fill)
+    scale[entries], table[entries] = known.local.hidden_again(entries, values, left.mask, fill)
     others = ~hiding.hidden.reshape(-1)[fitted.entries]
     if not others.any():
         return None
     weights = PooledWeights(fitted.entries[others], fitted.log_weights[others], table)
-    calibrated = Calibrated(fitted.calibrated.score, fitted.scores[others], fitted.entries[others], weights)
-    trace = Trace(fitted.options, fitted.choices, 0.0, fitted.completer, undo, fitted.limits)
-    assert fitted.propensity is not None
-    return Fitted.settled(
-        left, fill.estimate, fitted.propensity, fitted.completion, fitted.rounds, calibrated, calibrated.scores,
-        TableScale(scale), fitted.residuals[others], trace,
-    )  # fmt: skip
+    scored = CalibratedScores(known.score, fitted.scores[others], fitted.entries[others], weights)
+    made = np.ascontiguousarray(fill.estimate)
+    split = CalibratedSplit(scored, made, TableScale(scale), undo, fitted.propensity)
+    estimate = split.data_estimate()
+    return replace(
+        fitted,
+        observed=left,
+        estimate=estimate if fitted.limits is None else np.clip(estimate, *fitted.limits),
+        calibrated=split,
+        residuals=fitted.residuals[others],
+    )
 
 
 def _without(observed: ObservedTensor, hiding: Hiding) -> ObservedTensor:

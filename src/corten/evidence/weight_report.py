@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.robust import tolerated_odds_error
+from corten.data.coverage import check_coverage
 from corten.data.printable import printable
 from corten.propensity import FittedPropensity, IsingPropensity
-from corten.results.intervals import check_coverage
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
@@ -222,7 +222,7 @@ class WeightEvidence:
         where = self._sample()
         calibrated = self.fitted.calibrated
         assert calibrated is not None
-        low, high = calibrated.intervals(where, np.zeros(where.size), np.ones(where.size), list(levels))
+        low, high = calibrated.intervals(where, list(levels))
         return [float(share) for share in np.mean(np.isinf(low) | np.isinf(high), axis=1)]
 
     def _highest_finite(self) -> tuple[float, float]:

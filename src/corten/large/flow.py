@@ -14,6 +14,7 @@ import numpy as np
 from corten.completion.riemannian import descend_on
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
+from corten.data.coverage import check_coverage
 from corten.engine import Threads, as_engine
 from corten.engine.memory import ROOM, available, in_words, limited, read_size
 from corten.engine.threads import default_threads, one_library_thread
@@ -27,10 +28,11 @@ from corten.large.needs import Needs
 from corten.large.stages import Counts, Estimate, Scratch
 from corten.large.writing import Widths, Writing, write
 from corten.lowrank import TensorTrain
-from corten.options import as_propensity, check_bounds, circumstances, describe
+from corten.options import as_propensity, check_bounds
 from corten.propensity.fitted import FittedPropensity
-from corten.results.fitted import FEW
-from corten.results.intervals import FLAG_MEANINGS, check_coverage
+from corten.results.fitted import MIN_EFFECTIVE_SIZE
+from corten.results.intervals import FLAG_MEANINGS
+from corten.results.settings import circumstances, describe
 from corten.results.summary import Summary
 
 __all__ = ["FilledStore", "complete_to_zarr"]
@@ -242,7 +244,7 @@ class _Run:
         counts, lazy = self.counts, self.lazy
         units = lazy.attrs.get("units")
         worth = facts["effective_sample_size"]
-        if worth < FEW:
+        if worth < MIN_EFFECTIVE_SIZE:
             self.warnings += (
                 f"The weights of the {counts.hidden} calibration entries are worth {worth:.0f} equal ones: intervals "
                 "rest on few entries and many may be infinite.",

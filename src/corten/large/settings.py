@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from corten.calibration.auto import ENOUGH, share_deeper
-from corten.calibration.random_split import RandomSplit
+from corten.calibration.split import RandomSplit
 from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
 from corten.data.choices import Choice
 from corten.io.lazy import LazyTensor

@@ -8,7 +8,7 @@ from functools import reduce
 
 import numpy as np
 
-from corten.calibration.random_split import STREAM
+from corten.calibration.split import STREAM
 from corten.conformal.quantile import Tail
 from corten.conformal.scores import Score
 from corten.conformal.sketch import NO_CELL, ScoreSketch, cells_of

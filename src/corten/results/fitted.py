@@ -4,152 +4,76 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from corten.calibration.local import Local, learn_locally
-from corten.calibration.rounds import Plan, Round
-from corten.calibration.run import Run
-from corten.completion.protocol import Fill
+from corten.calibration.task import Outcome, Round
+from corten.completion.protocol import Prepared
 from corten.conformal.calibrated import Calibrated
-from corten.conformal.scale import LeverageScale, UnitScale
-from corten.conformal.scores import Score
-from corten.conformal.training_scale import training_scale
-from corten.conformal.weights import ExactIsingWeights, OddsWeights, Weights
 from corten.data.choices import Choice
+from corten.data.coverage import check_coverage
 from corten.data.observed import ObservedTensor
-from corten.lowrank import TensorTrain
-from corten.options import circumstances
 from corten.propensity import FittedPropensity
-from corten.results.intervals import Intervals, check_coverage
+from corten.results.intervals import Intervals
+from corten.results.settings import circumstances
 
 if TYPE_CHECKING:
     from corten.evidence.audit import Audit
     from corten.evidence.weight_report import WeightEvidence
 
-__all__ = ["Fitted", "Trace"]
+__all__ = ["Fitted"]
 
-FEW = 50.0  # below this effective size an interval rests on a handful of entries
-BEARS_LEAST, BEARS_ALL = 0.9, 0.99  # bearing less is warned of; bearing more needs no mention
+MIN_EFFECTIVE_SIZE = 50.0  # below this an interval rests on a handful of entries
+FINITE_WARNED, FINITE_MENTIONED = 0.9, 0.99  # highest finite coverages below which it is warned of, or mentioned
 WARNED_OF = ("pseudo_gaps_too_short", "integers_rounded")
 """Codes of choices whose sentence the user must read."""
-
-
-@dataclass(frozen=True)
-class Trace:
-    """How a fit came about: settings, choices, and when it began."""
-
-    settings: dict[str, Any]
-    choices: tuple[Choice, ...] = ()
-    began: float = 0.0
-    completer: Any = None
-    undo: Any = None
-    limits: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """What `ConformalCompleter.fit` gives back: intervals of any coverage, and the evidence behind them.
 
-    completion: the fill the estimate comes from; propensity: the fitted law of the missingness; rounds: which entries
-    trained and which were hidden; entries, scores: the hidden entries (flat) and how wrong their estimate was;
-    log_weights: what each counts; residuals: truth minus estimate of the hidden entries, in the variable that was
-    modelled (`undo` maps it back; merged splits have maps of their own, and residuals in the data's variable);
-    completer: what was asked for (None where it could not be saved); local: how pseudo-gaps were calibrated (an audit
-    asks it; None for splits, and for a fit that was loaded); beyond: True at missing entries deeper inside gaps than
-    the hidden ones (None for splits).
+    estimate: the filled values, in the data's variable; calibrated: scores of the calibration entries and their
+    weights, which answer intervals (None where nothing was missing); propensity: the fitted model of the missingness;
+    completion: the prepared completion; calibration: how entries were hidden; rounds: which entries trained and which
+    were hidden; residuals: truth minus estimate of the calibration entries, in the variable that was modelled (merged
+    splits: the data's); limits: the bounds of the data; completer: what was asked for (None where it could not be
+    saved).
     """
 
     observed: ObservedTensor
     estimate: np.ndarray = field(repr=False)
-    propensity: FittedPropensity | None
-    completion: Any = field(repr=False)
-    rounds: tuple[Round, ...] = field(repr=False)
-    calibrated: Calibrated | None = field(repr=False)
-    scores: np.ndarray = field(repr=False)
-    scale: Any = field(repr=False)
-    choices: tuple[Choice, ...] = field(repr=False)
     options: dict[str, Any] = field(repr=False)
-    seconds: float = 0.0
+    calibrated: Calibrated | None = field(default=None, repr=False)
+    propensity: FittedPropensity | None = None
+    completion: Prepared | Any = field(default=None, repr=False)
+    calibration: Any = None
+    rounds: tuple[Round, ...] = field(default=(), repr=False)
     residuals: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
-    completer: Any = field(default=None, repr=False)
-    middle: np.ndarray | None = field(default=None, repr=False)
-    undo: Any = field(default=None, repr=False)
+    choices: tuple[Choice, ...] = field(default=(), repr=False)
     limits: tuple[float, float] | None = None
-    local: Local | None = field(default=None, repr=False)
-    beyond: np.ndarray | None = field(default=None, repr=False)
+    seconds: float = 0.0
+    completer: Any = field(default=None, repr=False)
 
     @classmethod
-    def of(
-        cls,
-        observed: ObservedTensor,
-        changed: ObservedTensor,
-        plan: Plan,
-        run: Run,
-        law: FittedPropensity,
-        score: Score,
-        weights: str,
-        trace: Trace,
-    ) -> Fitted:
-        """Turn a run's residuals and the law of the missingness into calibrated scores.
-
-        changed: what was observed in the variable that was modelled (after a transform).
-        """
-        entries = run.entries
-        how: Weights
-        local = None
-        if plan.refit:
-            local = learn_locally(run, changed, int(trace.settings["seed"]))
-            scale, at_hidden, how = local.scale, local.at_hidden, local.weights
-            trace = replace(trace, choices=(*trace.choices, local.choice))
-        else:
-            scale = scale_of(score, run.final, law, changed.values, plan.rounds[0].train)
-            at_hidden, how = scale.at(entries), weights_of(law, observed, entries, weights)
-        scores = score.score(run.truth, run.estimate, at_hidden)
-        calibrated = Calibrated(score, scores, entries, how)
-        settled = cls.settled(
-            observed, run.final.estimate, law, run.prepared, plan.rounds, calibrated, scores, scale,
-            run.truth - run.estimate, trace,
-        )  # fmt: skip
-        return replace(settled, local=local, beyond=None if local is None else local.beyond)
-
-    @classmethod
-    def settled(
-        cls,
-        observed: ObservedTensor,
-        made: np.ndarray,
-        law: FittedPropensity,
-        prepared: Any,
-        rounds: tuple[Round, ...],
-        calibrated: Any,
-        scores: np.ndarray,
-        scale: Any,
-        residuals: np.ndarray,
-        trace: Trace,
-    ) -> Fitted:
-        """Put a fit together; `made` is the estimate in the variable that was modelled."""
-        made = np.ascontiguousarray(made)  # entries are flat indices in C order, whatever order a completion chose
-        estimate, middle = made, None
-        if trace.undo is not None:
-            estimate, middle = trace.undo.backward(made), made
-        if trace.limits is not None:
-            middle = made
-            estimate = np.clip(estimate, *trace.limits)
+    def of(cls, observed: ObservedTensor, outcome: Outcome, limits: tuple[float, float] | None, **about: Any) -> Fitted:
+        """A fit from what a calibration returned; `about` are fields that describe it."""
+        estimate = outcome.calibrated.data_estimate()
         return cls(
-            observed, estimate, law, prepared, rounds, calibrated, scores, scale,
-            trace.choices, trace.settings, perf_counter() - trace.began, residuals, trace.completer,
-            middle, trace.undo, trace.limits,
-        )  # fmt: skip
-
-    @classmethod
-    def nothing_to_fill(cls, observed: ObservedTensor, settings: dict[str, Any]) -> Fitted:
-        """A tensor without gaps: every interval has zero width."""
-        return cls(observed, np.array(observed.values), None, None, (), None, np.empty(0), UnitScale(), (), settings)
+            observed=observed,
+            estimate=estimate if limits is None else np.clip(estimate, *limits),
+            calibrated=outcome.calibrated,
+            propensity=outcome.propensity,
+            completion=outcome.completion,
+            rounds=outcome.rounds,
+            residuals=outcome.residuals,
+            limits=limits,
+            **about,
+        )
 
     @overload
     def intervals(
@@ -182,9 +106,19 @@ class Fitted:
         return self.calibrated.entries if self.calibrated is not None else np.empty(0, np.intp)
 
     @cached_property
+    def scores(self) -> np.ndarray:
+        """Scores of the calibration entries."""
+        return self.calibrated.scores if self.calibrated is not None else np.empty(0)
+
+    @cached_property
     def log_weights(self) -> np.ndarray:
         """Log-weights of the calibration entries, in the order of `scores`; only differences matter."""
-        return self.calibrated.weights.log_weight(self.entries) if self.calibrated is not None else np.empty(0)
+        return self.calibrated.log_weights if self.calibrated is not None else np.empty(0)
+
+    @property
+    def beyond(self) -> np.ndarray | None:
+        """True at missing entries deeper inside gaps than calibration tested; None where that is not defined."""
+        return self.calibrated.beyond if self.calibrated is not None else None
 
     @cached_property
     def missing_entries(self) -> np.ndarray:
@@ -201,23 +135,20 @@ class Fitted:
 
         The only place where bounds are computed, with the transform undone and the limits of the data applied.
         """
-        full = np.array(self.estimate if self.middle is None else self.middle, np.float64, order="C")
         where = self.missing_entries if entries is None else entries
-        middle = full.reshape(-1)[where]
-        ends = (middle, middle)
+        full = np.array(self.estimate, np.float64, order="C")
+        lower = upper = full.reshape(-1)[where]
         if self.calibrated is not None:
-            low, high = self.calibrated.intervals(where, middle, self.scale.at(where), coverage)
-            ends = (low[0], high[0])
-        found = [self._in_data_units(full, where, end) for end in ends]
-        return (found[0], found[1]) if entries is None else (found[0].reshape(-1)[where], found[1].reshape(-1)[where])
-
-    def _in_data_units(self, full: np.ndarray, entries: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """A full array in the variable of the data, with `values` of the modelled variable at some flat entries."""
-        full = full.copy()
-        full.reshape(-1)[entries] = values
-        if self.undo is not None:
-            full = self.undo.backward(full)
-        return full if self.limits is None else np.clip(full, *self.limits)
+            pair = self.calibrated.intervals(where, coverage)
+            lower, upper = (self.calibrated.to_data(where, np.asarray(bound[0], np.float64)) for bound in pair)
+        if self.limits is not None:
+            lower, upper = np.clip(lower, *self.limits), np.clip(upper, *self.limits)
+        if entries is not None:
+            return lower, upper
+        arrays = full, full.copy()
+        for array, bound in zip(arrays, (lower, upper)):
+            array.reshape(-1)[where] = bound
+        return arrays
 
     def propensity_array(self) -> np.ndarray | None:
         return self.probabilities
@@ -231,20 +162,20 @@ class Fitted:
             "effective_sample_size": self.calibrated.effective_sample_size(),
             "seconds": round(self.seconds, 2),
         }
-        if self.bearable < BEARS_ALL:
-            facts["highest_finite_coverage"] = round(self.bearable, 4)
+        if self.highest_finite_coverage < FINITE_MENTIONED:
+            facts["highest_finite_coverage"] = round(self.highest_finite_coverage, 4)
         return facts
 
     @cached_property
-    def bearable(self) -> float:
-        """The highest coverage at which 99 % of the intervals are finite: what the weights can bear.
+    def highest_finite_coverage(self) -> float:
+        """The highest coverage at which 99 % of the intervals are finite.
 
         Each missing entry competes with the calibration entries by its weight; neighbours' factors are left out.
         """
-        weights = getattr(self.calibrated, "weights", None)
-        if self.calibrated is None or weights is None or not len(self.missing_entries) or not len(self.entries):
+        if self.calibrated is None or not len(self.missing_entries) or not len(self.entries):
             return 1.0
-        known, asked = self.log_weights, weights.log_weight(self.missing_entries).astype(np.float64)
+        known = self.log_weights
+        asked = self.calibrated.weights.log_weight(self.missing_entries).astype(np.float64)
         top = float(known.max(initial=-np.inf))
         if not np.isfinite(top):
             return 0.0
@@ -260,21 +191,22 @@ class Fitted:
             return []
         said = [choice.because for choice in self.choices if choice.code in WARNED_OF]
         size, count = self.calibrated.effective_sample_size(), len(self.scores)
-        if size >= FEW and self.bearable >= BEARS_LEAST:
+        if size >= MIN_EFFECTIVE_SIZE and self.highest_finite_coverage >= FINITE_WARNED:
             return said
+        highest = self.highest_finite_coverage
         tried = any(choice.code == "no_candidate_with_enough_weight" for choice in self.choices)
-        none = ", and no model of the missingness that was tried has weights worth more" if tried else ""
+        none = " No propensity model that was tried has a larger one." if tried else ""
+        remedy = (
+            "hide more often: calibration=corten.GapShaped(rounds=48)"
+            if self.beyond is not None
+            else "use calibration='gaps', whose intervals are finite inside gaps and can be checked by an audit, or a "
+            "simpler propensity model (propensity='constant')"
+        )
         return [
             *said,
-            f"The weights of the {count} calibration entries are worth {size:.0f} equal ones{none}: intervals rest on "
-            f"few entries, and only up to a coverage of {self.bearable:.3g} are 99% of them finite. Ask for no more "
-            "than that"
-            + (
-                ", or hide more often: calibration=corten.GapShaped(rounds=48)."
-                if self.rounds and self.rounds[0].train_share is None
-                else ", or use calibration='gaps', whose intervals are finite inside gaps and are checked by an audit, "
-                "or a weaker model of the missingness (propensity='bernoulli')."
-            )
+            f"Intervals rest on few entries, and 99% of them are finite only up to a coverage of {highest:.3g}: the "
+            f"effective sample size is {size:.0f} of {count} calibration entries.{none} Ask for no more than that "
+            f"coverage, or {remedy}."
         ]
 
     def audit(self, rounds: int = 20, **options: Any) -> Audit:
@@ -306,28 +238,3 @@ class Fitted:
 
     def _repr_html_(self) -> str:
         return self.intervals(0.9)._repr_html_()
-
-
-def scale_of(score: Score, fill: Fill, law: FittedPropensity, values: np.ndarray, train: np.ndarray) -> Any:
-    """The scale a score asks for; whatever it is learned from, it is training entries only."""
-    if getattr(score, "learns_scale", False):
-        entries = np.flatnonzero(train)
-        errors = values.reshape(-1)[entries] - fill.estimate.reshape(-1)[entries]
-        parameter = law.parameter.to_dense() if isinstance(law.parameter, TensorTrain) else law.parameter
-        return training_scale(errors, entries, np.broadcast_to(parameter, train.shape), train.shape)
-    if not score.needs_leverage:
-        return UnitScale()
-    if fill.leverage is None:
-        raise ValueError(
-            f"score {score.name!r} needs a completion that knows its leverage (Tucker, tensor train, CP); "
-            "use score='absolute'"
-        )
-    return LeverageScale(fill.leverage())
-
-
-def weights_of(law: FittedPropensity, observed: ObservedTensor, entries: np.ndarray, how: str) -> Weights:
-    """Odds of being missing, neighbours read from the full mask; exact where they matter and it is asked for."""
-    odds = law.log_weights(observed.mask)
-    if how == "approximate" or law.independent:
-        return OddsWeights(odds)
-    return ExactIsingWeights(odds, shape=observed.shape, calibration=entries, neighbours=law.neighbours, pair=law.pair)

@@ -5,17 +5,18 @@ ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from corten.conformal.calibrated import Calibrated
-from corten.conformal.folds import MergedSplits, SplitList
+from corten.conformal.split import CalibratedSplit
 from corten.data.observed import ObservedTensor
-from corten.results.fitted import Fitted
 
-__all__ = ["DRAWS", "axes_of", "group_numbers", "hidden_groups", "like_missing", "lists_of", "round_numbers"]
+if TYPE_CHECKING:
+    from corten.results.fitted import Fitted
+
+__all__ = ["DRAWS", "axes_of", "group_numbers", "hidden_groups", "like_missing", "lists_of"]
 
 DRAWS = 20
 """How often calibration entries are drawn by weight."""
@@ -53,33 +54,22 @@ def axes_of(observed: ObservedTensor, names: Sequence[str | int]) -> tuple[int, 
     return tuple(observed.axis(one) for one in names) if names else tuple(range(len(observed.shape)))
 
 
-def lists_of(fitted: Fitted) -> list[SplitList]:
+def lists_of(fitted: Fitted) -> Sequence[CalibratedSplit]:
     """The lists of scores behind a fit: one, or one for each of merged splits."""
-    calibrated: Any = fitted.calibrated
-    if isinstance(calibrated, MergedSplits):
-        return list(calibrated.splits)
-    if not isinstance(calibrated, Calibrated):
+    lists = fitted.calibrated.lists if fitted.calibrated is not None else ()
+    if not lists:
         raise ValueError(
             "this result was given another promise (groups, joint or odds_error), for which this question is not "
             "defined: ask it of a result without one, fitted.intervals(coverage)"
         )
-    middle = np.asarray(fitted.estimate if fitted.middle is None else fitted.middle)
-    return [SplitList(calibrated, middle, fitted.scale, fitted.undo)]
-
-
-def round_numbers(fitted: Fitted) -> NDArray[np.intp]:
-    """The round or split that hid each calibration entry, in the order of `fitted.scores`."""
-    calibrated: Any = fitted.calibrated
-    if isinstance(calibrated, MergedSplits):
-        return np.repeat(np.arange(len(calibrated.splits)), [one.scores.size for one in calibrated.splits])
-    entries = fitted.entries  # rising within a round
-    return np.cumsum(np.diff(entries, prepend=entries[:1]) < 0) if entries.size else entries
+    return lists
 
 
 def hidden_groups(fitted: Fitted, slices: NDArray[np.intp]) -> NDArray[np.intp]:
     """A number for every slice of every round, per calibration entry: what was hidden together."""
+    assert fitted.calibrated is not None
     flat = np.ravel(slices)
-    place = flat[fitted.entries] + round_numbers(fitted) * (int(flat.max(initial=0)) + 1)
+    place = flat[fitted.entries] + fitted.calibrated.round_numbers * (int(flat.max(initial=0)) + 1)
     return np.unique(place, return_inverse=True)[1]
 
 

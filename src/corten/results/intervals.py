@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
 import numpy as np
 
 from corten.data.choices import Choice
+from corten.data.coverage import check_coverage
 from corten.data.observed import ObservedTensor
 from corten.results.summary import Summary
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from corten.results.mean import RegionMean
 
-__all__ = ["FLAG_MEANINGS", "IntervalSource", "Intervals", "check_coverage"]
+__all__ = ["FLAG_MEANINGS", "IntervalSource", "Intervals"]
 
 FLAG_MEANINGS = (
     "observed", "filled", "filled_with_infinite_interval", "forecast", "outside_the_domain", "filled_beyond_tested",
@@ -66,22 +67,6 @@ class IntervalSource(Protocol):
     def settings(self) -> dict[str, Any]:
         """Seed, options and versions: what it takes to run this again."""
         ...
-
-
-def check_coverage(coverage: Any) -> float:
-    """A coverage strictly between 0 and 1, or an error that says so.
-
-    Example:
-        >>> check_coverage(0.9)
-        0.9
-    """
-    if isinstance(coverage, bool | str | bytes) or not np.isscalar(coverage) or isinstance(coverage, complex):
-        raise TypeError(f"coverage is {coverage!r}: give a number between 0 and 1, such as 0.9")
-    level = float(coverage)  # type: ignore[arg-type]
-    if not 0.0 < level < 1.0:
-        hint = f"; {level:g} percent is coverage={level / 100:g}" if 1.0 < level < 100.0 else ""
-        raise ValueError(f"coverage is {level:g}: give a number strictly between 0 and 1, such as 0.9{hint}")
-    return level
 
 
 class Intervals:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from corten.conformal.folds import MergedSplits
-from corten.results.fitted import Fitted
-from corten.results.groups import DRAWS, hidden_groups, like_missing, round_numbers
+from corten.results.groups import DRAWS, hidden_groups, like_missing, lists_of
+
+if TYPE_CHECKING:
+    from corten.results.fitted import Fitted
 
 __all__ = ["joint_budget"]
 
@@ -34,7 +35,7 @@ def joint_budget(fitted: Fitted, slices: NDArray[np.intp], seed: int = 0) -> Cal
     """
     flat, logs, p = np.ravel(slices), fitted.log_weights.astype(np.float64), _p_values(fitted)
     place, first = hidden_groups(fitted, slices), np.arange(logs.size)
-    if isinstance(fitted.calibrated, MergedSplits):  # splits are draws of one thing: a slice is whole over all of them
+    if len(lists_of(fitted)) > 1:  # splits are draws of one thing: a slice is whole over all of them
         _, first = np.unique(fitted.entries, return_index=True)
         place = np.unique(flat[fitted.entries[first]], return_inverse=True)[1]
     of_slice = np.zeros(int(place.max(initial=-1)) + 1, np.intp)
@@ -109,14 +110,14 @@ def _p_values(fitted: Fitted) -> NDArray[np.float64]:
 
     Merged splits count the same each, so that it is the mean over them of the shares beyond, as for missing entries.
     """
-    calibrated: Any = fitted.calibrated
+    assert fitted.calibrated is not None
     scores, logs = np.asarray(fitted.scores, np.float64), fitted.log_weights.astype(np.float64)
     weight = np.exp(logs - logs.max(initial=-np.inf))
-    if isinstance(calibrated, MergedSplits):
-        split = round_numbers(fitted)
+    if len(lists_of(fitted)) > 1:
+        split = fitted.calibrated.round_numbers
         weight = weight / np.bincount(split, weight)[split]
     upper = _tail(scores, weight)
-    if calibrated.score.tails(0.5).lower is None:
+    if fitted.calibrated.score.tails(0.5).lower is None:
         return upper
     return np.minimum(1.0, 2.0 * np.minimum(upper, _tail(-scores, weight)))
 

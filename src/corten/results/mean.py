@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from corten.conformal.folds import SplitList
-from corten.results.fitted import Fitted
-from corten.results.groups import DRAWS, axes_of, group_numbers, hidden_groups, like_missing, lists_of, round_numbers
-from corten.results.intervals import check_coverage
+from corten.conformal.split import CalibratedSplit
+from corten.data.coverage import check_coverage
+from corten.results.groups import DRAWS, axes_of, group_numbers, hidden_groups, like_missing, lists_of
+
+if TYPE_CHECKING:
+    from corten.results.fitted import Fitted
 
 __all__ = ["RegionMean", "region_mean"]
 
@@ -96,7 +98,7 @@ def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     full = np.array(fitted.estimate, np.float64)
     if fitted.calibrated is None:
         return full, errors
-    lists, rounds, where = lists_of(fitted), round_numbers(fitted), fitted.missing_entries
+    lists, rounds, where = lists_of(fitted), fitted.calibrated.round_numbers, fitted.missing_entries
     truth = fitted.observed.values.reshape(-1).astype(np.float64)
     if all(one.change is None for one in lists):
         if fitted.limits is not None:  # the estimate lies within the limits; so do those that the errors are of
@@ -107,14 +109,14 @@ def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     of_list, moved = np.zeros(rounds.size, np.intp), errors  # errors in the variable that was modelled
     if len(lists) > 1:
         of_list = rounds
-        pairs = ((one, one.calibrated.entries) for one in lists)
-        moved = np.concatenate([one.modelled(at, truth[at]) - one.estimate.reshape(-1)[at] for one, at in pairs])
+        pairs = ((one, one.entries) for one in lists)
+        moved = np.concatenate([one.to_model(at, truth[at]) - one.estimate.reshape(-1)[at] for one, at in pairs])
     typical = [_typical(moved[of_list == k], logs[of_list == k]) for k in range(len(lists))]
     errors = np.empty(moved.size)
     for number in np.unique(rounds):
         here = np.flatnonzero(rounds == number)
         at, k = fitted.entries[here], int(of_list[here[0]])
-        middle = lists[k].modelled(at, truth[at]) - moved[here]
+        middle = lists[k].to_model(at, truth[at]) - moved[here]
         errors[here] = truth[at] - _smeared(lists[k], at, middle, typical[k], fitted.limits)
     middles = [one.estimate.reshape(-1)[where].astype(np.float64) for one in lists]
     parts = [_smeared(one, where, m, t, fitted.limits) for one, m, t in zip(lists, middles, typical)]
@@ -134,14 +136,14 @@ def _typical(errors: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[
 
 
 def _smeared(
-    one: SplitList,
+    one: CalibratedSplit,
     entries: NDArray[np.intp],
     middle: NDArray[np.float64],
     typical: NDArray[np.float64],
     limits: tuple[float, float] | None,
 ) -> NDArray[np.float64]:
     """The mean of some entries' own values over the law of the errors about `middle`."""
-    values = [one.own(entries, middle + error) for error in typical]
+    values = [one.to_data(entries, middle + error) for error in typical]
     return np.mean(values if limits is None else np.clip(values, *limits), axis=0)
 
 

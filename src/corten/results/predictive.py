@@ -6,21 +6,21 @@ Merged splits answer all of them: each split has its own list of scores, and p-v
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from corten.conformal.calibrated import Calibrated
-from corten.conformal.folds import MergedSplits
 from corten.conformal.robust import check_odds_error, robust_level
 from corten.conformal.scores import Signed
 from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Joint, Robust
 from corten.data.choices import Choice
-from corten.results.fitted import Fitted
 from corten.results.groups import group_numbers, lists_of
 from corten.results.joint import joint_budget
+
+if TYPE_CHECKING:
+    from corten.results.fitted import Fitted
 
 __all__ = ["draws", "exceedance", "quantile", "reshaped", "signed_scores"]
 
@@ -39,7 +39,7 @@ def reshaped(fitted: Fitted, odds_error: float = 1.0, groups: Any = None, joint:
     choices: list[Choice] = []
     if groups is not None:
         numbers, names = group_numbers(fitted.observed, groups)
-        calibrated = Grouped(_whole(fitted), numbers)
+        calibrated = Grouped(calibrated, numbers)
         what = groups if isinstance(groups, str) else f"{len(names)} groups"
         because = "asked for: small groups borrow from the others"
         choices.append(Choice("intervals", f"per {what}", because, code="groups", values=_named("groups", groups)))
@@ -47,7 +47,7 @@ def reshaped(fitted: Fitted, odds_error: float = 1.0, groups: Any = None, joint:
         slices, _ = group_numbers(fitted.observed, joint)
         calibrated = Joint(calibrated, slices, fitted.missing_entries, joint_budget(fitted, slices))
         counts = np.bincount(np.ravel(slices)[fitted.missing_entries])
-        beyond = calibrated.beyond(0.9, int(np.median(counts[counts > 0])))
+        beyond = calibrated.entries_beyond(0.9, int(np.median(counts[counts > 0])))
         because = f"asked for: at 90 % about {beyond:.1g} calibration entries lie beyond a usual slice's band"
         if beyond < 1.0:
             because += ", so its width is an extrapolation; score='adaptive' makes that safer where noise varies"
@@ -92,7 +92,9 @@ def quantile(fitted: Fitted, level: float) -> NDArray[np.float64]:
         raise ValueError(f"level is {level!r}: give a number strictly between 0 and 1, such as 0.3")
     if fitted.calibrated is None:
         return np.array(fitted.estimate, np.float64)
-    signed: Any = _whole(fitted).with_scores(Signed(), signed_scores(fitted))
+    lists_of(fitted)
+    calibrated: Any = fitted.calibrated
+    signed = calibrated.with_scores(Signed(), signed_scores(fitted))
     ends = replace(fitted, calibrated=signed).bounds(max(abs(2.0 * level - 1.0), LEAST_COVERAGE))
     return ends[0] if level < 0.5 else ends[1]
 
@@ -119,12 +121,12 @@ def draws(fitted: Fitted, count: int, seed: int = 0) -> NDArray[np.float64]:
             drawn_from = rng.integers(len(lists), size=where.size) if len(lists) > 1 else np.zeros(where.size, int)
             for number, (source, scores) in enumerate(zip(lists, signed)):
                 here = where[drawn_from == number]
-                logs = np.asarray(source.calibrated.weights.log_weight(source.calibrated.entries), np.float64)
+                logs = np.asarray(source.log_weights, np.float64)
                 sums = np.cumsum(np.exp(logs - logs.max()))
                 taken = np.searchsorted(sums, rng.random(here.size) * sums[-1], side="right")
                 middle = source.estimate.reshape(-1)[here].astype(np.float64)
                 values = middle + source.scale.at(here) * scores[np.minimum(taken, scores.size - 1)]
-                one.reshape(-1)[here] = source.own(here, values)
+                one.reshape(-1)[here] = source.to_data(here, values)
         if fitted.limits is not None:
             filled[:, fitted.observed.missing] = np.clip(filled[:, fitted.observed.missing], *fitted.limits)
     if fitted.observed.domain is not None:
@@ -152,16 +154,8 @@ def exceedance(fitted: Fitted, threshold: Any, fdr: float = 0.1, above: bool = T
     found = np.zeros(where.size)
     for one, scores in zip(lists, signed):
         middle = one.estimate.reshape(-1)[where].astype(np.float64)
-        at_limit = sign * (one.modelled(where, limit) - middle) / one.scale.at(where)
-        weights = one.calibrated.weights
-        logs, tests = weights.log_weight(one.calibrated.entries), weights.log_weight(where)
+        at_limit = sign * (one.to_model(where, limit) - middle) / one.scale.at(where)
+        logs, tests = one.log_weights, one.weights.log_weight(where)
         found += evidence(sign * scores, logs, at_limit, tests, rate) / len(lists)
     claims.reshape(-1)[where] = claimed(found, fdr)
     return claims
-
-
-def _whole(fitted: Fitted) -> Calibrated | MergedSplits:
-    """The calibrated object of a fit that was given no other promise."""
-    lists_of(fitted)
-    assert fitted.calibrated is not None
-    return fitted.calibrated

@@ -17,14 +17,16 @@ from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corten.data.choices import Choice
 from corten.io.files import MAX_BYTES, check_size, existing
 from corten.io.whole import whole_file
-from corten.results.fitted import Fitted
+
+if TYPE_CHECKING:
+    from corten.results.fitted import Fitted
 
 __all__ = ["SavedCompletion", "load", "read_archive", "save", "write_archive"]
 
@@ -34,16 +36,18 @@ MAX_REFERENCES = 4  # bytes of arrays that the tree refers to, in bytes of the a
 MAX_PACKED, DEFLATE = 32, 1100  # a file may unpack to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
 TYPES = {
     "data.choices": "Choice", "data.axes": "Axis", "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
-    "results.saving": "SavedCompletion", "completer": "ConformalCompleter", "calibration.rounds": "Round",
-    "calibration.random_split": "RandomSplit", "calibration.gap_shaped": "GapShaped",
+    "results.saving": "SavedCompletion", "results.fitted": "Fitted", "completer": "ConformalCompleter", "calibration.task": "Round",
+    "calibration.split": "RandomSplit", "calibration.gaps": "GapShaped",
     "calibration.cross": "CrossConformal RepeatedSplits", "completion.smooth": "SmoothCompletion",
     "completion.riemannian": "TuckerCompletion TensorTrainCompletion", "completion.stack": "StackedCompletion",
-    "completion.gaussian_process": "GaussianProcessCompletion", "conformal.calibrated": "Calibrated",
-    "conformal.folds": "MergedSplits SplitList", "conformal.scale": "LeverageScale TableScale UnitScale",
+    "completion.gaussian_process": "GaussianProcessCompletion", "conformal.calibrated": "CalibratedScores",
+    "conformal.merged": "MergedSplits", "conformal.split": "CalibratedSplit",
+    "conformal.scale": "LeverageScale TableScale UnitScale",
     "conformal.scores": "Absolute Adaptive Normalized Signed", "propensity.link": "Logit Probit NoLink",
     "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "propensity.neighborhood": "Neighborhood",
     "propensity": "FittedPropensity IsingPropensity BernoulliPropensity UniformPropensity KnownPropensity Product "
-    "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity", "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain",
+    "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity",
+    "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain",
 }  # fmt: skip
 METHODS = ("neighbours", "pair")  # of a fitted propensity model, which exact weights ask
 
@@ -72,8 +76,10 @@ def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = Fals
     if made is not None and not isinstance(made, SavedCompletion):
         choices = tuple(one for one in getattr(made, "choices", ()) if isinstance(one, Choice))
         made = SavedCompletion(str(fitted.options.get("completion", type(made).__name__)), choices)
-    kept = replace(fitted, completer=completer, completion=made, local=None)
-    content = {one.name: packer.pack(getattr(kept, one.name), one.name) for one in fields(Fitted)}
+    kept = replace(
+        fitted, completer=completer, completion=made, calibrated=fitted.calibrated and fitted.calibrated.for_file()
+    )
+    content = {one.name: packer.pack(getattr(kept, one.name), one.name) for one in fields(fitted)}
     return write_archive(path, FIT, content, packer.arrays, overwrite=overwrite)
 
 
@@ -86,7 +92,7 @@ def load(path: str | os.PathLike[str]) -> Fitted:
     content, arrays = read_archive(path, FIT)
     try:
         unpacker = _Unpacker(arrays)
-        fitted = Fitted(**{name: unpacker.unpack(node) for name, node in content.items()})
+        fitted: Fitted = _types()["Fitted"](**{name: unpacker.unpack(node) for name, node in content.items()})
         for array in (fitted.observed.values, fitted.observed.mask, fitted.observed.domain):
             if array is not None:
                 array.setflags(write=False)
@@ -97,7 +103,7 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         fitted.observed.wrap(fitted.intervals(0.9).estimate_array)
         few = fitted.missing_entries[:8]
         if fitted.calibrated is not None:
-            fitted.calibrated.intervals(few, np.zeros(len(few)), fitted.scale.at(few), 0.9)
+            fitted.calibrated.intervals(few, 0.9)
         return fitted
     except Exception as problem:  # whatever hostile content makes the parts' own constructors say
         raise ValueError(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,14 +19,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from corten.conformal.calibrated import Calibrated
+from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.quantile import as_levels, available_cores
-from corten.conformal.scale import Scale
 from corten.conformal.scores import Score
+from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
 
-__all__ = ["MergedSplits", "SplitList"]
+__all__ = ["MergedSplits"]
 
 Entries = NDArray[np.intp]
 Floats = NDArray[np.float64]
@@ -36,86 +36,80 @@ HIGHEST = 600.0  # exp of more than this, times a few, would overflow
 DOMINATED = 1e-3  # where less than this share of the weight stays, its difference has lost digits
 
 
-@dataclass(frozen=True, eq=False)
-class SplitList:
-    """One split: its calibrated scores, its own estimate of every entry and its scale, in the variable it modelled.
+class MergedSplits:
+    """K calibrated splits that answer intervals together, in the variable of the data."""
 
-    change: the map to that variable, with `forward` and `backward` over full arrays (None: the data's own); law:
-    the fitted law of the missingness behind the weights, for whoever saves them.
-    """
+    beyond = None
 
-    calibrated: Calibrated
-    estimate: NDArray[np.floating]
-    scale: Scale
-    change: Any = None
-    law: Any = None
+    def __init__(self, splits: Sequence[CalibratedSplit]) -> None:
+        self.splits = tuple(splits)
+        self.score = self.splits[0].score
+        self.two_sided = self.score.tails(0.5).lower is not None
+        self.entries = np.concatenate([one.entries for one in self.splits])
 
     @property
+    def lists(self) -> tuple[CalibratedSplit, ...]:
+        """The lists of scores: one for each split."""
+        return self.splits
+
+    @cached_property
     def scores(self) -> NDArray[np.floating]:
-        return self.calibrated.scores
+        return np.concatenate([one.scores for one in self.splits])
 
-    def modelled(self, entries: Entries, values: Floats) -> Floats:
-        """Values of some entries in the variable that was modelled; what lies below its range is -inf there."""
-        if self.change is None:
-            return values
-        found = self._mapped(self.change.forward, entries, values)
-        return np.where(np.isnan(found), -np.inf, found)
+    @property
+    def round_numbers(self) -> Entries:
+        """The split that hid each calibration entry."""
+        return np.repeat(np.arange(len(self.splits)), [one.scores.size for one in self.splits])
 
-    def own(self, entries: Entries, values: Floats) -> Floats:
-        """The data's own values of some entries, from the variable that was modelled."""
-        return values if self.change is None else self._mapped(self.change.backward, entries, values)
-
-    def _mapped(self, change: Callable[[np.ndarray], np.ndarray], entries: Entries, values: Floats) -> Floats:
-        full = np.full(self.estimate.shape, np.nan)
-        full.reshape(-1)[entries] = values
-        with np.errstate(all="ignore"):
-            return np.asarray(change(full), np.float64).reshape(-1)[entries]
-
-
-class MergedSplits:
-    """K calibrated splits that answer intervals together; stands where a `Calibrated` stands.
-
-    `estimate` and `scale` given to `intervals` are not read: every split has its own. Ends are in the data's own
-    variable.
-    """
-
-    def __init__(self, splits: Sequence[SplitList]) -> None:
-        self.splits = tuple(splits)
-        first = self.splits[0].calibrated
-        self.score = first.score
-        self.two_sided = first.score.tails(0.5).lower is not None
-        self.entries = np.concatenate([one.calibrated.entries for one in self.splits])
+    def mapped(self, change: Callable[[CalibratedScores], CalibratedScores]) -> MergedSplits:
+        """The same with another list of scores for each split, made from its own."""
+        return MergedSplits([one.mapped(change) for one in self.splits])
 
     def with_scores(self, score: Score, scores: ArrayLike) -> MergedSplits:
         """The same splits with another score: `scores` belong to `entries`."""
         parts = np.split(np.asarray(scores), np.cumsum([one.scores.size for one in self.splits])[:-1])
-        made = (one.calibrated.with_scores(score, part) for one, part in zip(self.splits, parts))
-        return MergedSplits([replace(one, calibrated=new) for one, new in zip(self.splits, made)])
+        return MergedSplits([one.with_scores(score, part) for one, part in zip(self.splits, parts)])
+
+    def for_file(self) -> MergedSplits:
+        """What a saved fit keeps."""
+        return MergedSplits([one.for_file() for one in self.splits])
+
+    def to_data(self, entries: Entries, values: Floats) -> Floats:
+        """The values themselves: each split maps back before the bounds are merged."""
+        return values
+
+    def data_estimate(self) -> np.ndarray:
+        """The mean of the splits' estimates, in the variable of the data."""
+        return np.ascontiguousarray(np.mean([one.data_estimate() for one in self.splits], 0))
+
+    def possible_range(self, entries: Entries) -> tuple[ArrayLike, ArrayLike]:
+        """The least and the largest value of each entry that some split can map back from the modelled variable."""
+        ends = [[one.to_data(entries, np.full(entries.size, end)) for one in self.splits] for end in (-np.inf, np.inf)]
+        return np.min(ends[0], axis=0), np.max(ends[1], axis=0)
 
     @cached_property
     def weights(self) -> PooledWeights:
         """Each entry's weight in its own split; of a missing entry the mean of the logarithms."""
         every = np.arange(self.splits[0].estimate.size)
-        table = np.mean([one.calibrated.weights.log_weight(every) for one in self.splits], axis=0)
-        return PooledWeights(self.entries, self._logs, table)
+        table = np.mean([one.weights.log_weight(every) for one in self.splits], axis=0)
+        return PooledWeights(self.entries, self.log_weights, table)
 
     @cached_property
-    def _logs(self) -> Floats:
-        logs = [one.calibrated.weights.log_weight(one.calibrated.entries) for one in self.splits]
-        return np.concatenate(logs).astype(np.float64)
+    def log_weights(self) -> Floats:
+        return np.concatenate([one.log_weights for one in self.splits]).astype(np.float64)
 
     def effective_sample_size(self) -> float:
         """How many equally weighted different entries stand behind the ends."""
         _, place = np.unique(self.entries, return_inverse=True)
-        weight = np.bincount(place, np.exp(self._logs - self._logs.max()))
+        weight = np.bincount(place, np.exp(self.log_weights - self.log_weights.max()))
         with np.errstate(divide="ignore"):
             return effective_sample_size(np.log(weight))
 
     def largest_share(self) -> float:
-        return largest_share(self._logs)
+        return largest_share(self.log_weights)
 
     def intervals(
-        self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
+        self, entries: Entries, coverage: float | Sequence[float]
     ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """Lower and upper ends, (levels, entries)."""
         levels = as_levels(coverage)
@@ -139,7 +133,7 @@ class MergedSplits:
                 total[row] = _ends(asked, lists, sign, bracket[:, row], alpha, not self.two_sided)
             ends.append(sign * total)
         # At low coverage no value may please splits that disagree; the mean of their estimates always belongs.
-        middle = np.mean([one.split.own(flat, one.middle) for one in asked], axis=0)
+        middle = np.mean([one.split.to_data(flat, one.middle) for one in asked], axis=0)
         return np.minimum(ends[0], middle), np.maximum(ends[1], middle)
 
 
@@ -147,7 +141,7 @@ class MergedSplits:
 class _Asked:
     """One split and the test entries asked for: estimates, units, weights and what observing each would change."""
 
-    split: SplitList
+    split: CalibratedSplit
     flat: Entries
     middle: Floats
     unit: Floats
@@ -155,23 +149,22 @@ class _Asked:
     factor: Any
 
     @classmethod
-    def of(cls, split: SplitList, flat: Entries) -> _Asked:
-        weights = split.calibrated.weights
+    def of(cls, split: CalibratedSplit, flat: Entries) -> _Asked:
+        weights = split.weights
         middle = split.estimate.reshape(-1)[flat].astype(np.float64)
         unit, test = np.asarray(split.scale.at(flat), np.float64), np.asarray(weights.log_weight(flat), np.float64)
         return cls(split, flat, middle, unit, test, weights.neighbour_factor(flat))
 
     def ends(self, levels: Floats) -> tuple[Floats, Floats]:
         """The split's own ends in the data's own variable, (levels, entries)."""
-        pair = self.split.calibrated.intervals(self.flat, self.middle, self.unit, levels.tolist())
-        lower, upper = (np.stack([self.split.own(self.flat, np.asarray(row)) for row in side]) for side in pair)
+        pair = self.split.intervals(self.flat, levels.tolist())
+        lower, upper = (np.stack([self.split.to_data(self.flat, np.asarray(row)) for row in side]) for side in pair)
         return lower, upper
 
     def sorted(self, sign: float, two_sided: bool) -> tuple[Any, ...]:
         """The split's list as `_p_values` reads it: the mean of p-values is asked at many values."""
-        calibrated = self.split.calibrated
-        scores = np.asarray(calibrated.scores, np.float64) * (sign if two_sided else 1.0)
-        logs = np.asarray(calibrated.weights.log_weight(calibrated.entries), np.float64)
+        scores = np.asarray(self.split.scores, np.float64) * (sign if two_sided else 1.0)
+        logs = np.asarray(self.split.log_weights, np.float64)
         shift = float(logs.max())
         logs = logs - shift
         order = np.argsort(scores, kind="stable")
@@ -190,11 +183,11 @@ class _Asked:
     def furthest(self, sign: float, list_: tuple[Any, ...]) -> Floats:
         """Beyond this value (after the sign) no score of the split lies."""
         end = self.middle + sign * self.unit * max(float(list_[0][-1]), 0.0)
-        return sign * self.split.own(self.flat, end)
+        return sign * self.split.to_data(self.flat, end)
 
     def p_values(self, sign: float, list_: tuple[Any, ...], x: Floats, folded: bool) -> Floats:
         """p_k of the values sign * x."""
-        z = self.split.modelled(self.flat, sign * x)
+        z = self.split.to_model(self.flat, sign * x)
         kernel: Any = _p_values
         return np.asarray(kernel(*list_, sign * self.middle, self.unit, sign * z, folded))
 
@@ -210,10 +203,10 @@ def _ends(
     low, high = bracket.min(axis=0), bracket.max(axis=0)
     furthest = np.max([one.furthest(sign, part) for one, part in zip(asked, lists)], axis=0)
     high = np.where(np.isfinite(high), high, np.nextafter(furthest * (1 + 1e-12 * np.sign(furthest)), np.inf))
-    nearest = np.min([sign * one.split.own(flat, one.middle) for one in asked], axis=0)
+    nearest = np.min([sign * one.split.to_data(flat, one.middle) for one in asked], axis=0)
     low = np.where(np.isfinite(low), low, nearest)
     high = np.maximum(high, low)
-    edge = np.max([sign * one.split.own(flat, np.full(flat.size, sign * np.inf)) for one in asked], axis=0)
+    edge = np.max([sign * one.split.to_data(flat, np.full(flat.size, sign * np.inf)) for one in asked], axis=0)
 
     def mean_p(x: Floats) -> Floats:
         found = pool.map(lambda k: asked[k].p_values(sign, lists[k], x, folded), range(count))

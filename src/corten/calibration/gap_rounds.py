@@ -1,19 +1,20 @@
-"""Runs a plan: completes what each round leaves, and gathers how wrong it was on what the round hid."""
+"""The rounds of pseudo-gaps: complete what each round leaves, and gather how wrong the estimate is where it hid."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import cast
 
 import numpy as np
 
-from corten.calibration.rounds import Plan, Round
-from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
+from corten.calibration.task import Round, Task
+from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.conformal.local_scale import block_folds
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
+from corten.data.transform import FittedTransform
 from corten.engine.threads import in_order
 
 __all__ = ["Hidden", "Run", "run_rounds"]
@@ -67,41 +68,48 @@ class Run:
         return np.concatenate([h.estimate for h in self.rounds]).astype(np.float64)
 
 
-def run_rounds(
-    plan: Plan,
-    completion: Completion,
-    observed: ObservedTensor,
-    seed: int,
-    tell: Callable[[str, float], None] = lambda stage, share: None,
-    seen_from: Callable[[np.ndarray], np.ndarray] | None = None,
-) -> Run:
-    """Complete each round; learn from the hidden entries how to mix members; then make the final fill.
+def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, change: FittedTransform | None) -> Run:
+    """Complete each round; learn from the hidden entries how to mix members; then fill from everything observed.
 
-    Settings (ranks, scales, covariances) are chosen once: from the training entries of a single round or, where
-    the final estimate uses everything observed, from everything observed. seen_from: the values in the variable that a
-    round models, which it learns from its training entries (a climatology that holds the hidden entries knows a part
-    of their errors); None: they are those of `observed` in every round.
+    Settings (ranks, scales, covariances) are chosen once, from everything observed. changed: what was observed in the
+    variable that is modelled; change: its map, learned from everything observed. A round learns a map of its own from
+    its training entries: a climatology that contains the hidden entries knows a part of their errors.
     """
-    values, axes = observed.values, observed.axes
-    of_round = [values if seen_from is None else seen_from(one.train) for one in plan.rounds]
-    steps = len(plan.rounds) + (2 if plan.refit else 1)
-    tell("completion", 0.0)
-    prepared = completion.prepare(values, observed.mask if plan.refit else plan.rounds[0].train, axes, seed)
-    first = prepared.fill(of_round[0], plan.rounds[0].train)
-    # Every round starts cold: a start from another round would remember the entries now hidden.
-    alone = None if first.members else 1  # a user's own function may not bear to be run twice at once
-    todo = list(zip(of_round, plan.rounds))[1:]
+    values = changed.values
+    of_round = [values if change is None else _seen(task, change, one.train) for one in rounds]
+    steps = len(rounds) + 2
+    task.tell("completion", 0.0)
+    prepared = task.completion.prepare(values, changed.mask, changed.axes, task.seed)
+    first = prepared.fill(of_round[0], rounds[0].train)
+    # Every round starts anew: a start from another round would remember the entries now hidden.
+    alone = None if first.members else 1  # a user's own function may not be safe to run twice at once
+    todo = list(zip(of_round, rounds))[1:]
     others = in_order(lambda pair: prepared.fill(pair[0], pair[1].train), todo, alone, pool="rounds")
-    rounds: list[Hidden] = []
-    for number, (seen, one, fill) in enumerate(zip(of_round, plan.rounds, chain([first], others))):
-        tell("completion", (number + 1) / steps)
-        entries = _scored(one, POOLED // len(plan.rounds) if plan.refit else None, [seed, number])
-        rounds.append(Hidden(entries, seen, fill.estimate, fill, one))
-    if plan.refit and rounds[0].fill.members:
-        prepared, rounds = _mix(cast(PreparedMix, prepared), rounds, observed.shape, seed)
-    final = prepared.fill(values, observed.mask) if plan.refit else rounds[0].fill
-    tell("completion", 1.0)
-    return Run(tuple(rounds), final, prepared, tuple(prepared.choices))
+    done: list[Hidden] = []
+    for number, (seen, one, fill) in enumerate(zip(of_round, rounds, chain([first], others))):
+        task.tell("completion", (number + 1) / steps)
+        entries = _scored(one, POOLED // len(rounds), [task.seed, number])
+        done.append(Hidden(entries, seen, fill.estimate, fill, one))
+    if done[0].fill.members:
+        prepared, done = _mix(cast(PreparedMix, prepared), done, changed.shape, task.seed)
+    final = prepared.fill(values, changed.mask)
+    task.tell("completion", 1.0)
+    return Run(tuple(done), final, prepared, tuple(prepared.choices))
+
+
+def _seen(task: Task, whole: FittedTransform, train: np.ndarray) -> np.ndarray:
+    """The values in the variable that a round learns from its training entries.
+
+    Where these do not differ, no scale can be learned from them: that of `whole`, the map of all entries, is taken, or
+    the errors of the round would be counted in another unit than those of the others.
+    """
+    changed, own = task.modelled(train)
+    values, observed = changed.values, task.observed
+    if own is None or not train.any() or np.ptp(values[train]) > 0.0:
+        return values
+    ends = [np.full(values.shape, end(observed.values[observed.mask]), np.float64) for end in (np.min, np.max)]
+    wanted, found = (one.forward(ends[1]) - one.forward(ends[0]) for one in (whole, own))
+    return np.asarray(values * np.divide(wanted, found, out=np.ones(values.shape), where=found > 0), values.dtype)
 
 
 def _mix(
@@ -127,9 +135,9 @@ def _mix(
     return final, [replace(h, mixed=array) for h, array in zip(rounds, mixed)]
 
 
-def _scored(one: Round, most: int | None, seed: list[int]) -> np.ndarray:
-    """The hidden entries, or a random part of them where rounds are pooled and there are many."""
+def _scored(one: Round, most: int, seed: list[int]) -> np.ndarray:
+    """The hidden entries, or a random part of them where there are many."""
     entries = np.flatnonzero(one.hidden)
-    if most is None or len(entries) <= most:
+    if len(entries) <= most:
         return entries
     return np.sort(np.random.default_rng(seed).choice(entries, most, replace=False))

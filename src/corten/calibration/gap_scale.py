@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from corten.calibration.run import Run
+from corten.calibration.gap_rounds import Run
 from corten.completion.protocol import Fill
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.local_scale import CellFeatures, LearnedScale

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
+from corten.calibration.gap_rounds import run_rounds
+from corten.calibration.gap_scale import learn_locally
 from corten.calibration.hiding import draw_masks
-from corten.calibration.rounds import Plan, Round
+from corten.calibration.task import Outcome, Plan, Round, Task
 from corten.completion.axes_kinds import axis_kinds, move_gap
+from corten.conformal.calibrated import CalibratedScores
+from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.propensity import FittedPropensity, IsingPropensity
 
@@ -20,6 +24,9 @@ STREAM = 0x6A95
 ATTEMPTS = 40
 LEAST_SHARE = 0.1
 """A round hides at least this share of the gap, or of the observed entries if they are fewer."""
+BYTES_PER_ENTRY_AND_ROUND = 70  # at the peak, measured
+MODEL_OF_MASK = IsingPropensity(max_rank=5)
+"""Inside gaps the model of the missingness is drawn from and audited, it does not weigh: a modest rank will do."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ class GapShaped:
 
     rounds: int = 24
     drawn: float = 1 / 3
+    pooled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -73,12 +81,44 @@ class GapShaped:
             + (f", {len(shapes)} of them drawn from an Ising model of the mask" if shapes else "")
             + ", moved along ordered axes and permuted along units",
         )
-        return Plan(tuple(rounds), refit=True, choices=(choice,), propensity=law)
+        return Plan(tuple(rounds), (choice,), law)
+
+    def peak_bytes(self, entries: int) -> int:
+        """Memory that a tensor with so many entries takes at most."""
+        return BYTES_PER_ENTRY_AND_ROUND * self.rounds * entries
+
+    def calibrate(self, task: Task) -> Outcome:
+        """Complete every round, learn the scale of errors from what the rounds hid, and pool all rounds."""
+        observed = task.observed
+        plan = self.plan(observed, task.seed)
+        task.warn_of_infinite(plan.rounds)
+        changed, change = task.modelled(observed.mask)
+        run = run_rounds(task, plan.rounds, changed, change)
+        task.tell("missingness", 0.0)
+        if task.propensity is None and plan.propensity is not None:
+            propensity = replace(plan.propensity, engine=task.engine)
+        else:
+            propensity = task.fit_propensity(task.propensity or MODEL_OF_MASK, observed.mask, 1.0)
+        task.tell("calibration", 0.0)
+        local = learn_locally(run, changed, task.seed)
+        scores = task.score.score(run.truth, run.estimate, local.at_hidden)
+        split = CalibratedSplit(
+            scored=CalibratedScores(task.score, scores, run.entries, local.weights),
+            estimate=np.ascontiguousarray(run.final.estimate),
+            scale=local.scale,
+            change=change,
+            propensity=propensity,
+            beyond=local.beyond,
+            local=local,
+        )
+        task.tell("calibration", 1.0)
+        choices = (*plan.choices, *run.choices, *propensity.choices, local.choice)
+        return Outcome(split, run.prepared, propensity, plan.rounds, run.truth - run.estimate, choices)
 
 
 def _law_of(observed: Any) -> FittedPropensity:
     """The Ising model of the real mask that masks for the first rounds are drawn from."""
-    return IsingPropensity(max_rank=5).fit(
+    return MODEL_OF_MASK.fit(
         np.asarray(observed.mask, bool),
         1.0,
         domain=observed.domain,

@@ -1,0 +1,25 @@
+"""The check of a nominal coverage, shared by everything that takes one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["check_coverage"]
+
+
+def check_coverage(coverage: Any) -> float:
+    """A coverage strictly between 0 and 1, or an error that says so.
+
+    Example:
+        >>> check_coverage(0.9)
+        0.9
+    """
+    if isinstance(coverage, bool | str | bytes) or not np.isscalar(coverage) or isinstance(coverage, complex):
+        raise TypeError(f"coverage is {coverage!r}: give a number between 0 and 1, such as 0.9")
+    level = float(coverage)  # type: ignore[arg-type]
+    if not 0.0 < level < 1.0:
+        hint = f"; {level:g} percent is coverage={level / 100:g}" if 1.0 < level < 100.0 else ""
+        raise ValueError(f"coverage is {level:g}: give a number strictly between 0 and 1, such as 0.9{hint}")
+    return level

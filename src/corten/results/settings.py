@@ -1,0 +1,30 @@
+"""Settings of a fit as text: what was asked for, and the circumstances that it takes to run it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["circumstances", "describe"]
+
+
+def describe(option: Any) -> str:
+    """An option as text for settings and files: short, and the same on every run."""
+    if isinstance(option, str):
+        return option
+    if callable(option) and not isinstance(option, type) and hasattr(option, "__name__"):
+        return f"function {option.__name__}"
+    text = repr(option)
+    return text if len(text) <= 300 else f"{type(option).__name__}(...)"
+
+
+def circumstances(axes: Sequence[Any], outside: int) -> dict[str, Any]:
+    """What it takes to run a fit again beside its options: what the axes mean, the domain's size, versions."""
+    from corten import __version__
+
+    said = [f"{axis.name} {axis.kind}{' periodic' if axis.periodic else ''}" for axis in axes]
+    return {
+        "axes": ", ".join(said), "outside_the_domain": outside, "corten": __version__, "numpy": np.__version__
+    }  # fmt: skip
