@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from corten.calibration.rounds import Plan
 from corten.calibration.run import run_rounds
 from corten.checkpoint import Checkpoint
 from corten.choices import Choice
@@ -27,8 +28,20 @@ from corten.transform import FittedTransform, as_transform
 __all__ = ["ConformalCompleter", "complete", "complete_table"]
 
 Progress = Callable[[str, float], None]
-SPLIT_BYTES = 120  # peak bytes an entry takes, writing included, measured; with pseudo-gaps, for every round
-GAP_BYTES = 70
+# Bytes at the peak, fitting, asking and writing included, measured at a million entries (tests/test_peak_memory.py).
+SPLIT_BYTES = 165  # of an entry
+ASKING_BYTES, MISSING_BYTES, ASKED_AT_ONCE = 70, 275, 1 << 20  # of an entry and of a missing one, asked for intervals
+MERGED_BYTES = 70  # of an entry, for every split that is merged and once more
+GAP_BYTES = 200  # of an entry, for every round of pseudo-gaps
+
+
+def predicted_bytes(plan: Plan, entries: int, missing: int) -> int:
+    """What a fit, its intervals and a file of them will take at the peak, beside the program and the input."""
+    if plan.refit:
+        return GAP_BYTES * len(plan.rounds) * entries
+    if plan.merge:
+        return MERGED_BYTES * (1 + len(plan.rounds)) * entries
+    return max(SPLIT_BYTES * entries, ASKING_BYTES * entries + MISSING_BYTES * min(missing, ASKED_AT_ONCE))
 
 
 @dataclass(frozen=True)
@@ -108,7 +121,7 @@ class ConformalCompleter:
         calibration, choices = as_calibration(self.calibration).choose(observed, self.seed)
         choices = (*observed.choices, *choices)
         plan = calibration.plan(observed, self.seed)
-        needed = observed.values.size * (GAP_BYTES * len(plan.rounds) if plan.refit else SPLIT_BYTES)
+        needed = predicted_bytes(plan, observed.values.size, observed.n_missing)
         why = "predicted before starting, from the number of entries and rounds"
         choices = (*choices, Choice("peak memory", f"about {in_words(needed)}", why))
         refuse_beyond(
