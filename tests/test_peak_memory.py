@@ -53,7 +53,7 @@ def check(tmp_path, kind, side, share):
     assert done.returncode == 0, done.stderr
     said, peak, size = json.loads(done.stdout)
     predicted = read_size(said.removeprefix("about "))
-    print(f"{kind}, {size} entries, {share:.0%} missing: {predicted / size:.0f} bytes predicted, {peak / size:.0f} used")
+    print(f"{kind}, {size} entries, {share:.0%} missing: {predicted / size:.0f} predicted, {peak / size:.0f} used")
     assert abs(predicted / peak - 1) < WITHIN, f"{said} predicted, {peak / 1e6:.0f} MB used"
 
 

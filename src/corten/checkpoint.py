@@ -20,7 +20,7 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.completion.protocol import Completion, Fill, Prepared
-from corten.saving import read_archive, write_archive
+from corten.io.archive import read_archive, write_archive
 
 __all__ = ["Checkpoint"]
 
