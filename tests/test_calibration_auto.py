@@ -12,7 +12,7 @@ from corten.calibration.auto import ENOUGH, choose_calibration, share_deeper, tr
 from corten.calibration.gaps import GapShaped
 from corten.calibration.split import RandomSplit
 from corten.calibration.task import Plan, Round, highest_coverage
-from corten.observed import ObservedTensor
+from corten.data.observed import ObservedTensor
 
 
 def tensor(mask: np.ndarray) -> ObservedTensor:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from corten.conformal.folds import MergedSplits, SplitList
 
 import corten
 from corten import simulate
 from corten.conformal import CalibratedScores, ExactIsingWeights, OddsWeights, UnitScale
-from corten.conformal.folds import MergedSplits, SplitList
 from corten.data.observed import ObservedTensor
 from corten.evidence import metrics
 from corten.results.groups import lists_of

@@ -317,7 +317,7 @@ def test_a_disk_that_fills_while_a_netcdf_file_is_closed_is_named(tmp_path, monk
 )
 def test_a_forged_round_is_as_good_as_none(tmp_path, content):
     from corten.checkpoint import FORMAT
-    from corten.results.saving import write_archive
+    from corten.io.archive import write_archive
 
     fill = Fill(np.ones((2, 3)))
     for arrays in ({"estimate": np.zeros((2, 3))}, {}):

@@ -207,7 +207,7 @@ def test_one_long_label_does_not_lengthen_all(tmp_path):
 
 
 def test_the_arrays_of_a_saved_fit_are_counted_together(tmp_path, monkeypatch):
-    from corten.results.saving import read_archive, write_archive
+    from corten.io.archive import read_archive, write_archive
 
     noise = np.random.default_rng(0).normal(size=1000)
     for many, count in ((noise, 9), (np.zeros(90_000), 1)):  # packed, the second is larger than 32 times its file

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from corten.calibration.auto import choose_calibration, share_deeper
+from corten.calibration.gap_rounds import run_rounds
 from corten.calibration.gaps import GapShaped
 from corten.calibration.split import RandomSplit
 from corten.calibration.task import Calibration, Round
-from corten.calibration.gap_rounds import run_rounds
 from corten.completer import ConformalCompleter
 from corten.completion.protocol import Fill
 from corten.data.observed import ObservedTensor

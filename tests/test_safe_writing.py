@@ -307,5 +307,5 @@ def test_a_loaded_fit_of_other_numbers_is_not_audited(tmp_path):
     fitted = corten.ConformalCompleter("smooth", "uniform", "random").fit(gappy())
     changed = replace(fitted, estimate=fitted.estimate + 0.1)
     loaded = corten.load(changed.save(tmp_path / "fit.corten"))
-    with pytest.raises(ValueError, match="differ from the saved ones by up to 0.1"):
+    with pytest.raises(ValueError, match=r"differ from the saved ones by up to 0\.1"):
         loaded.audit(rounds=2)

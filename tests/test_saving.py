@@ -11,8 +11,8 @@ import xarray as xr
 
 import corten
 from corten.conformal.scores import Absolute
+from corten.io.archive import read_archive, write_archive
 from corten.lowrank import TensorTrain
-from corten.results.saving import read_archive, write_archive
 
 
 def gappy(shape=(8, 9, 10), seed=0):
@@ -271,7 +271,7 @@ def test_a_small_file_cannot_ask_for_many_objects_or_much_work(tmp_path):
 
 
 def test_labels_beyond_the_limit_are_refused_when_they_are_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr("corten.results.saving.MAX_TREE_NODES", 100)
+    monkeypatch.setattr("corten.io.archive.MAX_TREE_NODES", 100)
     with pytest.raises(ValueError, match="labels and attributes take"):
         fit(gappy()).save(tmp_path / "fit.corten")
     assert not list(tmp_path.iterdir())

@@ -20,7 +20,7 @@ import numpy as np
 
 from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
 from corten.data.choices import Choice
-from corten.results.saving import read_archive, write_archive
+from corten.io.archive import read_archive, write_archive
 
 __all__ = ["Checkpoint"]
 

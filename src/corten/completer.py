@@ -111,7 +111,7 @@ class ConformalCompleter:
         # An engine that cannot be had is found out before any work is done.
         settings = self._settings(as_engine(self.engine).label)
         calibration, chosen = as_calibration(self.calibration).choose(observed, self.seed)
-        needed = calibration.peak_bytes(observed.values.size)
+        needed = calibration.peak_bytes(observed.values.size, observed.n_missing)
         why = "predicted before starting, from the number of entries and rounds"
         memory = Choice("peak memory", f"about {in_words(needed)}", why)
         refuse_beyond(

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from corten.calibration.split import BYTES_PER_ENTRY, RandomSplit, calibrate_round
+from corten.calibration.split import RandomSplit, calibrate_round
 from corten.calibration.task import Outcome, Plan, Round, Task
 from corten.completion.protocol import Prepared
 from corten.conformal.merged import MergedSplits
@@ -26,17 +26,25 @@ from corten.data.choices import Choice
 __all__ = ["CrossConformal", "RepeatedSplits"]
 
 
+BYTES_PER_ENTRY_AND_SPLIT = 70  # at the peak, for every split and once more, measured
+
+
 class _Merged:
     """What calibrations whose splits are merged have in common; `plan` draws the splits."""
 
     pooled: ClassVar[bool] = False
 
+    @property
+    def count(self) -> int:
+        """How many splits are merged."""
+        raise NotImplementedError
+
     def plan(self, observed: Any, seed: int) -> Plan:
         raise NotImplementedError
 
-    def peak_bytes(self, entries: int) -> int:
-        """Memory that a tensor with so many entries takes at most."""
-        return BYTES_PER_ENTRY * entries
+    def peak_bytes(self, entries: int, missing: int) -> int:
+        """Memory that a fit, its intervals and a file of them take at most, beside the program and the input."""
+        return BYTES_PER_ENTRY_AND_SPLIT * (1 + self.count) * entries
 
     def calibrate(self, task: Task) -> Outcome:
         """Complete, model the missingness and calibrate in every split, then merge.
@@ -92,6 +100,10 @@ class CrossConformal(_Merged):
         if isinstance(self.folds, bool) or not isinstance(self.folds, int) or self.folds < 2:
             raise ValueError(f"folds is {self.folds!r}: give a whole number of at least 2, such as 5")
 
+    @property
+    def count(self) -> int:
+        return self.folds
+
     def plan(self, observed: Any, seed: int) -> Plan:
         """One round per fold; every observed entry is hidden in exactly one of them."""
         mask = np.asarray(observed.mask, bool)
@@ -121,6 +133,10 @@ class RepeatedSplits(_Merged):
         RandomSplit(self.train_share)
         if isinstance(self.splits, bool) or not isinstance(self.splits, int) or self.splits < 2:
             raise ValueError(f"splits is {self.splits!r}: give a whole number of at least 2, such as 5")
+
+    @property
+    def count(self) -> int:
+        return self.splits
 
     def plan(self, observed: Any, seed: int) -> Plan:
         """One round per split."""

@@ -24,7 +24,7 @@ STREAM = 0x6A95
 ATTEMPTS = 40
 LEAST_SHARE = 0.1
 """A round hides at least this share of the gap, or of the observed entries if they are fewer."""
-BYTES_PER_ENTRY_AND_ROUND = 70  # at the peak, measured
+BYTES_PER_ENTRY_AND_ROUND, BYTES_OF_SCALE = 66, 330_000_000  # at the peak, and for the learned scale, measured
 MODEL_OF_MASK = IsingPropensity(max_rank=5)
 """Inside gaps the model of the missingness is drawn from and audited, it does not weigh: a modest rank will do."""
 
@@ -83,9 +83,9 @@ class GapShaped:
         )
         return Plan(tuple(rounds), (choice,), law)
 
-    def peak_bytes(self, entries: int) -> int:
-        """Memory that a tensor with so many entries takes at most."""
-        return BYTES_PER_ENTRY_AND_ROUND * self.rounds * entries
+    def peak_bytes(self, entries: int, missing: int) -> int:
+        """Memory that a fit, its intervals and a file of them take at most, beside the program and the input."""
+        return BYTES_OF_SCALE + BYTES_PER_ENTRY_AND_ROUND * self.rounds * entries
 
     def calibrate(self, task: Task) -> Outcome:
         """Complete every round, learn the scale of errors from what the rounds hid, and pool all rounds."""

@@ -137,8 +137,8 @@ class Calibration(Protocol):
 
     def calibrate(self, task: Task) -> Outcome: ...
 
-    def peak_bytes(self, entries: int) -> int:
-        """Memory that a tensor with so many entries takes at most."""
+    def peak_bytes(self, entries: int, missing: int) -> int:
+        """Memory that a fit, its intervals and a file of them take at most, beside the program and the input."""
         ...
 
 

@@ -18,7 +18,7 @@ def too_large(file: Path, variable: str | None, memory: str | None) -> bool:
     from corten.io.lazy import stored_size
 
     limit = available() if memory is None else read_size(memory)
-    return RandomSplit().peak_bytes(stored_size(file, variable)) > limit
+    return RandomSplit().peak_bytes(stored_size(file, variable), 0) > limit
 
 
 def complete_from_disk(

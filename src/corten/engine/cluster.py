@@ -252,8 +252,8 @@ def default_client() -> Any:
     except ValueError:
         import dask
 
-        here, none = "127.0.0.1:0", {f"distributed.{one}.http.routes": [] for one in ("scheduler", "worker")}
-        with dask.config.set(none):
+        here = "127.0.0.1:0"
+        with dask.config.set({f"distributed.{one}.http.routes": [] for one in ("scheduler", "worker")}):
             return distributed.Client(
                 processes=False, dashboard_address=here, worker_dashboard_address=here,
                 scheduler_kwargs={"dashboard": False},

@@ -77,6 +77,7 @@ def audit(
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
     began, tell = perf_counter(), progress or (lambda stage, share: None)
     fitted = with_method(fitted)
+    assert fitted.calibrated is not None and fitted.propensity is not None
     wanted = tuple(check_coverage(level) for level in levels)
     pooled = fitted.beyond is not None
     tell("reference", 0.0)

@@ -1,15 +1,8 @@
-"""Saves a fit to one file and loads it back, the same bits for every interval: arrays and JSON, never pickle.
-
-The file is a zip archive of `.npy` members, a JSON tree that names them, and checksums. The tree holds plain data and
-objects of a fixed list of types, each by the arguments that its constructor takes. Bytes, nodes of the tree and
-references to arrays are limited, so a small file cannot ask for much memory or time.
-"""
+"""Saves a fit to one file and loads it back, to the same bits: arrays, and JSON of a fixed list of types."""
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -22,18 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.choices import Choice
-from corten.io.files import MAX_BYTES, check_size, existing
-from corten.io.whole import whole_file
+from corten.io.archive import read_archive, write_archive
+from corten.propensity import FittedPropensity
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
-__all__ = ["SavedCompletion", "load", "read_archive", "save", "write_archive"]
+__all__ = ["SavedCompletion", "load", "save"]
 
-FIT, VERSION, TREE = "corten fit", 1, "corten.json"
-MAX_TREE_BYTES, MAX_TREE_NODES, MAX_DEPTH = 1 << 24, 1 << 20, 40
+FIT, MAX_DEPTH = "corten fit", 40
 MAX_REFERENCES = 4  # bytes of arrays that the tree refers to, in bytes of the arrays: parts of a fit share masks
-MAX_PACKED, DEFLATE = 32, 1100  # a file may unpack to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
 TYPES = {
     "data.choices": "Choice", "data.axes": "Axis", "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
     "results.saving": "SavedCompletion", "results.fitted": "Fitted", "completer": "ConformalCompleter", "calibration.task": "Round",
@@ -96,9 +87,8 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         for array in (fitted.observed.values, fitted.observed.mask, fitted.observed.domain):
             if array is not None:
                 array.setflags(write=False)
-        for name, kind in (("propensity", "FittedPropensity"), ("completer", "ConformalCompleter")):
-            if not isinstance(getattr(fitted, name), _types()[kind] | None):
-                raise TypeError(f"{name} is no {kind}")
+        if not isinstance(fitted.propensity, FittedPropensity | None):
+            raise TypeError("its propensity model is none")
         # Parts that do not fit together show here, and not when somebody asks for intervals.
         fitted.observed.wrap(fitted.intervals(0.9).estimate_array)
         few = fitted.missing_entries[:8]
@@ -133,9 +123,8 @@ class _Packer:
             return self._array(value, place)
         if type(value) in (float, tuple):
             return {"!": name, "of": str(value) if name == "float" else self.pack(list(value), place)}
-        if isinstance(value, MethodType) and value.__name__ in METHODS:
-            law = replace(value.__self__, choices=(), history=())  # type: ignore[type-var]
-            return {"!": value.__name__, "of": self.pack(law, place)}
+        if isinstance(value, MethodType) and isinstance(value.__self__, FittedPropensity) and value.__name__ in METHODS:
+            return {"!": value.__name__, "of": self.pack(replace(value.__self__, choices=(), history=()), place)}
         if name == "FittedPropensity":
             value = replace(value, engine="auto")  # passes of all engines agree: it answers where this one is not
         if _types().get(name) is type(value):
@@ -148,10 +137,7 @@ class _Packer:
         if hasattr(value, "calendar") and hasattr(value, "has_year_zero"):
             clock = [*value.timetuple()[:6], value.microsecond, value.calendar, bool(value.has_year_zero)]
             return {"!": "date", "of": " ".join(map(str, clock))}
-        raise ValueError(
-            f"{place} is a {name}, which is code or an object that a file cannot keep: save the intervals instead "
-            "(result.to_netcdf)"
-        )
+        raise ValueError(f"{place} is a {name}, which a file cannot keep: save the intervals (result.to_netcdf)")
 
     def _array(self, value: Any, place: str) -> Any:
         array = np.asarray(value)
@@ -160,16 +146,15 @@ class _Packer:
             return {"!": "objects", "shape": list(array.shape), "of": items}
         if array.dtype.kind not in "biufcmMUS":
             raise ValueError(f"{place} has dtype {array.dtype}, which cannot be saved")
-        found = self._names.setdefault(id(value), f"a{len(self.arrays)}")
-        self.arrays[found] = value if isinstance(value, np.ndarray) else array
+        found = self._names.setdefault(id(array), f"a{len(self.arrays)}")
+        self.arrays[found] = array  # held, so that no other array can get its id
         return {"!": "scalar" if isinstance(value, np.generic) else "array", "of": found}
 
     def _coordinates(self, coords: Any, place: str) -> Any:
         plain = coords.to_dataset()
         stacked = {dim: list(one.names) for dim, one in plain.indexes.items() if one.nlevels > 1 and dim in plain.dims}
-        variables = plain.reset_index(list(stacked)).variables.items()
-        kept = [(key, list(one.dims), one.values, dict(one.attrs)) for key, one in variables]
-        return self.pack([kept, stacked], place)
+        variables = plain.reset_index(list(stacked)).variables
+        return self.pack([[(k, list(v.dims), v.values, v.attrs) for k, v in variables.items()], stacked], place)
 
 
 class _Unpacker:
@@ -195,17 +180,17 @@ class _Unpacker:
         if tag in _types():
             return _types()[tag](**{name: self.unpack(one, depth + 1) for name, one in of.items()})
         made = self.unpack(of, depth + 1)
-        if tag in METHODS and isinstance(made, _types()["FittedPropensity"]):
+        if tag in METHODS and isinstance(made, FittedPropensity):
             return getattr(made, tag)
-        simple = {"float": float, "tuple": tuple, "dict": dict, "date": _date, "coordinates": _coordinates}
         if tag == "objects":
             return np.fromiter(made, object, len(made)).reshape(node["shape"])
-        if tag not in simple:
+        plain: dict[str, Any] = {"float": float, "tuple": tuple, "dict": dict, "date": _date, "coordinates": _coords}
+        if tag not in plain:
             raise ValueError(f"it holds a {tag!r}, which this corten does not know")
-        return simple[tag](made)
+        return plain[tag](made)
 
 
-def _coordinates(kept: Any) -> Any:
+def _coords(kept: Any) -> Any:
     import xarray as xr
 
     plain = xr.Dataset(coords={key: (dims, values, attrs) for key, dims, values, attrs in kept[0]})
@@ -217,52 +202,3 @@ def _date(text: str) -> Any:
 
     *clock, calendar, year_zero = text.split()
     return cftime.datetime(*map(int, clock), calendar=calendar, has_year_zero=year_zero == "True")
-
-
-def write_archive(
-    path: str | os.PathLike[str], kind: str, content: Any, arrays: dict[str, np.ndarray], *, overwrite: bool = False,
-    packed: bool = True,
-) -> Path:  # fmt: skip
-    """Write a JSON tree and the arrays it names, whole or not at all; packed: smaller, but slower to write."""
-    from corten import __version__
-
-    about = {"format": kind, "version": VERSION, "corten": __version__, "content": content}
-    text = _within_limits(json.dumps(about, allow_nan=False).encode())
-    with whole_file(path, overwrite) as temporary:
-        with temporary.open("wb") as stream:
-            (np.savez_compressed if packed else np.savez)(stream, **arrays)  # type: ignore[arg-type]
-        with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(zipfile.ZipInfo(TREE), text, zipfile.ZIP_DEFLATED)
-    return Path(path)
-
-
-def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_BYTES) -> tuple[Any, dict[str, Any]]:
-    """The tree and the arrays of a file; whatever is wrong with it is a ValueError that names the file."""
-    found = existing(path)
-    try:
-        with zipfile.ZipFile(found) as archive:
-            size = {one.filename: min(one.file_size, DEFLATE * one.compress_size + 1024) for one in archive.infolist()}
-            if size.get(TREE, MAX_TREE_BYTES + 1) > MAX_TREE_BYTES:
-                raise ValueError("this is an archive, but not one that corten saved")
-            # Together, before the first is read: a small file can hold many arrays that each unpack to the limit.
-            check_size((sum(size.values()),), 1, max(max_bytes, MAX_PACKED * found.stat().st_size), "what it holds")
-            about = json.loads(_within_limits(archive.read(TREE)))
-        if about["format"] != kind or about["version"] > VERSION:
-            raise ValueError(
-                f"it is version {about['version']} of a {about['format']}, by corten {about['corten']}; this one reads "
-                f"version {VERSION} of a {kind}: upgrade corten"
-            )
-        with np.load(found, allow_pickle=False) as arrays:
-            return about["content"], {name: arrays[name] for name in arrays.files if name != TREE}
-    except Exception as problem:
-        detail = " ".join(str(problem).split()) or type(problem).__name__
-        raise ValueError(f"{found} is no whole corten file (damaged, cut short or of another kind): {detail}") from None
-
-
-def _within_limits(text: bytes) -> bytes:
-    """The text of a tree, refused before it is parsed where that would make too many objects."""
-    nodes = sum(map(text.count, (b",", b"[", b"{", b":")))
-    if len(text) > MAX_TREE_BYTES or nodes > MAX_TREE_NODES:
-        raise ValueError(f"its labels and attributes take {len(text)} bytes in up to {nodes} parts, above the limit of "
-                         f"{MAX_TREE_BYTES} bytes and {MAX_TREE_NODES} parts")  # fmt: skip
-    return text

@@ -1,0 +1,72 @@
+"""One file of named arrays and a JSON tree: a zip archive of `.npy` members with checksums, never pickled.
+
+Bytes and nodes of the tree are counted before they are made: a small file cannot ask for much memory or time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.io.files import MAX_BYTES, check_size, existing
+from corten.io.whole import whole_file
+
+__all__ = ["read_archive", "write_archive"]
+
+VERSION, TREE = 1, "corten.json"
+MAX_TREE_BYTES, MAX_TREE_NODES = 1 << 24, 1 << 20
+MAX_PACKED, DEFLATE = 32, 1100  # a file may unpack to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
+
+
+def write_archive(
+    path: str | os.PathLike[str], kind: str, content: Any, arrays: dict[str, np.ndarray], *, overwrite: bool = False,
+    packed: bool = True,
+) -> Path:  # fmt: skip
+    """Write a JSON tree and the arrays it names, whole or not at all; packed: smaller, but slower to write."""
+    from corten import __version__
+
+    about = {"format": kind, "version": VERSION, "corten": __version__, "content": content}
+    text = _within_limits(json.dumps(about, allow_nan=False).encode())
+    with whole_file(path, overwrite) as temporary:
+        with temporary.open("wb") as stream:
+            (np.savez_compressed if packed else np.savez)(stream, **arrays)  # type: ignore[arg-type]
+        with zipfile.ZipFile(temporary, "a", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(zipfile.ZipInfo(TREE), text, zipfile.ZIP_DEFLATED)
+    return Path(path)
+
+
+def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_BYTES) -> tuple[Any, dict[str, Any]]:
+    """The tree and the arrays of a file; whatever is wrong with it is a ValueError that names the file."""
+    found = existing(path)
+    try:
+        with zipfile.ZipFile(found) as archive:
+            size = {one.filename: min(one.file_size, DEFLATE * one.compress_size + 1024) for one in archive.infolist()}
+            if size.get(TREE, MAX_TREE_BYTES + 1) > MAX_TREE_BYTES:
+                raise ValueError("this is an archive, but not one that corten saved")
+            # Together, before the first is read: a small file can hold many arrays that each unpack to the limit.
+            check_size((sum(size.values()),), 1, max(max_bytes, MAX_PACKED * found.stat().st_size), "what it holds")
+            about = json.loads(_within_limits(archive.read(TREE)))
+        if about["format"] != kind or about["version"] > VERSION:
+            raise ValueError(
+                f"it is version {about['version']} of a {about['format']}, by corten {about['corten']}; this one reads "
+                f"version {VERSION} of a {kind}: upgrade corten"
+            )
+        with np.load(found, allow_pickle=False) as arrays:
+            return about["content"], {name: arrays[name] for name in arrays.files if name != TREE}
+    except Exception as problem:
+        detail = " ".join(str(problem).split()) or type(problem).__name__
+        raise ValueError(f"{found} is no whole corten file (damaged, cut short or of another kind): {detail}") from None
+
+
+def _within_limits(text: bytes) -> bytes:
+    """The text of a tree, refused before it is parsed where that would make too many objects."""
+    nodes = sum(map(text.count, (b",", b"[", b"{", b":")))
+    if len(text) > MAX_TREE_BYTES or nodes > MAX_TREE_NODES:
+        raise ValueError(f"its labels and attributes take {len(text)} bytes in up to {nodes} parts, above the limit of "
+                         f"{MAX_TREE_BYTES} bytes and {MAX_TREE_NODES} parts")  # fmt: skip
+    return text
