@@ -147,3 +147,19 @@ def test_cells_that_were_learned_from_get_the_model_that_left_their_block_out() 
     learned = LearnedScale(np.empty(0), {0: Says(1.0), 2: Says(4.0)}, lambda entries: entries % 3)
     answer = learned.predict_unseen(np.zeros((6, 1)), np.arange(6))
     np.testing.assert_allclose(answer, [1, 2, 4, 1, 2, 4])  # fold 1 has no model of its own: the mean of all
+
+
+@pytest.mark.parametrize("rich", [False, True])
+def test_more_than_the_depth_is_used_only_where_it_predicts_errors_better(rich: bool) -> None:
+    # Entries of a block share one error size that no feature tells: the second feature names the block, and a model of
+    # all features learns that by heart. `rich`: the second feature sets the size everywhere.
+    rng = np.random.default_rng(0)
+    shape = (24, 30)
+    entries = rng.choice(24 * 30, 500, replace=False)
+    row, column = np.unravel_index(entries, shape)
+    place = (row // 8 * 3 + column // 10).astype(float)
+    features = np.stack([rng.normal(size=500), place if not rich else rng.normal(size=500)], axis=1).astype(np.float32)
+    log_size = 0.5 * features[:, 0] + (2.0 * features[:, 1] if rich else rng.normal(size=9)[place.astype(int)])
+    scale = LearnedScale.fit(features, np.exp(log_size) * rng.normal(size=500), entries, shape, seed=0)
+    slope = np.diff(np.log(scale.predict(np.array([[0.0, 0.0], [0.0, 1.0]], np.float32))))[0]
+    assert slope > 1.0 if rich else slope == 0.0

@@ -1,6 +1,7 @@
 """The learned local scale: how large an error is usual at a cell, told from what surrounds the cell.
 
-Ridge regression of log|r| on the features of hidden cells, times gamma-loss boosting of what it leaves.
+Ridge regression of log|r| on the features of hidden cells, times gamma-loss boosting of what it leaves; the depth
+alone, where that is not better by two standard errors: small fields have few independent gaps to learn from.
 Cross-fitted by blocks of cells: a hidden cell's scale never comes from a model that saw its block in any round.
 """
 
@@ -23,6 +24,8 @@ __all__ = ["CellFeatures", "LearnedScale"]
 SCALES = (0.1, 0.3, 1.0)
 FOLDS = 5
 BLOCKS = 6
+COARSE_BLOCKS = 3
+"""Parts of each axis whose errors are taken as independent where two models of the scale are compared."""
 MOST_ROWS = 50_000
 TINY = 1e-6
 THIN = np.float32(1e-4)
@@ -168,13 +171,27 @@ class LearnedScale:
         used = [f for f in np.unique(fold) if (fold != f).sum() >= 20]
         if not used:
             return LearnedScale(np.full(len(size), typical), {0: _Constant(typical)}, fold_of)
+        fits: list[Callable[..., Any]] = [_ByDepth.fit, partial(_Model.fit, seed=seed)]
+        simple, rich = (LearnedScale._crossed(one, features, size, typical, fold, used, fold_of) for one in fits)
+        better = _loss(size, simple.hidden) - _loss(size, rich.hidden)
+        return rich if _exceeds(better, block_of(entries, shape, COARSE_BLOCKS)) else simple
+
+    @staticmethod
+    def _crossed(
+        fit: Callable[..., Any],
+        features: NDArray[np.floating],
+        size: NDArray[np.floating],
+        typical: float,
+        fold: NDArray[np.intp],
+        used: Sequence[int],
+        fold_of: Callable[[NDArray[np.intp]], NDArray[np.intp]],
+    ) -> LearnedScale:
+        """One model for each fold of blocks, fitted to the others."""
         hidden = np.empty(len(size))
         models = {}
         for f in np.unique(fold).tolist():
-            outside = fold != f
-            if f not in used:
-                outside = np.ones(len(size), bool)
-            model = _Model.fit(features[outside], size[outside], typical, seed)
+            outside = fold != f if f in used else np.ones(len(size), bool)
+            model = fit(features[outside], size[outside], typical)
             hidden[fold == f] = model.predict(features[fold == f])
             models[f] = model
         return LearnedScale(hidden, models, fold_of)
@@ -200,13 +217,31 @@ class LearnedScale:
 
 def block_folds(entries: NDArray[np.intp], shape: tuple[int, ...], seed: int) -> NDArray[np.intp]:
     """A fold for every cell, the same for all cells of a block and in all rounds."""
-    cells = np.unravel_index(entries, shape)
-    parts = [min(BLOCKS, n) for n in shape]
+    order = np.random.default_rng(seed).permutation(int(np.prod([min(BLOCKS, n) for n in shape])))
+    return order[block_of(entries, shape, BLOCKS)] % FOLDS
+
+
+def block_of(entries: NDArray[np.intp], shape: tuple[int, ...], parts: int) -> NDArray[np.intp]:
+    """The number of the block of every entry, with every axis cut into so many parts."""
     block = np.zeros(len(entries), np.intp)
-    for cell, n, count in zip(cells, shape, parts):
+    for cell, n in zip(np.unravel_index(entries, shape), shape):
+        count = min(parts, n)
         block = block * count + (cell * count) // n
-    order = np.random.default_rng(seed).permutation(int(np.prod(parts)))
-    return order[block] % FOLDS
+    return block
+
+
+def _loss(size: NDArray[np.floating], scale: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Minus the log-likelihood of every error if it is exponential with mean proportional to its scale."""
+    ratio = size / scale
+    factor = float(ratio.mean()) or 1.0
+    return np.log(scale * factor) + ratio / factor
+
+
+def _exceeds(gain: NDArray[np.floating], block: NDArray[np.intp]) -> bool:
+    """Whether the mean gain is above zero by two standard errors, clustered by blocks: errors in a gap are alike."""
+    totals = np.bincount(np.unique(block, return_inverse=True)[1], gain)
+    error = np.sqrt(len(totals)) * totals.std(ddof=1) if len(totals) > 1 else np.inf
+    return bool(totals.sum() > 2 * error)
 
 
 @dataclass(frozen=True)
@@ -215,6 +250,26 @@ class _Constant:
 
     def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
         return np.full(len(features), self.typical)
+
+
+@dataclass(frozen=True)
+class _ByDepth:
+    """One fold's model: a line in the logarithm of the depth, the first feature."""
+
+    level: float
+    slope: float
+    typical: float
+
+    @staticmethod
+    def fit(features: np.ndarray, size: np.ndarray, typical: float) -> _ByDepth:
+        x, y = features[:, 0].astype(float), np.log(np.maximum(size, 1e-3))
+        spread = x - x.mean()
+        slope = float(spread @ y / (spread @ spread + 1e-3 * len(x)))
+        return _ByDepth(float(y.mean() - slope * x.mean()), slope, typical)
+
+    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
+        log_scale = self.level + self.slope * features[:, 0].astype(float)
+        return np.asarray(self.typical * np.exp(np.clip(log_scale, -12, 12)))
 
 
 @dataclass(frozen=True)
