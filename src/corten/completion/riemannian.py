@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -184,7 +185,7 @@ def _prepare(
     check: Callable = check_tucker_rank if structure == "Tucker" else check_rank
     engine = as_engine(config.engine)
     if not isinstance(config.rank, str):
-        return PreparedLowRank(structure, check(values.shape, config.rank), config.ridge, engine, seed)
+        return PreparedLowRank(structure, check(values.shape, config.rank), float(config.ridge), engine, seed)
     auto = isinstance(config.ridge, str)
     base = PreparedLowRank(structure, (), SEARCH_RIDGE if auto else float(config.ridge), engine, seed)
     sets = _held_sets(mask, seed, config.criterion, auto)
@@ -201,7 +202,8 @@ def _prepare(
             rows.append(row | ({"ridge": ridge} if auto else {}) | {config.criterion: scored[ranks, ridge]})
         return scored[ranks, ridge]
 
-    rises, last, tried = 0, np.inf, []
+    rises, last = 0, np.inf
+    tried: list[tuple[int, ...]] = []
     used = mask & ~sets[0]
     constant = values[used].min() == values[used].max()  # every rank leaves nothing of it
     for rank in range(1, 2 if constant else MAX_RANK + 1):
@@ -237,7 +239,7 @@ def _try_ridges(score: Callable, scored: Mapping, ranks: Sequence[tuple[int, ...
     at, _ = min(scored, key=lambda key: scored[key])
     middle = RIDGES.index(SEARCH_RIDGE)
     for ridges in (RIDGES[middle::-1], RIDGES[middle:]):
-        for one, other in zip(ridges, ridges[1:]):
+        for one, other in pairwise(ridges):
             if score(at, other) > score(at, one):
                 break
     _, ridge = min(scored, key=lambda key: scored[key])
