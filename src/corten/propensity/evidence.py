@@ -37,7 +37,7 @@ import numpy as np
 
 from corten.choices import Choice
 from corten.engine import Engine, Model, as_engine
-from corten.engine.lazy import takes_lazy
+from corten.engine.lazy import is_lazy, takes_lazy
 from corten.propensity.additive import (
     AdditivePropensity,
     Frame,
@@ -160,7 +160,7 @@ class AutoPropensity:
             configs.append(("low rank", BernoulliPropensity(rank=free.estimate.train.rank, seed=self.seed)))
             if not isinstance(coupling, Zero):
                 configs.append(("Ising", IsingPropensity(coupling=coupling, max_rank=self.max_rank, seed=self.seed)))
-        folds = 1 if prod(shape) >= ONE_FOLD_ENTRIES else FOLDS
+        folds = 1 if prod(shape) >= ONE_FOLD_ENTRIES or is_lazy(spins) else FOLDS  # masks of a cluster are large
         losses: list[list[float]] = [[] for _ in configs]
         for fold in range(folds):
             fits = self._fits(fitter, fold, coupling, free)
