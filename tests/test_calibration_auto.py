@@ -79,9 +79,9 @@ def test_a_coverage_that_cannot_be_had_is_told_before_the_fit() -> None:
     def not_reached(array: np.ndarray) -> np.ndarray:
         raise RuntimeError("the fit began")
 
-    with pytest.warns(UserWarning, match=f"All intervals will be infinite.*finite intervals is {highest:.3g}"):
-        with pytest.raises(RuntimeError, match="the fit began"):
-            corten.complete(x, 0.99, completion=not_reached, **options)
+    told = pytest.warns(UserWarning, match=f"All intervals will be infinite.*finite intervals is {highest:.3g}")
+    with told, pytest.raises(RuntimeError, match="the fit began"):
+        corten.complete(x, 0.99, completion=not_reached, **options)
     with pytest.warns(UserWarning, match="infinite"):
         assert np.isinf(corten.complete(x, highest + 0.01, completion="smooth", **options).upper).any()
     assert np.isfinite(corten.complete(x, highest, completion="smooth", **options).upper).all()

@@ -162,7 +162,7 @@ def test_choices_are_recorded():
     completer = corten.ConformalCompleter(completion="tucker", calibration="random")
     result = completer.fit(gappy((14, 14, 14))).intervals(0.9)
     chosen = {choice.what for choice in result.choices}
-    assert {"Tucker rank", "coupling strength", "propensity rank"} <= chosen
+    assert {"Tucker rank", "propensity model"} <= chosen
     rank = next(choice for choice in result.choices if choice.what == "Tucker rank")
     assert len(rank.candidates) > 1 and rank.because
 

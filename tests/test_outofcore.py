@@ -584,7 +584,7 @@ def command(*words):
 
 def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeypatch):
     xr.Dataset({"tec": labelled(data())}).to_netcdf(tmp_path / "x.nc")
-    words = ["--propensity", "bernoulli", "--completion", "tensor-train"]
+    words = ["--propensity", "bernoulli", "--completion", "tensor-train", "--calibration", "random"]
     inside = command(tmp_path / "x.nc", "-o", tmp_path / "inside.zarr", "--memory", "700MB", *words)
     assert inside.exit_code == 0, inside.output
     monkeypatch.setattr("corten.calibration.split.BYTES_PER_ENTRY", 10**9)  # a tensor of a thousand entries counts as large

@@ -66,9 +66,10 @@ def as_calibration(calibration: Any) -> _Fixed | _Auto:
 
 
 def as_completion(completion: Any, gaps: bool, engine: Any = "auto") -> Completion:
-    """A completion from a name, an object with prepare() or any function; "auto" is the stack in gaps, else Tucker with its ridge chosen too.
+    """A completion from a name, an object with prepare() or any function.
 
-    One that passes over the data with an engine, and was given none, takes this one.
+    "auto" is the stack in gaps, else Tucker with its ridge chosen too. One that passes over the data with an engine,
+    and was given none, takes this one.
     """
     made = _as_completion(completion, gaps)
     if isinstance(made, USES_ENGINE) and isinstance(made.engine, str) and made.engine == "auto":

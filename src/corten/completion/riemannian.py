@@ -176,7 +176,7 @@ def _prepare(
     check: Callable = check_tucker_rank if structure == "Tucker" else check_rank
     engine = as_engine(config.engine)
     if not isinstance(config.rank, str):
-        return PreparedLowRank(structure, check(values.shape, config.rank), config.ridge, engine, seed)
+        return PreparedLowRank(structure, check(values.shape, config.rank), float(config.ridge), engine, seed)
     auto = isinstance(config.ridge, str)
     base = PreparedLowRank(structure, (), SEARCH_RIDGE if auto else float(config.ridge), engine, seed)
     sets = _held_sets(mask, seed, config.criterion, auto)
@@ -193,7 +193,8 @@ def _prepare(
             rows.append(row | ({"ridge": ridge} if auto else {}) | {config.criterion: scored[ranks, ridge]})
         return scored[ranks, ridge]
 
-    rises, last, tried = 0, np.inf, []
+    rises, last = 0, np.inf
+    tried: list[tuple[int, ...]] = []
     used = mask & ~sets[0]
     constant = values[used].min() == values[used].max()  # every rank leaves nothing of it
     for rank in range(1, 2 if constant else MAX_RANK + 1):

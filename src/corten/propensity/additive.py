@@ -53,8 +53,8 @@ class AdditivePropensity:
 
     The effects of an axis have a normal distribution around zero, whose variance is estimated from the mask: an axis
     that does not matter gets the variance zero. The effects are shrunken accordingly and then multiplied by the number
-    that minimises the loss, so that the weights are not flattened. Use it where whole rows, stations or days are observed less often than
-    others. The fitted parameter is a tensor train of rank 2.
+    that minimises the loss, so that the weights are not flattened. Use it where whole rows, stations or days are
+    observed less often than others. The fitted parameter is a tensor train of rank 2.
 
     Example:
         >>> rows = np.linspace(0.2, 0.9, 30)[:, None]
@@ -213,10 +213,10 @@ def _descend(
     units = [np.ones(1)]
     penalty = [np.zeros(1)]
     for one, entries, spread in zip(effects, counted.slices, spreads):
-        rate = 1 / spread**2 if spread > 0 else 0.0
-        there = 1 / np.sqrt(_information(level, one, entries, q) + rate) if spread > 0 else np.zeros(len(one))
-        units.append(there)
-        penalty.append(np.full(len(one), rate))
+        strength = 1 / spread**2 if spread > 0 else 0.0
+        there = 1 / np.sqrt(_information(level, one, entries, q) + strength)
+        units.append(there if spread > 0 else np.zeros(len(one)))
+        penalty.append(np.full(len(one), strength))
     units[0] = 1 / np.sqrt(_information(level, np.zeros(1), np.array([counted.entries]), q))
     unit, rate = np.concatenate(units), np.concatenate(penalty)
     here = np.concatenate([[level], *[np.where(s > 0, one, 0.0) for one, s in zip(effects, spreads)]])

@@ -16,13 +16,14 @@ effective sample size. The full mask would not do, not even for the effective sa
 large weight makes the effective sample size small when it is a calibration entry, and has no influence on it when
 it is the missing entry, so the rule would not be symmetric just where it decides.
 
-Effective sample size. An entry outside the training set is a calibration entry with probability
-c = (1 - q) p / (1 - q p) and missing with probability m = (1 - p) / (1 - q p), given the training mask. With the weights
-w = (1 - p) / p the expected effective sample size of the calibration set is (sum c w)^2 / sum c w^2. As c w = (1 - q) m,
-this is the total weight of the calibration entries divided by the mean weight of a missing entry: the number that
-decides whether the interval of a missing entry is finite. A candidate whose expected effective sample size is too small
-is replaced by a simpler one. The training entries alone do not show this: a model that fits the training mask too
-closely gives them small weights, and large ones to all other entries, the calibration entries among them.
+Effective sample size. Given the training mask, an entry outside the training set is a calibration entry with
+probability c = (1 - q) p / (1 - q p) and missing with probability m = (1 - p) / (1 - q p). With the weights
+w = (1 - p) / p the expected effective sample size of the calibration set is (sum c w)^2 / sum c w^2. As
+c w = (1 - q) m, this is the total weight of the calibration entries divided by the mean weight of a missing entry:
+the number that decides whether the interval of a missing entry is finite. A candidate whose expected effective sample
+size is too small is replaced by a simpler one. The training entries alone do not show this: a model that fits the
+training mask too closely gives them small weights, and large ones to all other entries, the calibration entries among
+them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, Model, as_engine
-from corten.engine.lazy import takes_lazy
+from corten.engine.lazy import is_lazy, takes_lazy
 from corten.propensity.additive import (
     AdditivePropensity,
     Frame,
@@ -159,7 +160,8 @@ class AutoPropensity:
             configs.append(("low rank", BernoulliPropensity(rank=free.estimate.train.rank, seed=self.seed)))
             if not isinstance(coupling, Zero):
                 configs.append(("Ising", IsingPropensity(coupling=coupling, max_rank=self.max_rank, seed=self.seed)))
-        folds, losses = 1 if prod(shape) >= ONE_FOLD_ENTRIES else FOLDS, [[] for _ in configs]
+        folds = 1 if prod(shape) >= ONE_FOLD_ENTRIES or is_lazy(spins) else FOLDS  # masks of a cluster are large
+        losses: list[list[float]] = [[] for _ in configs]
         for fold in range(folds):
             fits = self._fits(fitter, fold, coupling, free)
             for group in range(GROUPS):
