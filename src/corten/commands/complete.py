@@ -24,8 +24,7 @@ Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE...",
-        help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX; several are completed one "
-        "by one.",
+        help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX; several: one by one.",
         show_default=False,
     ),
 ]

@@ -15,12 +15,13 @@ import numpy as np
 from corten.io.names import refuse_clash, refuse_for_netcdf, refuse_for_zarr
 from corten.io.whole import whole_file
 from corten.labels import in_utc
-from corten.summary import FOOTNOTE, Summary, plain
+from corten.plain import FOOTNOTE, plain
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from corten.result import Intervals
+    from corten.summary import Summary
 
 __all__ = ["own_attrs", "prepare_for_file", "store_attrs", "to_dataset", "write_netcdf", "write_zarr"]
 

@@ -14,7 +14,7 @@ from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
 from corten.labels import zone_of
 from corten.missing_values import MissingValue, blank_declared, codes_of
-from corten.summary import plain
+from corten.plain import plain
 
 if TYPE_CHECKING:
     import pandas as pd
