@@ -7,6 +7,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from corten.io.files import check_size
 
 __all__ = ["check_netcdf", "refuse_outside"]
@@ -64,13 +66,13 @@ def refuse_outside(what: str, dataset: Any, max_bytes: int) -> None:
 
 def _check_classic(path: Path, version: int) -> None:
     """Refuse a NetCDF 3 file that is cut short: the C library reads what is not there as zeros."""
-    if version == 5:  # which SciPy does not know: every variable has bytes of its own
+    if version == 5:  # which SciPy does not know
         import netCDF4
 
         with netCDF4.Dataset(path) as file:
-            sizes = [math.prod(one.shape) * one.dtype.itemsize for one in file.variables.values()]
-        if sum(sizes) > path.stat().st_size:
-            raise ValueError(f"declares {sum(sizes)} bytes and has {path.stat().st_size}: it is cut short or damaged")
+            need = _least_size(file)
+        if need > path.stat().st_size:
+            raise ValueError(f"declares {need} bytes and has {path.stat().st_size}: it is cut short or damaged")
         return
     from scipy.io import netcdf_file
 
@@ -85,3 +87,20 @@ def _check_classic(path: Path, version: int) -> None:
             raise ValueError("its header declares more than the file has: it is damaged") from None
         except Exception as problem:
             raise ValueError(f"it is cut short or damaged: {problem}") from None
+
+
+def _least_size(file: Any) -> int:
+    """Bytes of a CDF-5 file with these dimensions, attributes and variables: its header and its values."""
+
+    def padded(name: str) -> int:
+        return 8 + -(-len(name.encode()) // 4) * 4
+
+    def attributes(one: Any) -> int:
+        values = [(name, one.getncattr(name)) for name in one.ncattrs()]
+        sizes = [len(v.encode()) if isinstance(v, str) else np.asarray(v).nbytes for _, v in values]
+        return 12 + sum(padded(name) + 12 + -(-size // 4) * 4 for (name, _), size in zip(values, sizes))
+
+    size = 12 + 12 + sum(padded(name) + 8 for name in file.dimensions) + attributes(file) + 12
+    for name, one in file.variables.items():
+        size += padded(name) + 8 + 8 * one.ndim + attributes(one) + 20 + math.prod(one.shape) * one.dtype.itemsize
+    return size
