@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from corten import ObservedTensor
-from corten.calibration.gaps import GapShaped
-from corten.calibration.gap_scale import learn_locally
 from corten.calibration.gap_rounds import run_rounds
+from corten.calibration.gap_scale import learn_locally
+from corten.calibration.gaps import GapShaped
 from corten.completion.protocol import Completion
 from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import CalibratedScores

@@ -299,6 +299,21 @@ def test_damaged_files_are_named(tmp_path, suffix):
             assert "bad" in str(problem), problem
 
 
+@pytest.mark.parametrize("kind", ["NETCDF3_CLASSIC", "NETCDF3_64BIT", "NETCDF3_64BIT_DATA"])
+@pytest.mark.parametrize("unlimited", [[], ["lat"]])
+def test_netcdf_3_that_is_cut_short_is_refused(tmp_path, kind, unlimited):
+    """The C library gives zeros for what is not there."""
+    path = tmp_path / "x.nc"
+    data = labelled().to_dataset().assign(n=("lat", [1, 2]))
+    data.to_netcdf(path, format=kind, unlimited_dims=unlimited, engine="netcdf4")
+    assert np.array_equal(io.read(path, "tec").data, field(), equal_nan=True)
+    raw = path.read_bytes()
+    for cut in (9, 40, 150):
+        path.write_bytes(raw[:-cut])
+        with pytest.raises(ValueError, match=r"x\.nc .*cut short"):
+            io.read(path, "tec")
+
+
 def test_text_where_a_number_should_be(tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("a,b,value\n1,1,2.0\n1,2,oops\n")

@@ -16,13 +16,15 @@ __all__ = ["complete"]
 
 File = Annotated[
     Path,
-    typer.Argument(help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 or IONEX.", show_default=False),
+    typer.Argument(
+        help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX.", show_default=False
+    ),
 ]
 Files = Annotated[
     list[Path],
     typer.Argument(
         metavar="FILE...",
-        help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 or IONEX; several are completed one by one.",
+        help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX; several: one by one.",
         show_default=False,
     ),
 ]

@@ -15,15 +15,14 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from corten.io.files import MAX_BYTES, check_size
+from corten.io.registry import resolve
 from corten.io.wire import decode, described, encode, made, raw_bytes
 
 __all__ = ["read_apart", "serve"]
@@ -185,13 +184,12 @@ def serve() -> None:
     os.dup2(silence, 1)
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        _limit(request["seconds"])
+        _limit(request["seconds"], 4 * request["max_bytes"] + 2**30)
         arrays: list[np.ndarray] = []
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             try:
-                module, name = OPERATIONS[request["operation"]].split(":")
-                work: Callable[..., Any] = getattr(import_module(module), name)
+                work = resolve(OPERATIONS[request["operation"]])
                 found = work(Path(request["path"]), max_bytes=request["max_bytes"], **request["arguments"])
                 answer = {"found": encode(found, arrays)}
             except Exception as raised:
@@ -204,8 +202,8 @@ def serve() -> None:
         answers.flush()
 
 
-def _limit(seconds: int) -> None:
-    """Computing time for one question, and no file of the memory of a crash; where the system has such limits."""
+def _limit(seconds: int, more_bytes: int) -> None:
+    """Computing time and memory for one question, and no file of the memory of a crash; where systems have limits."""
     try:
         import resource
     except ImportError:
@@ -214,6 +212,10 @@ def _limit(seconds: int) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (used + seconds if hard < 0 else min(used + seconds, hard), hard))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    taken, (_, hard) = Path("/proc/self/statm"), resource.getrlimit(resource.RLIMIT_AS)
+    if taken.exists():
+        most = int(taken.read_text().split()[0]) * resource.getpagesize() + more_bytes
+        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
 
 
 def _in_words(raised: Exception) -> tuple[str, list[Any]]:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.axes import in_utc
+from corten.data.plain import FOOTNOTE, plain
 from corten.io.names import refuse_clash, refuse_for_netcdf, refuse_for_zarr
 from corten.io.whole import whole_file
-from corten.results.summary import FOOTNOTE, Summary, plain
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from corten.results.intervals import Intervals
+    from corten.results.summary import Summary
 
 __all__ = ["own_attrs", "prepare_for_file", "store_attrs", "to_dataset", "write_netcdf", "write_zarr"]
 

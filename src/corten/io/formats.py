@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,32 +13,16 @@ import numpy as np
 
 from corten.data.axes import is_dataarray
 from corten.data.missing_values import MissingValue, codes_of
-from corten.io import stores
 from corten.io.apart import OPERATIONS, read_apart
-from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error, suffix_of
-from corten.io.frames import TABLES, column_names
-from corten.io.ionex import is_ionex_name, read_ionex
+from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error
+from corten.io.frames import column_names
+from corten.io.registry import READABLE, format_of, resolve
 from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread, without_codes
-from corten.io.stores import Stored
+from corten.io.stores import Stored, choose
 from corten.io.table import LongTable, from_table
 from corten.io.writers import WRITABLE, check_target, write
 
 __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
-
-_OPENERS = {
-    ".nc": stores.open_netcdf,
-    ".nc4": stores.open_netcdf,
-    ".cdf": stores.open_netcdf,
-    ".zarr": stores.open_zarr,
-    ".npz": stores.open_npz,
-    ".npy": stores.open_npy,
-    ".mat": stores.open_mat,
-    ".h5": stores.open_hdf5,
-    ".hdf5": stores.open_hdf5,
-}
-_IN_C = (".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".mat", ".zarr", ".parquet")
-READABLE = (*_OPENERS, *TABLES, ".inx", ".ionex", ".19i (any year; also .Z and .gz)")
-
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
@@ -74,7 +57,7 @@ def read(
     """Read one variable of a file as a tensor.
 
     Args:
-        path: .nc .zarr .npz .npy .csv .csv.gz .parquet .h5 (Madrigal grids are recognised) .mat or IONEX.
+        path: .nc .zarr .npz .npy .csv .csv.gz .parquet .h5 (Madrigal grids are recognised) .mat .tif .grib or IONEX.
         variable: which variable (for tables: the column of values); may be left out where only one fits.
         domain: a variable that is nonzero where a cell could be observed (a sea mask, say).
         quality: a variable of flags; only cells whose flag is in `accept` count as observed.
@@ -97,7 +80,7 @@ def read(
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
     codes = codes_of(missing_value)
-    if suffix_of(found) in TABLES:
+    if format_of(found).opener is None:
         return _read_table(
             found, variable, domain, quality, accept or (), axes, axis_kinds, fold, codes, max_bytes, careful
         )
@@ -112,12 +95,12 @@ def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -
 
 def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **arguments: Any) -> Any:
     """What is read of a file: an error names it, a change meanwhile is noticed, careful reading is done apart."""
-    file = Unchanged(path)
-    if careful and suffix_of(path) in _IN_C:
+    file, form = Unchanged(path), format_of(path)
+    if form.apart == "always" or (careful and form.apart == "careful"):
+        form.refuse_absent()
         found = read_apart(path, operation, max_bytes=max_bytes, **arguments)
     else:
-        module, name = OPERATIONS[operation].split(":")
-        found = getattr(import_module(module), name)(path, max_bytes=max_bytes, **arguments)
+        found = resolve(OPERATIONS[operation])(path, max_bytes=max_bytes, **arguments)
     file.check(whole=True)
     return found
 
@@ -136,9 +119,9 @@ def _named(path: Path) -> Iterator[None]:
 def list_contents(path: Path, *, max_bytes: int) -> dict[str, tuple[int, ...]]:
     """As `contents`, in this process."""
     with _named(path):
-        if suffix_of(path) in TABLES:
+        if format_of(path).opener is None:
             return dict.fromkeys(column_names(path, max_bytes), ())
-        with _opened(path, max_bytes) as (store, _):
+        with format_of(path).open(path, max_bytes) as store:
             return {name: one.shape for name, one in store.items()}
 
 
@@ -146,8 +129,8 @@ def load(
     path: Path, *, max_bytes: int, variable: str | None, extra: Sequence[str], axes: Sequence[str] | None
 ) -> dict[str, Any]:
     """The variable that is meant, its name, and further variables that are asked for by name."""
-    with _named(path), _opened(path, max_bytes) as (store, default):
-        name = _choose(path, store, variable, default, extra)
+    with _named(path), format_of(path).open(path, max_bytes) as store:
+        name = choose(path, store, variable, extra)
         data = _load(path, store, name, max_bytes)
         if axes is not None and not is_dataarray(data):
             data = _name_axes(path, store, data, axes, name, max_bytes)
@@ -223,57 +206,6 @@ def _read_table(
         data, where = folded(path, data, where, fold)
     table = replace(table, data=data, where=where, fold=dict(fold or {}))
     return Loaded(data, where, path, table.value, table.notes, table)
-
-
-@contextmanager
-def _opened(path: Path, max_bytes: int) -> Iterator[tuple[dict[str, Stored], str | None]]:
-    """The variables of a file and the name of the one meant by default, if the format has one."""
-    suffix = suffix_of(path)
-    if is_ionex_name(path):
-        yield stores.of_dataset(read_ionex(path, max_bytes=max_bytes)), "tec"
-    elif suffix in (".h5", ".hdf5") and _madrigal(path):
-        from corten.io.madrigal import read_madrigal
-
-        yield stores.of_dataset(read_madrigal(path, max_bytes=max_bytes)), "tec"
-    elif suffix in _OPENERS:
-        with _OPENERS[suffix](path, max_bytes) as store:
-            yield store, None
-    else:
-        raise ValueError(f"{path} has an unknown suffix; the known ones are {', '.join(READABLE)}")
-
-
-def _madrigal(path: Path) -> bool:
-    import h5py
-
-    from corten.io.madrigal import is_madrigal
-
-    try:
-        with h5py.File(path, "r") as file:
-            return is_madrigal(file)
-    except (OSError, RuntimeError, KeyError) as problem:
-        raise plain_error(path, "HDF5", problem) from None
-
-
-def _choose(
-    path: Path, store: Mapping[str, Stored], variable: str | None, default: str | None, extra: Iterable[str]
-) -> str:
-    for name in (*extra, *(() if variable is None else (variable,))):
-        if name not in store:
-            tensors_first = sorted(store.items(), key=lambda item: not item[1].is_tensor)
-            known = ", ".join(one.describe(key) for key, one in tensors_first) or "none"
-            raise ValueError(f"{path} has no variable {name!r}; it has {known}")
-    if variable is not None:
-        return variable
-    if default in store:
-        return str(default)
-    fitting = [name for name, one in store.items() if one.is_tensor and name not in extra]
-    if len(fitting) == 1:
-        return fitting[0]
-    if fitting:
-        listed = ", ".join(store[name].describe(name) for name in fitting)
-        raise ValueError(f"{path} has several variables: {listed}; say which (variable=, --variable)")
-    listed = ", ".join(one.describe(key) for key, one in store.items()) or "nothing"
-    raise ValueError(f"{path} has no variable of numbers with two or more modes; it has {listed}")
 
 
 def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) -> Any:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from corten.io import npy
 from corten.io.apart import read_apart
 from corten.io.files import MAX_BYTES, Unchanged, existing, plain_error, suffix_of
 from corten.io.guards import check_netcdf
-from corten.io.stores import of_dataset
+from corten.io.registry import PARTS
+from corten.io.stores import choose, of_dataset, opened
 from corten.io.zarr_guard import check_zarr
 
 __all__ = ["OPENABLE", "LazyTensor", "open_lazily", "stored_size"]
 
-OPENABLE = (".zarr", ".nc", ".nc4", ".cdf", ".npy")
+OPENABLE = PARTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,9 +180,9 @@ def open_lazily(
             raise ValueError(f"where is {where!r}, but {path} holds one array without names: give the array")
         yield replace(LazyTensor.of(planes, where, source=str(path), **options), _file=file)
         return
-    with _dataset(path, suffix) as dataset:
+    with _dataset(path) as dataset:
         stored = of_dataset(dataset)
-        name = _choose(path, stored, variable, where if isinstance(where, str) else None)
+        name = choose(path, stored, variable, [where] if isinstance(where, str) else [])
         inside = dataset[where] if isinstance(where, str) else where
         try:
             lazy = LazyTensor.of(dataset[name], inside, source=f"{path}, {name!r}", **options)
@@ -210,35 +212,16 @@ def stored_size(path: Path, variable: str | None = None) -> int:
 
 def declared_sizes(path: Path, *, max_bytes: int = MAX_BYTES) -> dict[str, tuple[int, bool]]:
     """Entries of every variable of a file, and whether it could be completed."""
-    with _dataset(path, suffix_of(path)) as dataset:
+    with _dataset(path) as dataset:
         return {name: (prod(one.shape), one.is_tensor) for name, one in of_dataset(dataset).items()}
 
 
-def _dataset(path: Path, suffix: str) -> Any:
-    import xarray as xr
-
-    try:
-        if suffix != ".zarr":
-            check_netcdf(path, MAX_BYTES)
-            return xr.open_dataset(path, decode_timedelta=False)
-        check_zarr(path, MAX_BYTES)
-        known = (path / ".zmetadata").exists()
-        return xr.open_zarr(path, consolidated=None if known else False, decode_timedelta=False, chunks=None)
-    except Exception as problem:
-        raise plain_error(path, "Zarr" if suffix == ".zarr" else "NetCDF", problem) from None
-
-
-def _choose(path: Path, stored: Mapping[str, Any], variable: str | None, where: str | None) -> str:
-    listed = ", ".join(one.describe(key) for key, one in stored.items()) or "nothing"
-    for name in (variable, where):
-        if name is not None and name not in stored:
-            raise ValueError(f"{path} has no variable {name!r}; it has {listed}")
-    if variable is not None:
-        return variable
-    fitting = [name for name, one in stored.items() if one.is_tensor and name != where]
-    if len(fitting) != 1:
-        raise ValueError(f"{path} holds {listed}: say which variable to fill (variable=, --variable)")
-    return fitting[0]
+def _dataset(path: Path) -> Any:
+    if suffix_of(path) == ".zarr":
+        known = None if (path / ".zmetadata").exists() else False
+        check: Any = partial(check_zarr, path, MAX_BYTES)
+        return opened(path, "Zarr", check, engine="zarr", consolidated=known)
+    return opened(path, "NetCDF", partial(check_netcdf, path, MAX_BYTES))
 
 
 def _chunk_of(x: Any) -> int:

@@ -35,18 +35,15 @@ def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
 
 def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether the first mode runs fastest, and type; the stream is left where the values begin."""
-    front = stream.read(8)
-    if front[:6] != b"\x93NUMPY" or len(front) < 8:
-        raise ValueError("expected the bytes that open a NumPy array")
-    if front[6] not in _READERS:
-        raise ValueError(f"expected version 1 or 2 of the npy format, found {front[6]}")
-    width = 2 * front[6]
-    length = stream.read(width)
-    if int.from_bytes(length, "little") > LONGEST_HEADER:
-        raise ValueError(f"its header declares {int.from_bytes(length, 'little')} bytes, above {LONGEST_HEADER}")
-    header = io.BytesIO(length + stream.read(int.from_bytes(length, "little")))
     try:
-        shape, fortran, dtype = _READERS[front[6]](header)
+        version = np.lib.format.read_magic(stream)
+        if version[0] not in _READERS:
+            raise ValueError(f"expected version 1 or 2 of the npy format, found {version[0]}")
+        length = stream.read(2 * version[0])
+        if int.from_bytes(length, "little") > LONGEST_HEADER:  # before it is unpacked: NumPy looks only after
+            raise ValueError(f"its header declares {int.from_bytes(length, 'little')} bytes, above {LONGEST_HEADER}")
+        header = io.BytesIO(length + stream.read(int.from_bytes(length, "little")))
+        shape, fortran, dtype = _READERS[version[0]](header)
     except Exception as problem:  # it is read as Python text, which fails in many ways
         raise ValueError(f"its header cannot be understood: {problem}") from None
     if any(type(length) is not int or length < 0 for length in shape):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -14,28 +15,22 @@ import numpy as np
 from corten.io import npy
 from corten.io.files import plain_error
 from corten.io.guards import check_netcdf, refuse_outside
-from corten.io.mat import list_arrays
+from corten.io.ionex import read_ionex
 from corten.io.zarr_guard import check_zarr
 
 if TYPE_CHECKING:
     import h5py
     import xarray as xr
 
-__all__ = [
-    "Stored",
-    "of_dataset",
-    "open_hdf5",
-    "open_mat",
-    "open_netcdf",
-    "open_npy",
-    "open_npz",
-    "open_zarr",
-]
+__all__ = ["Stored", "choose", "of_dataset", "open_netcdf", "open_zarr", "opened"]
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A variable in a file: what it declares, and how to load it."""
+    """A variable in a file: what it declares, and how to load it.
+
+    role: "data", "main" (data, and what is meant where nothing is said), "coordinate" or "bounds".
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -46,13 +41,33 @@ class Stored:
     @property
     def is_tensor(self) -> bool:
         """Something that could be completed: numbers in two or more modes."""
-        return self.role == "data" and self.dtype.kind in "biuf" and len(self.shape) >= 2
+        return self.role in ("data", "main") and self.dtype.kind in "biuf" and len(self.shape) >= 2
 
     def describe(self, name: str) -> str:
         return f"{name} ({', '.join(self.dims) if self.dims else ' x '.join(map(str, self.shape))})"
 
 
-def of_dataset(dataset: xr.Dataset) -> dict[str, Stored]:
+def choose(path: Path, store: Mapping[str, Stored], variable: str | None, extra: Sequence[str] = ()) -> str:
+    """The variable that is meant; `extra` are others that are asked for and so cannot be it."""
+    for name in (*extra, *(() if variable is None else (variable,))):
+        if name not in store:
+            tensors_first = sorted(store.items(), key=lambda item: not item[1].is_tensor)
+            known = ", ".join(one.describe(key) for key, one in tensors_first) or "none"
+            raise ValueError(f"{path} has no variable {name!r}; it has {known}")
+    if variable is not None:
+        return variable
+    fitting = [name for name, one in store.items() if one.is_tensor and name not in extra]
+    fitting = [name for name in fitting if store[name].role == "main"] or fitting
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        listed = ", ".join(store[name].describe(name) for name in fitting)
+        raise ValueError(f"{path} has several variables: {listed}; say which variable (variable=, --variable)")
+    listed = ", ".join(one.describe(key) for key, one in store.items()) or "nothing"
+    raise ValueError(f"{path} has no variable of numbers with two or more modes; it has {listed}")
+
+
+def of_dataset(dataset: xr.Dataset, main: str | None = None) -> dict[str, Stored]:
     """The variables of an xarray Dataset; bounds of coordinates are no data."""
     bounds = {str(v.attrs.get("bounds", v.encoding.get("bounds"))) for v in dataset.variables.values()}
     found = {}
@@ -60,41 +75,66 @@ def of_dataset(dataset: xr.Dataset) -> dict[str, Stored]:
         array, name = dataset[key], str(key)
         role = "bounds" if name in bounds else "coordinate" if key in dataset.coords else "data"
         dims = tuple(str(dim) for dim in array.dims)
-        found[name] = Stored(array.shape, array.dtype, array.load, dims, role)
+        found[name] = Stored(array.shape, array.dtype, array.load, dims, "main" if name == main else role)
     return found
 
 
-@contextmanager
-def open_netcdf(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
-    """NetCDF, decoded as CF says: fill values, packing and times; durations stay numbers."""
+def opened(path: Path, kind: str, check: Callable[[], None], **options: Any) -> xr.Dataset:
+    """A Dataset of a file, nothing loaded, decoded as CF says (fill values, packing, times); durations stay numbers."""
     import xarray as xr
 
     try:
-        check_netcdf(path, max_bytes)
-        dataset = xr.open_dataset(path, engine="netcdf4", decode_timedelta=False)
-    except Exception as problem:
-        raise plain_error(path, "NetCDF", problem) from None
-    with dataset:
-        yield of_dataset(dataset)
-
-
-@contextmanager
-def open_zarr(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
-    """A Zarr store, decoded as CF says."""
-    import xarray as xr
-
-    try:
-        check_zarr(path, max_bytes)
-        consolidated = (path / ".zmetadata").exists()
-        dataset = xr.open_zarr(
-            path, consolidated=None if consolidated else False, decode_timedelta=False, chunks=None
-        )
+        check()
+        dataset = xr.open_dataset(path, decode_timedelta=False, **options)
         if odd := [dim for dim in dataset.dims if not isinstance(dim, str)]:
             raise ValueError(f"an axis is called {odd[0]!r}: expected text")
     except Exception as problem:
-        raise plain_error(path, "Zarr", problem) from None
+        raise plain_error(path, kind, problem) from None
+    return dataset
+
+
+def open_netcdf(path: Path, max_bytes: int) -> Any:
+    return _closing(opened(path, "NetCDF", partial(check_netcdf, path, max_bytes), engine="netcdf4"))
+
+
+def open_zarr(path: Path, max_bytes: int) -> Any:
+    known = None if (path / ".zmetadata").exists() else False
+    return _closing(opened(path, "Zarr", partial(check_zarr, path, max_bytes), engine="zarr", consolidated=known))
+
+
+@contextmanager
+def open_geotiff(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
+    """GeoTIFF by rioxarray: bands, y, x. Only the file itself is read, nothing beside it."""
+    import rasterio
+
+    check = partial(_begins, path, (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"))
+    alone = {"GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR", "GDAL_PAM_ENABLED": "NO"}
+    with rasterio.Env(**alone), _closing(opened(path, "GeoTIFF", check, engine="rasterio")) as store:
+        yield store
+
+
+def open_grib(path: Path, max_bytes: int) -> Any:
+    """GRIB by cfgrib; no index is written beside the file."""
+    check = partial(_begins, path, (b"GRIB",))
+    return _closing(opened(path, "GRIB", check, engine="cfgrib", backend_kwargs={"indexpath": ""}))
+
+
+@contextmanager
+def open_ionex(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
+    yield of_dataset(read_ionex(path, max_bytes=max_bytes), "tec")
+
+
+@contextmanager
+def _closing(dataset: xr.Dataset) -> Iterator[dict[str, Stored]]:
     with dataset:
         yield of_dataset(dataset)
+
+
+def _begins(path: Path, magic: tuple[bytes, ...]) -> None:
+    """Libraries with many drivers choose by the content of a file, some of which read other files."""
+    with path.open("rb") as stream:
+        if stream.read(4) not in magic:
+            raise ValueError("it does not begin like one")
 
 
 @contextmanager
@@ -148,11 +188,33 @@ def open_mat(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
         with open_hdf5(path, max_bytes, transposed=True) as found:
             yield found
         return
+    from scipy.io import whosmat
+
     try:
-        listed = list_arrays(path, max_bytes)
-    except ValueError as problem:
+        listed = whosmat(path, appendmat=False)
+    except Exception as problem:
         raise plain_error(path, "MAT", problem) from None
-    yield {name: Stored(one.shape, one.dtype, one.load) for name, one in listed.items()}
+    yield {
+        name: Stored(tuple(shape), np.dtype(_MATLAB.get(kind, object)), partial(_load_mat, path, name, tuple(shape)))
+        for name, shape, kind in listed
+    }
+
+
+_MATLAB = {"double": "f8", "single": "f4", "logical": "?"} | {
+    f"{sign}int{8 * size}": f"{sign or 'i'}{size}" for sign in ("", "u") for size in (1, 2, 4, 8)
+}
+
+
+def _load_mat(path: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    from scipy.io import loadmat
+
+    try:
+        found = np.asarray(loadmat(path, appendmat=False, variable_names=[name])[name])
+    except MemoryError:
+        raise ValueError(f"{name!r} unpacks to more than there is room for") from None
+    if found.shape != shape or found.dtype.kind not in "biuf":
+        raise ValueError(f"{name!r} is no array of real numbers of shape {shape}")
+    return found
 
 
 _NO_LABELS = "This is a netCDF dimension but not a netCDF variable"
@@ -164,10 +226,17 @@ def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[
     """HDF5: every dataset by its path, with fill values, packing and attached scales honoured."""
     import h5py
 
+    from corten.io.madrigal import is_madrigal, read_madrigal
+
     try:
         file = h5py.File(path, "r")
-    except OSError as problem:
+        recognised = not transposed and is_madrigal(file)
+    except (OSError, RuntimeError, KeyError) as problem:
         raise plain_error(path, "HDF5", problem) from None
+    if recognised:
+        file.close()
+        yield of_dataset(read_madrigal(path, max_bytes=max_bytes), "tec")
+        return
     with file:
         found: dict[str, Stored] = {}
 

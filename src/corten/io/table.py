@@ -12,9 +12,9 @@ import numpy as np
 
 from corten.data.axes import zone_of
 from corten.data.missing_values import MissingValue, blank_declared, codes_of
+from corten.data.plain import plain
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
-from corten.results.summary import plain
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -33,19 +33,15 @@ def check_zarr(path: Path, max_bytes: int) -> None:
             at = Path(folder, name)
             if at.is_symlink() and not at.resolve().is_relative_to(root):
                 raise ValueError(f"{at.relative_to(path)} is a link that leads outside the folder")
-        for name in files:
-            if name in _METADATA:
-                at = Path(folder, name)
+            if name in _METADATA and name in files:
                 check_size((at.stat().st_size,), 1, _LARGEST_METADATA, f"{path}, {name}")
                 try:
-                    described = json.loads(at.read_bytes())
+                    for place, array in _arrays(at, json.loads(at.read_bytes())):
+                        _check_sizes(path, array, max_bytes)
+                        if (behind := _check_codecs(array)) is not None:
+                            framed[place] = behind
                 except RecursionError:
                     raise ValueError(f"{at.relative_to(path)} is nested too deeply") from None
-                _check_metadata(path, described, max_bytes)
-                for place, array in _arrays(at, described):
-                    behind = _behind_blosc(array)
-                    if behind is not None:
-                        framed[place] = behind
     for place, behind in framed.items():
         for at in place.rglob("*"):
             kept = at.name.startswith(".z") or at.name == "zarr.json" or by_desktop(at.name)
@@ -54,7 +50,7 @@ def check_zarr(path: Path, max_bytes: int) -> None:
 
 
 def _arrays(at: Path, described: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The arrays that a metadata file describes, each with its folder."""
+    """The arrays that a metadata file describes, each with its folder; consolidated metadata describe many."""
     if not isinstance(described, dict):
         return
     if at.name != ".zmetadata":
@@ -69,34 +65,40 @@ def _arrays(at: Path, described: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield (place.parent if place.name == ".zarray" else place), one
 
 
-def _behind_blosc(array: dict[str, Any]) -> int | None:
-    """Bytes that follow a Blosc frame in the chunks of an array; None where there are no such frames.
+def _check_codecs(array: dict[str, Any]) -> int | None:
+    """Refuse unknown codecs; the bytes that follow a Blosc frame in a chunk, None where there are no such frames.
 
     Blosc believes the sizes in a frame, which may lead it out of its memory. Frames that are a whole file can be looked
     at before; those inside of something else are refused.
     """
-    codecs, behind = array.get("codecs"), None
-    for steps in (codecs if isinstance(codecs, list) else [], [array.get("filters"), array.get("compressor")]):
-        *inner, last = steps or [None]
-        follows = 0
-        if inner and "crc32c" in _names(last):
-            *inner, last = inner
-            follows = 4
-        whole = "blosc" in _names(last)
-        if _mentions_blosc(inner) or (_mentions_blosc(last) and not whole):
+    behind = None
+    filters = array.get("filters")
+    older = [*(filters if isinstance(filters, list) else [filters]), array.get("compressor")]
+    for given in (array.get("codecs"), older):
+        steps = [list(_names(one)) for one in (given if isinstance(given, list) else [given]) if one is not None]
+        for name in {name for names in steps for name in names} - _CODECS:
+            raise ValueError(f"it is packed by {name!r}, which corten does not trust")
+        follows = 4 if len(steps) > 1 and steps[-1] == ["crc32c"] else 0
+        *inner, last = steps[:-1] if follows else steps or [[]]
+        if any("blosc" in names for names in (*inner, last[1:])):
             raise ValueError("it is packed by Blosc inside of something else, which is not safe: pack it by Zstandard")
-        behind = follows if whole else behind
+        behind = follows if last == ["blosc"] else behind
     return behind
 
 
-def _mentions_blosc(part: Any) -> bool:
-    todo = [part]
-    while todo:
-        one = todo.pop()
-        if "blosc" in _names(one):
-            return True
-        todo += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []
-    return False
+def _names(part: Any, named: bool = True) -> Iterator[str]:
+    """What a codec calls itself, in the second and the third version of Zarr, then the names of codecs inside it."""
+    if isinstance(part, dict):
+        for key in ("id", "name"):
+            if part.get(key) is not None:
+                yield str(part[key]).removeprefix("numcodecs.")
+        for key, one in part.items():
+            yield from _names(one, key in ("codecs", "index_codecs", "filters", "compressor"))
+    elif isinstance(part, list):
+        for one in part:
+            yield from _names(one, named)
+    elif named and part is not None:
+        yield str(part).removeprefix("numcodecs.")
 
 
 def _check_frame(name: Path, at: Path, behind: int, max_bytes: int) -> None:
@@ -110,54 +112,19 @@ def _check_frame(name: Path, at: Path, behind: int, max_bytes: int) -> None:
     check_size((unpacked,), 1, max_bytes, str(name))
 
 
-def _names(codec: Any) -> set[str]:
-    """What a codec calls itself, in the second and the third version of Zarr."""
-    given = [codec.get("id"), codec.get("name")] if isinstance(codec, dict) else [codec]
-    return {str(name).removeprefix("numcodecs.") for name in given if name is not None and name != []}
-
-
-def _check_metadata(path: Path, described: Any, max_bytes: int) -> None:
-    """Every array described in a metadata file, wherever it stands in it (consolidated metadata hold many)."""
-    todo = [described]
-    while todo:
-        one = todo.pop()
-        if isinstance(one, list):
-            todo += one
-            continue
-        if not isinstance(one, dict):
-            continue
-        todo += one.values()
-        for key in ("compressor", "filters", "codecs", "index_codecs"):
-            listed = one.get(key)
-            for codec in listed if isinstance(listed, list) else [listed]:
-                _check_codec(codec)
-        if "shape" in one:
-            _check_shape(path, one["shape"], max_bytes)
-            grid = one.get("chunk_grid")
-            inner = grid.get("configuration") if isinstance(grid, dict) else None
-            for chunks in (one.get("chunks"), inner.get("chunk_shape") if isinstance(inner, dict) else None):
-                _check_shape(path, chunks, max_bytes, every=True)
-                _check_number(one["shape"], chunks)
-
-
-def _check_number(shape: list[int], chunks: list[int] | None) -> None:
-    number = math.prod(-(-length // max(step, 1)) for length, step in zip(shape, chunks or shape))
-    if number > MOST_CHUNKS:
-        raise ValueError(
-            f"an array of shape {shape} comes in {number} chunks, above {MOST_CHUNKS}: write larger chunks"
-        )
-
-
-def _check_codec(codec: Any) -> None:
-    for name in _names(codec) - _CODECS:
-        raise ValueError(f"it is packed by {name!r}, which corten does not trust")
-
-
-def _check_shape(path: Path, shape: Any, max_bytes: int, every: bool = False) -> None:
-    if shape is None:
-        return
-    if not isinstance(shape, list) or not all(type(length) is int and length >= 0 for length in shape):
-        raise ValueError(f"a shape or chunk is {str(shape)[:80]!r}: expected whole numbers")
-    # Arrays of more modes are checked when they are read; coordinates are read when the folder is opened.
-    if every or len(shape) == 1:
-        check_size(shape, 1, max_bytes, str(path))
+def _check_sizes(path: Path, array: dict[str, Any], max_bytes: int) -> None:
+    """Arrays of more axes are checked when they are read; coordinates are read when the folder is opened."""
+    grid = array.get("chunk_grid")
+    inner = grid.get("configuration") if isinstance(grid, dict) else None
+    for chunks in (array.get("chunks"), inner.get("chunk_shape") if isinstance(inner, dict) else None):
+        shapes = [one for one in (array.get("shape"), chunks) if one is not None]
+        for one in shapes:
+            if not isinstance(one, list) or not all(type(length) is int and length >= 0 for length in one):
+                raise ValueError(f"a shape or chunk is {str(one)[:80]!r}: expected whole numbers")
+            if one is chunks or len(one) == 1:
+                check_size(one, 1, max_bytes, str(path))
+        number = math.prod(-(-length // max(step, 1)) for length, step in zip(shapes[0], shapes[-1])) if shapes else 0
+        if number > MOST_CHUNKS:
+            raise ValueError(
+                f"an array of shape {shapes[0]} comes in {number} chunks, above {MOST_CHUNKS}: write larger chunks"
+            )

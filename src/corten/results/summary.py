@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.choices import Choice
+from corten.data.plain import FOOTNOTE, plain
 from corten.data.printable import printable
 
 if TYPE_CHECKING:
@@ -18,12 +19,8 @@ if TYPE_CHECKING:
     from corten.data.observed import ObservedTensor
     from corten.results.intervals import Intervals
 
-__all__ = ["FOOTNOTE", "Summary"]
+__all__ = ["FOOTNOTE", "Summary", "plain"]
 
-FOOTNOTE = (
-    "The intervals cover a new noisy observation, on average over the missing entries, "
-    "not the noiseless field."
-)
 NOTHING = "Nothing was missing: there was nothing to fill, and every interval has zero width."
 PRINT_WIDTH = 100
 
@@ -158,23 +155,6 @@ class Summary:
             parts += ["<b>chosen</b>", table([tuple(row) for row in chosen])]
         parts += [f"<p>&#9888; {shown(warning)}</p>" for warning in self.warnings]
         return "".join(parts) + f"<p><small>{shown(self.footnote)}</small></p>"
-
-
-def plain(value: Any) -> Any:
-    """Numpy scalars, arrays, tuples and the like as what JSON knows; infinities and NaN as text."""
-    if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if np.isfinite(value) else str(value)
-    return str(value)
 
 
 def _beyond(result: Intervals) -> list[str]:

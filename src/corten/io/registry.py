@@ -1,0 +1,97 @@
+"""The file formats: their suffixes, who reads them, who writes them, and what that needs.
+
+A new format is one more `Format` here and a function that opens a file as named variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal
+
+from corten.io.files import suffix_of
+from corten.io.ionex import is_ionex_name
+
+__all__ = ["FORMATS", "PARTS", "READABLE", "WRITABLE", "Format", "format_of"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One file format.
+
+    opener: the function that opens a file as named variables; None: a long table, read by pandas or pyarrow.
+    writer: the function that writes a result; None: read only.
+    apart: whether a file is read in a process of its own: "never" (read by Python alone), "careful" (by C libraries
+    that can crash: where the caller asks for it), "always" (by a library that crashes easily).
+    in_parts: whether it can be read block by block, for tensors larger than memory.
+    needs: modules beyond the base installation, from the extra `files`.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    opener: str | None
+    writer: str | None = None
+    apart: Literal["never", "careful", "always"] = "never"
+    in_parts: bool = False
+    needs: tuple[str, ...] = ()
+
+    def open(self, *arguments: Any) -> Any:
+        """Call the opener, after what it needs was loaded."""
+        self.refuse_absent()
+        for name in self.needs:
+            try:
+                import_module(name)
+            except Exception as problem:  # such as a C library that the package does not find
+                raise ImportError(f"reading {self.name} needs the package {name}, which fails: {problem}") from None
+        return resolve(str(self.opener))(*arguments)
+
+    def refuse_absent(self) -> None:
+        """Say which package is not installed, and which extra has it."""
+        absent = [name for name in self.needs if find_spec(name) is None]
+        if absent:
+            raise ImportError(f"reading {self.name} needs the package {absent[0]}: pip install 'corten[files]'")
+
+
+_STORES, _TABLES = "corten.io.stores:", "corten.io.writers:write"
+FORMATS = (
+    Format(
+        "NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_netcdf", "corten.io.dataset:write_netcdf", "careful", True
+    ),
+    Format("Zarr", (".zarr",), _STORES + "open_zarr", "corten.io.dataset:write_zarr", "careful", True, ("zarr",)),
+    Format("npz", (".npz",), _STORES + "open_npz", _TABLES),
+    Format("NumPy array", (".npy",), _STORES + "open_npy", _TABLES, in_parts=True),
+    Format("MAT", (".mat",), _STORES + "open_mat", _TABLES, "always"),
+    Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", "corten.io.dataset:write_netcdf", "careful"),
+    Format("GeoTIFF", (".tif", ".tiff"), _STORES + "open_geotiff", None, "careful", needs=("rioxarray",)),
+    Format("GRIB", (".grib", ".grib2", ".grb", ".grb2"), _STORES + "open_grib", None, "careful", needs=("cfgrib",)),
+    Format("CSV", (".csv", ".csv.gz"), None, _TABLES),
+    Format("Parquet", (".parquet",), None, _TABLES, "careful", needs=("pyarrow",)),
+    Format("IONEX", (".inx", ".ionex", ".19i (any year; also .Z and .gz)"), _STORES + "open_ionex"),
+)
+READABLE = tuple(suffix for one in FORMATS for suffix in one.suffixes)
+WRITABLE = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.writer is not None)
+PARTS = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.in_parts)
+
+
+def format_of(path: str | os.PathLike[str]) -> Format:
+    """The format that the name of a file says.
+
+    Example:
+        >>> format_of("sst.nc").name, format_of("traffic.CSV.gz").opener, format_of("uqrg1150.19i.Z").name
+        ('NetCDF', None, 'IONEX')
+    """
+    suffix = suffix_of(path)
+    for one in FORMATS:
+        if suffix in one.suffixes or (one.name == "IONEX" and is_ionex_name(path)):
+            return one
+    raise ValueError(f"{path} has an unknown suffix; the known ones are {', '.join(READABLE)}")
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """The function of a name such as "corten.io.stores:open_npy", imported when it is needed."""
+    module, function = name.split(":")
+    found: Callable[..., Any] = getattr(import_module(module), function)
+    return found
