@@ -240,8 +240,8 @@ def test_observed_tensor_passes_through():
 
 def test_xarray_is_not_imported_for_plain_arrays():
     code = (
-        "import sys, numpy as np; from corten.data.observed import ObservedTensor; from corten.results.intervals import "
-        "Intervals;"
+        "import sys, numpy as np; from corten.data.observed import ObservedTensor;"
+        "from corten.results.intervals import Intervals;"
         "ObservedTensor.of(np.ones((2, 2))); assert not {'xarray', 'pandas', 'rich'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

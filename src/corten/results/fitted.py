@@ -210,7 +210,7 @@ class Fitted:
         ]
 
     def audit(self, rounds: int = 20, **options: Any) -> Audit:
-        """Hide observed entries again, run without them and count how often intervals hold; see `corten.evidence.audit`."""
+        """Hide observed entries again, fit without them and count how often intervals cover; see `corten.evidence`."""
         from corten.evidence.audit import audit
 
         return audit(self, rounds, **options)
