@@ -41,7 +41,7 @@ def measured(size: int, model: str, noise: str, seed: int) -> list[tuple[float, 
             corten.TuckerCompletion(rank=3), law, "random", score=score, seed=seed
         ).fit(x)
         result, where = fitted.intervals(0.9), fitted.missing_entries
-        unit = fitted.scale.at(where)
+        unit = fitted.calibrated.scale.at(where)
         errors = np.abs(truth.reshape(-1)[where] - fitted.estimate.reshape(-1)[where]) / unit
         equal = 2.0 * float(np.quantile(errors, 0.9)) * float(unit.mean())
         found.append((metrics.coverage(truth, result), metrics.width(result), equal))

@@ -31,7 +31,7 @@ LEVELS = (0.8, 0.9)
 
 
 @dataclass(frozen=True)
-class Scattered:
+class Scattered(corten.GapShaped):
     """A broken recipe: its pseudo-gaps are single entries, a tenth of the observed ones at random."""
 
     rounds: int = 4
@@ -39,11 +39,11 @@ class Scattered:
     def plan(self, observed: ObservedTensor, seed: int) -> Plan:
         rng, seen = np.random.default_rng(seed), np.asarray(observed.mask)
         hidden = [seen & (rng.random(seen.shape) < 0.1) for _ in range(self.rounds)]
-        return Plan(tuple(Round(seen & ~one, one, None) for one in hidden), refit=True)
+        return Plan(tuple(Round(seen & ~one, one, None) for one in hidden))
 
 
 @dataclass(frozen=True)
-class Rims:
+class Rims(corten.GapShaped):
     """A broken recipe: of moved copies of the real gaps, only entries beside an observed one are hidden."""
 
     rounds: int = 8
@@ -56,7 +56,7 @@ class Rims:
             copy = move_gap(~seen, kinds, rng) & seen
             rim = copy & (depth(seen & ~copy, observed.axes, np.ones(seen.ndim)) <= 1)
             rounds.append(Round(seen & ~rim, rim, None))
-        return Plan(tuple(rounds), refit=True)
+        return Plan(tuple(rounds))
 
 
 RECIPES = {"like the real gaps": corten.GapShaped(), "single entries": Scattered(), "rims of gaps": Rims()}

@@ -17,9 +17,11 @@ from corten import ObservedTensor
 from corten.calibration.gap_rounds import run_rounds
 from corten.calibration.gap_scale import learn_locally
 from corten.calibration.gaps import GapShaped
+from corten.calibration.task import Task
 from corten.completion.protocol import Completion
 from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import CalibratedScores
+from corten.conformal.scores import as_score
 
 LEVELS = np.arange(0.80, 0.995, 0.01)
 
@@ -37,7 +39,8 @@ def run_gaps(
     began = time.perf_counter()
     observed = ObservedTensor.of(np.where(mask, values, np.nan), axes=axes)
     plan = GapShaped(rounds, drawn).plan(observed, seed)
-    run = run_rounds(plan, completion or StackedCompletion(), observed, seed)
+    task = Task(observed, completion or StackedCompletion(), None, as_score("absolute"), seed=seed)
+    run = run_rounds(task, plan.rounds, observed, None)
     filled = time.perf_counter()
     local = learn_locally(run, observed, seed)
     error = np.abs(run.truth - run.estimate)

@@ -67,9 +67,8 @@ def bonferroni(fitted: Fitted, coverage: float) -> tuple[np.ndarray, np.ndarray]
     maps = np.unravel_index(fitted.missing_entries, fitted.observed.shape)[0]
     for number in np.unique(maps):
         here = fitted.missing_entries[maps == number]
-        middle = fitted.estimate.reshape(-1)[here].astype(np.float64)
         wanted = 1 - (1 - coverage) / here.size
-        ends = fitted.calibrated.intervals(here, middle, fitted.scale.at(here), wanted)
+        ends = fitted.calibrated.intervals(here, wanted)
         lower.reshape(-1)[here], upper.reshape(-1)[here] = ends[0][0], ends[1][0]
     return lower, upper
 

@@ -211,13 +211,13 @@ def fit_like(fitted, x):
     return replace(fitted, observed=ObservedTensor.of(x))
 
 
-class SingleEntries:
+class SingleEntries(corten.GapShaped):
     """A broken recipe of pseudo-gaps: a tenth of the observed entries at random, none of them inside a gap."""
 
     def plan(self, observed, seed):
         rng, seen = np.random.default_rng(seed), np.asarray(observed.mask)
         hidden = [seen & (rng.random(seen.shape) < 0.1) for _ in range(4)]
-        return Plan(tuple(Round(seen & ~one, one, None) for one in hidden), refit=True)
+        return Plan(tuple(Round(seen & ~one, one, None) for one in hidden))
 
 
 def test_a_recipe_of_pseudo_gaps_that_is_broken_is_caught_and_a_right_one_is_not():

@@ -1,4 +1,4 @@
-"""What weights can bear is said in numbers and words: their size, the highest finite coverage, what to do instead."""
+"""Weights that are worth little are reported: effective sample size, highest finite coverage, what to do instead."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ def fitted(odds: np.ndarray, seed: int = 0) -> corten.Fitted:
 def test_the_highest_finite_coverage_is_where_one_in_a_hundred_turns_infinite():
     steep = np.linspace(4, -4, 30)[:, None] * np.ones((1, 40))
     one = fitted(steep)
-    assert 0.0 < one.bearable < 0.99
+    assert 0.0 < one.highest_finite_coverage < 0.99
     infinite = [np.isinf(one.intervals(c).width_array[one.observed.missing]).mean() for c in
-                (one.bearable - 0.005, one.bearable + 0.005)]  # fmt: skip
+                (one.highest_finite_coverage - 0.005, one.highest_finite_coverage + 0.005)]  # fmt: skip
     assert infinite[0] <= 0.01 < infinite[1]
 
 
-def test_weights_that_bear_nothing_are_warned_of_in_words():
+def test_a_small_effective_sample_size_is_warned_of():
     steep = np.linspace(4, -4, 30)[:, None] * np.ones((1, 40))
     one = fitted(steep)
     said = one.warnings()[0]
-    assert f"worth {one.calibrated.effective_sample_size():.0f} equal ones" in said
-    assert f"coverage of {one.bearable:.3g}" in said
+    assert f"effective sample size is {one.calibrated.effective_sample_size():.0f} of {len(one.scores)}" in said
+    assert f"coverage of {one.highest_finite_coverage:.3g}" in said
     assert "calibration='gaps'" in said
     assert said in one.intervals(0.9).summary().warnings
-    assert "no model of the missingness that was tried" not in said
+    assert "No propensity model that was tried" not in said
     candidates = {name: Candidate(1, 1.0, None, 3.0) for name in ("0", "1")}
     _, choice = choose_model(candidates, 1000, "coupling strength")
     object.__setattr__(one, "choices", (replace(choice, because="said in another way"),))
-    assert "no model of the missingness that was tried" in one.warnings()[0]
+    assert "No propensity model that was tried" in one.warnings()[0]
 
 
-def test_flat_weights_are_not_warned_of_until_more_is_asked_than_they_bear():
+def test_flat_weights_are_not_warned_of_until_more_is_asked_than_is_finite():
     one = fitted(np.full((30, 40), 1.0))
     assert one.warnings() == []
     assert one.intervals(0.9).summary().warnings == ()
     assert "highest_finite_coverage" not in one.facts(0.9)
     few = fitted(np.linspace(3.0, 0.2, 30)[:, None] * np.ones((1, 40)))
-    assert 0.95 < few.bearable < 0.99
+    assert 0.95 < few.highest_finite_coverage < 0.99
     assert "more than the weights can bear" in few.intervals(0.995).summary().warnings[0]
     assert few.intervals(0.5).summary().warnings == ()
 
 
 @pytest.mark.parametrize("score", ["absolute", "signed"])
-def test_two_tails_bear_less(score):
+def test_two_tails_have_a_lower_finite_coverage(score):
     steep = np.linspace(4, -4, 30)[:, None] * np.ones((1, 40))
     one = fitted(steep)
     two = one.calibrated.with_scores(score, one.scores)
     object.__setattr__(one, "calibrated", two)
-    assert one.bearable > 0.4
-    infinite = np.isinf(one.intervals(one.bearable - 0.005).width_array[one.observed.missing]).mean()
+    assert one.highest_finite_coverage > 0.4
+    infinite = np.isinf(one.intervals(one.highest_finite_coverage - 0.005).width_array[one.observed.missing]).mean()
     assert infinite <= 0.01

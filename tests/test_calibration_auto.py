@@ -11,7 +11,7 @@ import corten
 from corten.calibration.auto import ENOUGH, choose_calibration, share_deeper, train_share_of
 from corten.calibration.gaps import GapShaped
 from corten.calibration.split import RandomSplit
-from corten.calibration.task import Plan, Round, highest_coverage
+from corten.calibration.task import Round, highest_coverage
 from corten.data.observed import ObservedTensor
 
 
@@ -73,7 +73,7 @@ def test_a_coverage_that_cannot_be_had_is_told_before_the_fit() -> None:
     x = np.random.default_rng(0).normal(size=(6, 7))
     x[np.random.default_rng(1).random(x.shape) < 0.5] = np.nan
     plan = RandomSplit().plan(ObservedTensor.of(x), 0)
-    highest = highest_coverage(plan)
+    highest = highest_coverage(plan.rounds)
     options = {"propensity": "constant", "calibration": "random"}
 
     def not_reached(array: np.ndarray) -> np.ndarray:
@@ -91,7 +91,7 @@ def test_two_tails_and_merged_splits_allow_less() -> None:
     hidden = np.zeros((4, 10), bool)
     hidden[0, :9] = True
     one = Round(~hidden, hidden)
-    assert highest_coverage(Plan((one,), refit=False)) == pytest.approx(0.9)
-    assert highest_coverage(Plan((one,), refit=False), tails=2) == pytest.approx(0.8)
-    assert highest_coverage(Plan((one, one), refit=False, merge=True)) == pytest.approx(0.9)
-    assert highest_coverage(Plan((one, one), refit=True)) == pytest.approx(18 / 19)
+    assert highest_coverage([one]) == pytest.approx(0.9)
+    assert highest_coverage([one], tails=2) == pytest.approx(0.8)
+    assert highest_coverage([one, one], merged=True) == pytest.approx(0.9)
+    assert highest_coverage([one, one]) == pytest.approx(18 / 19)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from corten.conformal.folds import MergedSplits, SplitList
 
 import corten
 from corten import simulate
 from corten.conformal import CalibratedScores, ExactIsingWeights, OddsWeights, UnitScale
+from corten.conformal.merged import MergedSplits
+from corten.conformal.split import CalibratedSplit
 from corten.data.observed import ObservedTensor
 from corten.evidence import metrics
 from corten.results.groups import lists_of
@@ -34,7 +35,7 @@ def random_splits(rng, shape, count, exact, score="absolute"):
             else OddsWeights(logs)
         )
         estimate = rng.normal(scale=0.3, size=shape)
-        splits.append(SplitList(CalibratedScores(score, scores, entries, weights), estimate, UnitScale()))
+        splits.append(CalibratedSplit(CalibratedScores(score, scores, entries, weights), estimate, UnitScale()))
     return splits, np.flatnonzero(~observed)
 
 
@@ -42,7 +43,7 @@ def mean_p(splits, test, x, sign, two_sided):
     """The mean p-value of x by the definition, one split after another."""
     total = 0.0
     for one in splits:
-        calibrated = one.calibrated
+        calibrated = one.scored
         logs = calibrated.weights.log_weight(calibrated.entries).astype(float).copy()
         factor = calibrated.weights.neighbour_factor(np.array([test]))
         if factor is not None:
@@ -85,9 +86,8 @@ def test_the_same_split_many_times_is_that_split():
     splits, tests = random_splits(rng, (6, 6, 6), 2, True)
     one = splits[0]
     merged = MergedSplits([one, one, one])
-    middle = one.estimate.reshape(-1)[tests]
-    expected = one.calibrated.intervals(tests, middle, np.ones(tests.size), 0.7)
-    for got, wanted in zip(merged.intervals(tests, 0.0, 1.0, 0.7), expected, strict=True):
+    expected = one.intervals(tests, 0.7)
+    for got, wanted in zip(merged.intervals(tests, 0.7), expected, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)
 
 
@@ -95,7 +95,7 @@ def test_every_observed_entry_is_hidden_once():
     x = simulate.paper_setting(10, 2, model="bernoulli", seed=1).observed
     observed = ObservedTensor.of(x)
     plan = corten.CrossConformal(folds=4).plan(observed, 7)
-    assert plan.merge and len(plan.rounds) == 4
+    assert len(plan.rounds) == 4
     np.testing.assert_array_equal(sum(one.hidden.astype(int) for one in plan.rounds), observed.mask.astype(int))
     for one in plan.rounds:
         np.testing.assert_array_equal(one.train, observed.mask & ~one.hidden)
@@ -189,7 +189,7 @@ def test_a_setting_chosen_in_one_split_is_never_used_in_another():
         assert new.change == old.change
         every = np.arange(x.size)
         np.testing.assert_array_equal(
-            new.calibrated.weights.log_weight(every), old.calibrated.weights.log_weight(every)
+            new.weights.log_weight(every), old.weights.log_weight(every)
         )
         pairs = zip(before.calibrated.splits, after.calibrated.splits, strict=True)
         moved = [not np.array_equal(one.estimate, two.estimate) for one, two in pairs]
@@ -329,8 +329,8 @@ def test_neighbours_that_gain_or_lose_nearly_all_weight_leave_p_values_right(siz
         )  # fmt: skip
         scores = rng.exponential(size=entries.size)
         estimate = rng.normal(scale=0.3, size=shape)
-        splits.append(SplitList(CalibratedScores("absolute", scores, entries, weights), estimate, UnitScale()))
-    lower, upper = MergedSplits(splits).intervals(tests, 0.0, 1.0, 0.6)
+        splits.append(CalibratedSplit(CalibratedScores("absolute", scores, entries, weights), estimate, UnitScale()))
+    lower, upper = MergedSplits(splits).intervals(tests, 0.6)
     assert np.isfinite(upper).any() and not np.isnan(upper).any() and (lower <= upper).all()
     for t, end in zip(tests, upper[0]):
         for x, above in ((end + 1e-3, False), (end - 1e-3, True)):
@@ -342,7 +342,7 @@ def log_mean_p(splits, test, x):
     """The mean p-value above the estimate, from log-weights."""
     total = 0.0
     for one in splits:
-        calibrated = one.calibrated
+        calibrated = one.scored
         logs = np.array(calibrated.weights.log_weight(calibrated.entries), float)
         factor = calibrated.weights.neighbour_factor(np.array([test]))
         near = factor.neighbours[0] >= 0

@@ -12,9 +12,10 @@ from corten.calibration.auto import choose_calibration, share_deeper
 from corten.calibration.gap_rounds import run_rounds
 from corten.calibration.gaps import GapShaped
 from corten.calibration.split import RandomSplit
-from corten.calibration.task import Calibration, Round
+from corten.calibration.task import Calibration, Round, Task
 from corten.completer import ConformalCompleter
 from corten.completion.protocol import Fill
+from corten.conformal.scores import as_score
 from corten.data.observed import ObservedTensor
 from corten.propensity import IsingPropensity
 
@@ -48,7 +49,6 @@ def test_random_split_is_a_thinning_of_the_observed() -> None:
     mask = np.random.default_rng(0).random((60, 50)) < 0.6
     plan = RandomSplit(0.7).plan(tensor(mask), seed=0)
     one = plan.rounds[0]
-    assert not plan.refit
     assert one.train_share == 0.7
     np.testing.assert_array_equal(one.train | one.hidden, mask)
     # Five standard deviations of a binomial share; a split that shared the user's stream of draws would give 1.
@@ -66,8 +66,7 @@ def test_pseudo_gaps_hide_observed_entries_under_copies_of_the_gap() -> None:
     domain[:4] = False
     observed = tensor(mask & domain, domain)
     plan = GapShaped(rounds=5).plan(observed, seed=3)
-    assert plan.refit
-    assert isinstance(GapShaped(), Calibration)
+    assert GapShaped().pooled and isinstance(GapShaped(), Calibration)
     assert len(plan.rounds) == 5
     least = 0.1 * min(observed.n_missing, observed.n_observed)
     for one in plan.rounds:
@@ -217,6 +216,7 @@ def test_the_mix_of_an_entry_is_learned_from_other_entries() -> None:
     mask = patchy((24, 30))
     x = np.where(mask, np.arange(mask.size, dtype=float).reshape(mask.shape), np.nan)
     observed = ObservedTensor.of(x)
-    run = run_rounds(GapShaped(rounds=5, drawn=0).plan(observed, 0), Recorder(), observed, seed=0)
+    task = Task(observed, Recorder(), None, as_score("absolute"))
+    run = run_rounds(task, GapShaped(rounds=5, drawn=0).plan(observed, 0).rounds, observed, None)
     assert not run.estimate.any()  # no hidden entry, in any round, is mixed by what it helped to learn
     assert set(run.prepared.learned) == set(run.truth)  # the final mix is learned from all of them

@@ -58,7 +58,7 @@ def bonferroni(fitted, level):
     for number in np.unique(numbers):
         here = fitted.missing_entries[numbers == number]
         wanted = 1 - (1 - level) / here.size
-        low, high = fitted.calibrated.intervals(here, np.zeros(here.size), np.ones(here.size), wanted)
+        low, high = fitted.calibrated.intervals(here, wanted)
         widths.append((high - low)[0])
     widths = np.concatenate(widths)
     return float(np.where(np.isinf(widths), np.nan, widths).mean())

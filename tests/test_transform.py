@@ -85,7 +85,7 @@ def test_the_map_sees_training_entries_only():
     fitted = completer.fit(x)
     train = fitted.rounds[0].train
     other = np.where(train, x, x * 100)
-    assert completer.fit(other).undo.centre == fitted.undo.centre
+    assert completer.fit(other).calibrated.change.centre == fitted.calibrated.change.centre
 
 
 def test_bad_transforms_are_named():

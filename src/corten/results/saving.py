@@ -27,7 +27,7 @@ FIT, MAX_DEPTH = "corten fit", 40
 MAX_REFERENCES = 4  # bytes of arrays that the tree refers to, in bytes of the arrays: parts of a fit share masks
 TYPES = {
     "data.choices": "Choice", "data.axes": "Axis", "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
-    "results.saving": "SavedCompletion", "results.fitted": "Fitted", 
+    "results.saving": "SavedCompletion", "results.fitted": "Fitted",
     "completer": "ConformalCompleter", "calibration.task": "Round",
     "calibration.split": "RandomSplit", "calibration.gaps": "GapShaped",
     "calibration.cross": "CrossConformal RepeatedSplits", "completion.smooth": "SmoothCompletion",
