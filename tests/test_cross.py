@@ -68,7 +68,7 @@ def test_ends_are_where_the_mean_p_value_falls_to_the_level(exact, score):
     merged = MergedSplits(splits)
     for level in (0.6, 0.8):
         alpha = (1 - level) / (2 if score == "signed" else 1)
-        lower, upper = merged.intervals(tests, 0.0, 1.0, level)
+        lower, upper = merged.intervals(tests, level)
         finite = 0
         for t, low, high in zip(tests, lower[0], upper[0], strict=True):
             for sign, end in ((1.0, high), (-1.0, low)):
@@ -236,10 +236,10 @@ def test_a_change_of_variable_of_one_split_is_that_splits_own():
     merged = MergedSplits([single, single, single])
     lower, upper = plain.bounds(0.9)
     where = plain.missing_entries
-    low, high = merged.intervals(where, 0.0, 1.0, 0.9)
+    low, high = merged.intervals(where, 0.9)
     np.testing.assert_allclose(low[0], lower.reshape(-1)[where], rtol=1e-7)
     np.testing.assert_allclose(high[0], upper.reshape(-1)[where], rtol=1e-7)
-    low, high = merged.intervals(where, 0.0, 1.0, 0.99999)
+    low, high = merged.intervals(where, 0.99999)
     assert (low == 0).all() and np.isinf(high).all(), "too much asked: the whole range"
 
 

@@ -1,0 +1,74 @@
+"""Imports point downwards: no module imports from a room above its own, and no modules import each other in a circle.
+
+Imports inside functions count. Imports under `if TYPE_CHECKING` do not: they are names for the type checker.
+"""
+
+import ast
+from pathlib import Path
+
+import corten
+
+SOURCE = Path(corten.__file__).parent
+ROOMS = (
+    "cli", "completer", "checkpoint", "options", "large", "results", "evidence", "report", "calibration", "simulate",
+    "completion", "propensity", "io", "conformal", "data", "engine", "lowrank",
+)  # fmt: skip
+"""From top to bottom. `__init__` only says where names are, `__main__` starts the program."""
+
+
+def modules():
+    """Every module's name and its syntax tree, without what is for the type checker alone."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if parts[-1] != "__main__" and parts != ("__init__",):
+            tree = ast.parse(path.read_text())
+            for node in ast.walk(tree):
+                if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                    node.body = [ast.Pass()]
+            yield ".".join(part for part in parts if part != "__init__"), tree
+
+
+def imports(tree, names):
+    """Modules of corten that a tree imports anywhere, as names below corten."""
+    for node in ast.walk(tree):
+        found = []
+        if isinstance(node, ast.Import):
+            found = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found = [f"{node.module}.{one.name}" for one in node.names]
+        for one in found:
+            if one.startswith("corten."):
+                name = one.removeprefix("corten.")
+                while name and name not in names:
+                    name = name.rpartition(".")[0]
+                if name:
+                    yield name
+
+
+def graph():
+    found = dict(modules())
+    return {name: set(imports(tree, found)) - {name} for name, tree in found.items()}
+
+
+def test_no_module_imports_from_a_room_above_it():
+    upwards = [
+        f"{name} imports {other}"
+        for name, others in graph().items()
+        for other in sorted(others)
+        if ROOMS.index(other.split(".")[0]) < ROOMS.index(name.split(".")[0])
+    ]
+    assert not upwards, "\n".join(upwards)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    edges, done = graph(), set()
+
+    def visit(name, path):
+        assert name not in path, " -> ".join([*path[path.index(name):], name])
+        if name not in done:
+            for other in sorted(edges[name]):
+                visit(other, [*path, name])
+            done.add(name)
+
+    for name in edges:
+        visit(name, [])
