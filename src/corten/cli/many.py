@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from corten.cli.terminal import Terminal
-from corten.engine.cluster import LOOK_SECONDS
+from corten.engine.cluster_placement import LOOK_SECONDS
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FOOTNOTE", "plain"]
+__all__ = ["FOOTNOTE", "NOTHING", "plain"]
 
+NOTHING = "Nothing was missing: there was nothing to fill, and every interval has zero width."
 FOOTNOTE = (
     "The intervals cover a new noisy observation, on average over the missing entries, "
     "not the noiseless field."

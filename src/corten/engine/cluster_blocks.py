@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from corten.engine.local import Threads, as_local_engine
 from corten.engine.log_odds import weight_sums
 from corten.engine.passes import Model
 
@@ -180,9 +181,8 @@ class ResidualBlock:
 def offer(inside: str | int | None) -> str:
     """What a member of the cluster says before any work: the version it has, if it has the engine asked for."""
     from corten import __version__
-    from corten.engine import as_engine
 
-    as_engine(inside)
+    as_local_engine(inside)
     return __version__
 
 
@@ -203,10 +203,8 @@ def merged_weights(found: Sequence[tuple[float, float, float]]) -> tuple[float, 
 
 def _engine(inside: Any) -> Any:
     """The engine asked for, or as many threads as the worker has."""
-    from corten.engine import Threads, as_engine
-
     if inside is not None:
-        return as_engine(inside)
+        return as_local_engine(inside)
     from distributed import get_worker
 
     try:

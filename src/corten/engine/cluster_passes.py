@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from corten.engine.arithmetic import PRODUCT
-from corten.engine.cluster import Blocks, Cluster, planes_in, planes_on, warn_of_chunks
 from corten.engine.cluster_blocks import (
     LocalFrame,
     MaskBlock,
@@ -19,7 +18,11 @@ from corten.engine.cluster_blocks import (
     merged_weights,
     parts_of,
 )
+from corten.engine.cluster_placement import Blocks, planes_in, planes_on, warn_of_chunks
 from corten.engine.passes import FrameLike, Model, whole
+
+if TYPE_CHECKING:
+    from corten.engine.cluster import Cluster
 
 __all__ = ["ClusterMaskPass", "ClusterResidualPass", "ClusterSoftSpins"]
 

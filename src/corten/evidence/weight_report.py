@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.robust import tolerated_odds_error
 from corten.data.coverage import check_coverage
+from corten.data.plain import plain
 from corten.data.printable import printable
 from corten.propensity import FittedPropensity, IsingPropensity
 
@@ -90,8 +91,6 @@ class WeightReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
-        from corten.results.summary import plain
-
         return {one.name: plain(asdict(self)[one.name]) for one in fields(self)}
 
     def lines(self) -> list[tuple[str, str]]:

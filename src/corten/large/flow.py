@@ -15,6 +15,7 @@ from corten.completion.riemannian import descend_on
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
+from corten.data.flags import FLAG_MEANINGS
 from corten.engine import Threads, as_engine
 from corten.engine.memory import ROOM, available, in_words, limited, read_size
 from corten.engine.threads import default_threads, one_library_thread
@@ -31,7 +32,6 @@ from corten.lowrank import TensorTrain
 from corten.options import as_propensity, check_bounds
 from corten.propensity.fitted import FittedPropensity
 from corten.results.fitted import MIN_EFFECTIVE_SIZE
-from corten.results.intervals import FLAG_MEANINGS
 from corten.results.settings import circumstances, describe
 from corten.results.summary import Summary
 

@@ -13,6 +13,7 @@ from corten.conformal.neighbours import NeighbourChanges
 from corten.conformal.quantile import Tail, rounded_up
 from corten.conformal.scores import Score
 from corten.conformal.sketch import ScoreSketch, cells_of
+from corten.data.flags import FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
 from corten.engine.memory import let_go
 from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
@@ -22,7 +23,6 @@ from corten.large.needs import Needs
 from corten.large.stages import Estimate, Run, Scratch, Tell, log_odds, pieces
 from corten.lowrank import TensorTrain
 from corten.propensity.fitted import FittedPropensity
-from corten.results.intervals import FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
 
 __all__ = ["Widths", "Writing", "write"]
 

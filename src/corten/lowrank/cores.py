@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "absorb", "chunks", "corner", "frozen", "interface", "rows"]
+__all__ = ["Array", "absorb", "chunks", "corner", "frozen", "interface", "multiply", "rows"]
 
 Array = npt.NDArray[np.float64]
 CHUNK = 1 << 16
@@ -60,3 +60,8 @@ def chunks(count: int, length: int = CHUNK) -> Iterator[slice]:
     """Slices that walk through `count` items in bounded pieces."""
     for start in range(0, count, length):
         yield slice(start, min(start + length, count))
+
+
+def multiply(tensor: npt.NDArray, matrix: npt.NDArray, mode: int) -> npt.NDArray:
+    """Multiply a dense tensor by a matrix along one mode."""
+    return np.moveaxis(np.tensordot(matrix, tensor, (1, mode)), 0, mode)

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from corten.lowrank.cores import Array, absorb, corner, frozen, interface
-from corten.lowrank.tensor_train import TensorTrain
+
+if TYPE_CHECKING:
+    from corten.lowrank.tensor_train import TensorTrain
 
 __all__ = ["Frame", "Tangent"]
 
@@ -28,6 +31,7 @@ class Frame:
     left: U_1..U_{K-1} left-orthogonal, and S_K; right: S_1, and V_2..V_K right-orthogonal; point: the tensor.
 
     Example:
+        >>> from corten.lowrank import TensorTrain
         >>> frame = Frame.of(TensorTrain.random((3, 4, 5), rank=2, seed=1))
         >>> [core.shape for core in frame.left]
         [(1, 3, 2), (2, 4, 2), (2, 5, 1)]
@@ -177,12 +181,12 @@ class Tangent:
         return frame.project_tt(self.to_tt())
 
     def _blocks(self, scale: float, last: Array) -> TensorTrain:
-        left, right, deltas = self.frame.left, self.frame.right, self.deltas
+        left, right, deltas, train = self.frame.left, self.frame.right, self.deltas, type(self.frame.point)
         if len(left) == 1:
-            return TensorTrain((last,))
+            return train((last,))
         first = np.concatenate([left[0], scale * deltas[0]], axis=2)
         middle = [corner(u, scale * x, None, v) for u, x, v in zip(left[1:-1], deltas[1:-1], right[1:-1])]
-        return TensorTrain((first, *middle, np.concatenate([last, right[-1]], axis=0)))
+        return train((first, *middle, np.concatenate([last, right[-1]], axis=0)))
 
     def _map(self, other: Tangent, combine: Callable[[Array, Array], Array]) -> Tangent:
         return Tangent(self.frame, tuple(combine(a, b) for a, b in zip(self.deltas, other.deltas)))

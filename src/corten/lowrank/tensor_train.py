@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +12,7 @@ import numpy.typing as npt
 from corten.lowrank.cores import Array, absorb, chunks, corner, frozen, interface, rows
 from corten.lowrank.range_finder import leading_left
 from corten.lowrank.ranks import check_rank, feasible_rank
-
-if TYPE_CHECKING:
-    from corten.lowrank.tangent import Frame
+from corten.lowrank.tangent import Frame
 
 __all__ = ["TensorTrain"]
 
@@ -237,8 +234,6 @@ class TensorTrain:
 
     def frame(self) -> Frame:
         """The tangent space here: `Frame.of(self)`."""
-        from corten.lowrank.tangent import Frame
-
         return Frame.of(self)
 
     # ---- leverage

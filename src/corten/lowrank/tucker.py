@@ -6,17 +6,14 @@ import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from corten.lowrank.cores import Array, chunks, frozen
+from corten.lowrank.cores import Array, chunks, frozen, multiply
 from corten.lowrank.range_finder import leading_left
 from corten.lowrank.tensor_train import TensorTrain
-
-if TYPE_CHECKING:
-    from corten.lowrank.tucker_tangent import TuckerFrame
+from corten.lowrank.tucker_tangent import TuckerFrame
 
 __all__ = ["Tucker", "check_tucker_rank", "feasible_tucker_rank"]
 
@@ -188,8 +185,6 @@ class Tucker:
 
     def frame(self) -> TuckerFrame:
         """The tangent space here: `TuckerFrame.of(self)`."""
-        from corten.lowrank.tucker_tangent import TuckerFrame
-
         return TuckerFrame.of(self)
 
     def leverage(self, start: int = 0, stop: int | None = None) -> Array:
@@ -232,11 +227,6 @@ class Tucker:
                 total = total + (1.0 - own[k]) * np.square(reach).sum(axis=1)
             values[part] = total
         return values.reshape(where.shape)
-
-
-def multiply(tensor: npt.NDArray, matrix: npt.NDArray, mode: int) -> npt.NDArray:
-    """Multiply a dense tensor by a matrix along one mode."""
-    return np.moveaxis(np.tensordot(matrix, tensor, (1, mode)), 0, mode)
 
 
 def _modes(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from corten.lowrank.cores import Array, frozen
+from corten.lowrank.cores import Array, frozen, multiply
 from corten.lowrank.tangent import Frame
 from corten.lowrank.tensor_train import TensorTrain
-from corten.lowrank.tucker import Tucker, multiply
+
+if TYPE_CHECKING:
+    from corten.lowrank.tucker import Tucker
 
 __all__ = ["TuckerFrame", "TuckerTangent"]
 
@@ -47,7 +50,7 @@ class TuckerFrame:
         if _deficient(point.core):
             noise = np.random.default_rng(0).standard_normal(point.rank)
             size = NUDGE * (float(np.linalg.norm(point.core)) or 1.0) / float(np.linalg.norm(noise))
-            point = Tucker(point.core + size * noise, point.factors)
+            point = type(point)(point.core + size * noise, point.factors)
         rows = []
         for k, r in enumerate(point.rank):
             unfolding = np.moveaxis(point.core, k, 0).reshape(r, -1)
@@ -184,7 +187,7 @@ class TuckerTangent:
             size = float(np.linalg.norm(w))  # goes into the core: beside rows of norm one a small core would be lost
             wide[block] = scale * size * np.moveaxis(rows, 0, k)
             factors.append(np.hstack([u, w / (size or 1.0)]))
-        return Tucker(wide, tuple(factors))
+        return type(self.frame.point)(wide, tuple(factors))
 
     def _same_frame(self, other: TuckerTangent) -> None:
         if self.frame is not other.frame:

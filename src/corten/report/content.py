@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten import __all__ as PUBLIC
+from corten.data.flags import FLAG_MEANINGS
+from corten.data.plain import NOTHING
 from corten.evidence.audit_table import OFF_RANDOM
 from corten.report import evidence
 from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
 from corten.report.planes import default_cell, labels, numbers, planes, title
-from corten.results.intervals import FLAG_MEANINGS
-from corten.results.summary import NOTHING, Summary
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
+    from corten.results.summary import Summary
 
 __all__ = ["MOST_CELLS", "page_content"]
 
@@ -35,7 +36,7 @@ def page_content(
     result: Intervals, audit: Any = None, most_cells: int = MOST_CELLS, command: str = ""
 ) -> dict[str, Any]:
     """Everything the page shows, ready for JSON."""
-    summary = Summary.of(result)
+    summary = result.summary()
     observed = result.observed
     curve = evidence.widths_by_coverage(result)
     checked = evidence.audit_rows(audit)

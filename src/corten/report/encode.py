@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from corten.results.summary import plain
+from corten.data.plain import plain
 
 __all__ = ["ABSENT", "coarse", "pack_bytes", "pack_levels", "safe_json", "strides_for", "unpack_levels"]
 

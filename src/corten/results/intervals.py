@@ -15,6 +15,7 @@ import numpy as np
 
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
+from corten.data.flags import BEYOND, FILLED, FLAG_MEANINGS, FORECAST, INFINITE, OBSERVED, OUTSIDE
 from corten.data.observed import ObservedTensor
 from corten.results.summary import Summary
 
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
 
     from corten.results.mean import RegionMean
 
-__all__ = ["FLAG_MEANINGS", "IntervalSource", "Intervals"]
+__all__ = ["IntervalSource", "Intervals"]
 
-FLAG_MEANINGS = (
-    "observed", "filled", "filled_with_infinite_interval", "forecast", "outside_the_domain", "filled_beyond_tested",
-)  # fmt: skip
-OBSERVED, FILLED, INFINITE, FORECAST, OUTSIDE, BEYOND = range(6)
 
 
 @runtime_checkable

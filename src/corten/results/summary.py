@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.choices import Choice
-from corten.data.plain import FOOTNOTE, plain
+from corten.data.plain import FOOTNOTE, NOTHING, plain
 from corten.data.printable import printable
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FOOTNOTE", "Summary", "plain"]
 
-NOTHING = "Nothing was missing: there was nothing to fill, and every interval has zero width."
 PRINT_WIDTH = 100
 
 
