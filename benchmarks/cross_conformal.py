@@ -24,7 +24,7 @@ from corten.evidence import metrics
 
 CALIBRATIONS = {
     "one split": "random",
-    "five folds": corten.CrossConformal(5),
+    "five folds": corten.CrossCalibration(5),
     "five splits merged": corten.RepeatedSplits(5),
 }
 ASKED = 0.9

@@ -31,7 +31,7 @@ LEVELS = (0.8, 0.9)
 
 
 @dataclass(frozen=True)
-class Scattered(corten.GapShaped):
+class Scattered(corten.GapCalibration):
     """A broken recipe: its pseudo-gaps are single entries, a tenth of the observed ones at random."""
 
     rounds: int = 4
@@ -43,7 +43,7 @@ class Scattered(corten.GapShaped):
 
 
 @dataclass(frozen=True)
-class Rims(corten.GapShaped):
+class Rims(corten.GapCalibration):
     """A broken recipe: of moved copies of the real gaps, only entries beside an observed one are hidden."""
 
     rounds: int = 8
@@ -59,7 +59,7 @@ class Rims(corten.GapShaped):
         return Plan(tuple(rounds))
 
 
-RECIPES = {"like the real gaps": corten.GapShaped(), "single entries": Scattered(), "rims of gaps": Rims()}
+RECIPES = {"like the real gaps": corten.GapCalibration(), "single entries": Scattered(), "rims of gaps": Rims()}
 
 
 def audits(fitted: corten.Fitted, rounds: int) -> dict[str, Audit]:

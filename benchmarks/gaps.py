@@ -16,7 +16,7 @@ import numpy as np
 from corten import ObservedTensor
 from corten.calibration.gap_rounds import run_rounds
 from corten.calibration.gap_scale import learn_locally
-from corten.calibration.gaps import GapShaped
+from corten.calibration.gaps import GapCalibration
 from corten.calibration.task import Task
 from corten.completion.protocol import Completion
 from corten.completion.stack import StackedCompletion
@@ -38,7 +38,7 @@ def run_gaps(
     """The whole recipe: estimate and scale everywhere, the calibrated scores, and seconds of each stage."""
     began = time.perf_counter()
     observed = ObservedTensor.of(np.where(mask, values, np.nan), axes=axes)
-    plan = GapShaped(rounds, drawn).plan(observed, seed)
+    plan = GapCalibration(rounds, drawn).plan(observed, seed)
     task = Task(observed, completion or StackedCompletion(), None, as_score("absolute"), seed=seed)
     run = run_rounds(task, plan.rounds, observed, None)
     filled = time.perf_counter()
@@ -88,7 +88,7 @@ def load(name: str, folder: Path) -> tuple[np.ndarray, np.ndarray, tuple[Any, ..
         truth = data["ndvi"]
         mask = data[f"mask{which}"].astype(bool) & np.isfinite(truth)
         names, periodic = ("y", "x", "doy", "year"), ()
-        kinds = {"year": "unit"} if kind == "ndvi" else {}
+        kinds = {"year": "unordered"} if kind == "ndvi" else {}
     else:
         raise SystemExit(f"unknown set {name!r}")
     hidden = np.where(mask, truth, np.nan)
@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--rounds", type=int, default=GapShaped().rounds)
+    parser.add_argument("--rounds", type=int, default=GapCalibration().rounds)
     parser.add_argument("--drawn", type=float, default=0.0, help="share of rounds drawn from a fitted Ising model")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     options = parser.parse_args()

@@ -66,7 +66,7 @@ def stations(seed: int, count: int = 24, times: int = 240) -> Field:
 KINDS: dict[str, tuple[Callable[[int], Field], dict[str, Any]]] = {
     "`simulate.tec_like`, 20 x 24 x 24": (tec, {}),
     "smooth random fields under clouds": (clouds, {}),
-    "24 stations x 240 times with stretches missing": (stations, {"axis_kinds": {0: "unit"}}),
+    "24 stations x 240 times with stretches missing": (stations, {"axis_kinds": {0: "unordered"}}),
     "control: `tec_like` fields, their mask moved to a random place": (tec_under_a_moved_mask, {}),
     "control: smooth random fields under the `tec_like` mask": (smooth_under_a_tec_mask, {}),
 }

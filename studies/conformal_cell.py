@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from corten import ObservedTensor, RandomSplit, TuckerCompletion
+from corten import ObservedTensor, SplitCalibration, TuckerCompletion
 from corten.calibration.task import Plan
 from corten.completion.protocol import Fill
 from corten.conformal import (
@@ -73,7 +73,7 @@ def settings_of(
     for noise in NOISES:
         data = data_of(cell, parameter, noise, signal_rank)
         observed = ObservedTensor.of(np.where(mask, data, np.nan))
-        plan = RandomSplit(TRAIN_SHARE).plan(observed, split_seed(cell))
+        plan = SplitCalibration(TRAIN_SHARE).plan(observed, split_seed(cell))
         run = SplitFill.of(
             plan, TuckerCompletion(rank=rank, engine=ENGINE), observed, seed_of("completion", cell.repetition)
         )

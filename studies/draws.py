@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from corten import RandomSplit, simulate
+from corten import SplitCalibration, simulate
 from studies.cells import Cell, seed_of
 from studies.files import whole_file
 
@@ -61,7 +61,7 @@ def split_seed(cell: Cell) -> int:
 
 def training_of(cell: Cell, mask: np.ndarray) -> np.ndarray:
     """The training part of a mask, split as every experiment of the cell splits it."""
-    return RandomSplit(TRAIN_SHARE).plan(SimpleNamespace(mask=mask), split_seed(cell)).rounds[0].train
+    return SplitCalibration(TRAIN_SHARE).plan(SimpleNamespace(mask=mask), split_seed(cell)).rounds[0].train
 
 
 def ensure_chain(cell: Cell, samples: int, folder: Path) -> None:

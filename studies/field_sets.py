@@ -72,7 +72,7 @@ def _ndvi(share: int) -> Callable[[str, Any], FieldSet]:
         truth = data["ndvi"]
         mask = data[f"mask{share}"].astype(bool) & np.isfinite(truth)
         score = np.isfinite(truth) & ~mask
-        return FieldSet(name, truth, mask, score, ("y", "x", "doy", "year"), (), {"year": "unit"})
+        return FieldSet(name, truth, mask, score, ("y", "x", "doy", "year"), (), {"year": "unordered"})
 
     return make
 
@@ -82,7 +82,7 @@ def _metro(kind: str) -> Callable[[str, Any], FieldSet]:
         truth = data["flow"].astype(np.float32)
         mask = _mask(kind, truth.shape)
         axes = ("station", "day", "slot")
-        return FieldSet(name, truth, mask, ~mask, axes, (), {"station": "unit"}, "passengers")
+        return FieldSet(name, truth, mask, ~mask, axes, (), {"station": "unordered"}, "passengers")
 
     return make
 
@@ -93,7 +93,7 @@ def _air(kind: str) -> Callable[[str, Any], FieldSet]:
         known = np.isfinite(truth)
         mask = known & _mask(kind, truth.shape)
         axes = ("station", "day", "hour")
-        return FieldSet(name, truth, mask, known & ~mask, axes, (), {"station": "unit"}, "ug m-3")
+        return FieldSet(name, truth, mask, known & ~mask, axes, (), {"station": "unordered"}, "ug m-3")
 
     return make
 

@@ -127,6 +127,6 @@ def gappy(draw: Any, orders: tuple[int, int] = (2, 5), most: int = 120, observed
     x = np.where(mask, draw(values(shape)), np.nan)
     periodic = tuple(k for k in range(len(shape)) if draw(st.booleans()))
     kinds: dict[str | int, str] = {
-        k: "unit" for k in range(len(shape)) if k not in periodic and draw(st.integers(0, 4)) == 0
+        k: "unordered" for k in range(len(shape)) if k not in periodic and draw(st.integers(0, 4)) == 0
     }
     return Gappy(x, mask, periodic, kinds)

@@ -211,7 +211,7 @@ def fit_like(fitted, x):
     return replace(fitted, observed=ObservedTensor.of(x))
 
 
-class SingleEntries(corten.GapShaped):
+class SingleEntries(corten.GapCalibration):
     """A broken recipe of pseudo-gaps: a tenth of the observed entries at random, none of them inside a gap."""
 
     def plan(self, observed, seed):
@@ -223,7 +223,7 @@ class SingleEntries(corten.GapShaped):
 def test_a_recipe_of_pseudo_gaps_that_is_broken_is_caught_and_a_right_one_is_not():
     field = simulate.tec_like((16, 20, 16), seed=101)
     audited, covered, words = {}, {}, {}
-    for name, recipe in {"right": corten.GapShaped(8), "broken": SingleEntries()}.items():
+    for name, recipe in {"right": corten.GapCalibration(8), "broken": SingleEntries()}.items():
         fitted = corten.ConformalCompleter(completion="smooth", calibration=recipe).fit(field.observed)
         audit = fitted.audit(rounds=6, levels=(0.9,))
         covered[name] = metrics.coverage(field.truth, fitted.intervals(0.9))
@@ -239,7 +239,7 @@ def test_a_recipe_of_pseudo_gaps_that_is_broken_is_caught_and_a_right_one_is_not
 def test_what_is_hidden_under_pseudo_gaps_is_not_read(options):
     """Other values at the hidden entries change neither estimate nor interval there."""
     field = simulate.tec_like((10, 12, 10), seed=3)
-    completer = corten.ConformalCompleter(completion="smooth", calibration=corten.GapShaped(4), **options)
+    completer = corten.ConformalCompleter(completion="smooth", calibration=corten.GapCalibration(4), **options)
     fitted = completer.fit(field.observed)
     hiding = draw_hidings(fitted.observed, fitted.propensity, 2, 0, ("moved",), whole=True)[0]
     entries = np.flatnonzero(hiding.hidden)
@@ -255,7 +255,7 @@ def test_what_is_hidden_under_pseudo_gaps_is_not_read(options):
 
 def test_a_fit_from_a_file_says_that_it_cannot_be_audited(tmp_path):
     field = simulate.tec_like((10, 12, 10), seed=3)
-    fitted = corten.ConformalCompleter(completion="smooth", calibration=corten.GapShaped(3)).fit(field.observed)
+    fitted = corten.ConformalCompleter(completion="smooth", calibration=corten.GapCalibration(3)).fit(field.observed)
     with pytest.raises(ValueError, match="fit again to audit it"):
         corten.load(fitted.save(tmp_path / "fit.corten")).audit(rounds=2)
 
@@ -301,7 +301,7 @@ def test_gap_shaped_audits_weigh_by_depth_alone_and_say_what_lies_deeper():
 
 def test_the_verdict_begins_with_the_entries_that_were_not_audited():
     field = simulate.tec_like((16, 20, 16), seed=101)
-    fitted = corten.ConformalCompleter("smooth", "uniform", corten.GapShaped(6)).fit(field.observed)
+    fitted = corten.ConformalCompleter("smooth", "uniform", corten.GapCalibration(6)).fit(field.observed)
     audit = fitted.audit(rounds=3, levels=(0.9,))
     assert "Cannot tell" not in replace(audit, untested=0.0).verdict()
     for share, words in ((0.21, "21%"), (0.001, "less than 1%")):

@@ -9,8 +9,8 @@ import pytest
 
 import corten
 from corten.calibration.auto import ENOUGH, choose_calibration, share_deeper, train_share_of
-from corten.calibration.gaps import GapShaped
-from corten.calibration.split import RandomSplit
+from corten.calibration.gaps import GapCalibration
+from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Round, highest_coverage
 from corten.data.observed import ObservedTensor
 
@@ -32,7 +32,7 @@ def test_few_entries_observed_at_random_are_not_taken_for_gaps(shape: tuple[int,
     for seed in range(10):
         observed = tensor(observed_at_random(shape, 30, seed))
         calibration, (choice, share) = choose_calibration(observed, seed)
-        assert calibration == RandomSplit(0.4)
+        assert calibration == SplitCalibration(0.4)
         assert (choice.taken, share.what, share.taken) == ("random", "train share", "0.4")
 
 
@@ -42,13 +42,13 @@ def test_a_patch_and_an_outage_are_still_gaps() -> None:
     outage = np.random.default_rng(0).random((12, 60)) < 0.95
     outage[4, 20:45] = outage[9, 5:25] = False
     for mask in (patch, outage):
-        assert max(share_deeper(tensor(mask), RandomSplit(), 0).values()) > 2 * ENOUGH
-        assert isinstance(choose_calibration(tensor(mask), 0)[0], GapShaped)
+        assert max(share_deeper(tensor(mask), SplitCalibration(), 0).values()) > 2 * ENOUGH
+        assert isinstance(choose_calibration(tensor(mask), 0)[0], GapCalibration)
 
 
 def test_the_pooled_share_hardly_depends_on_the_seed() -> None:
     observed = tensor(np.random.default_rng(3).random((12, 14)) < 0.8)
-    found = [max(share_deeper(observed, RandomSplit(0.65), seed).values()) for seed in range(6)]
+    found = [max(share_deeper(observed, SplitCalibration(0.65), seed).values()) for seed in range(6)]
     assert max(found) < ENOUGH
     assert np.ptp(found) < 0.08
 
@@ -72,7 +72,7 @@ def test_thirty_entries_carry_ninety_percent() -> None:
 def test_a_coverage_that_cannot_be_had_is_told_before_the_fit() -> None:
     x = np.random.default_rng(0).normal(size=(6, 7))
     x[np.random.default_rng(1).random(x.shape) < 0.5] = np.nan
-    plan = RandomSplit().plan(ObservedTensor.of(x), 0)
+    plan = SplitCalibration().plan(ObservedTensor.of(x), 0)
     highest = highest_coverage(plan.rounds)
     options = {"propensity": "constant", "calibration": "random"}
 

@@ -110,7 +110,7 @@ def test_domain_flags_axes_and_saved_fit(tmp_path):
     np.savez(tmp_path / "in.npz", x=x, quality=quality, sea=sea)
     out, kept = tmp_path / "out.nc", tmp_path / "fit.corten"
     options = ["--where", "sea", "--quality", "quality=0,1", "--axes", "lat,lon,time", "--periodic", "lon"]
-    options += ["--unit-axis", "time", "--save", kept, "--score", "signed", "--engine", 1, "--bounds", "-9,"]
+    options += ["--unordered-axis", "time", "--save", kept, "--score", "signed", "--engine", 1, "--bounds", "-9,"]
     run("complete", tmp_path / "in.npz", "--variable", "x", "--output", out, *options, *QUICK, "--quiet")
     with xr.open_dataset(out) as found:
         assert (found.flag[:2] == 4).all() and found.estimate[:2].isnull().all()
@@ -118,7 +118,7 @@ def test_domain_flags_axes_and_saved_fit(tmp_path):
     fitted = corten.load(kept)
     assert fitted.completer.bounds == (-9.0, None)
     lat, lon, time = fitted.observed.axes
-    assert (lat.periodic, lon.periodic, time.kind) == (False, True, "unit")
+    assert (lat.periodic, lon.periodic, time.kind) == (False, True, "unordered")
     np.save(tmp_path / "truth.npy", x)
     facts = json.loads(run("evaluate", kept, tmp_path / "truth.npy", "--json").stdout)
     assert facts["miscoverage_levels"] == 20 and facts["miscoverage_percent"] < 10

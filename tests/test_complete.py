@@ -293,7 +293,7 @@ def test_too_few_entries_to_split_is_told():
     ("option", "message"),
     [
         ({"periodic": ["moon"]}, "axis_0, axis_1, axis_2"),
-        ({"axis_kinds": {"moon": "unit"}}, "axis_0, axis_1, axis_2"),
+        ({"axis_kinds": {"moon": "unordered"}}, "axis_0, axis_1, axis_2"),
         ({"where": np.ones((2, 2), bool)}, r"where has shape \(2, 2\)"),
     ],
 )
@@ -333,7 +333,7 @@ def test_the_memory_order_of_a_completions_answer_changes_nothing():
     signal = rng.normal(size=(9, 8, 7))
     truth = signal + 0.1 * rng.normal(size=signal.shape)
     x = np.where(rng.random(signal.shape) < 0.6, truth, np.nan)
-    for calibration in ("random", corten.CrossConformal(3)):
+    for calibration in ("random", corten.CrossCalibration(3)):
         ends = [
             corten.complete(x, 0.8, completion=lambda x, s=s: s, propensity="uniform", calibration=calibration)
             for s in (signal, np.asfortranarray(signal))

@@ -35,7 +35,7 @@ class Axis:
 
 
 def axes_for(shape: tuple[int, ...], units: tuple[int, ...] = (), periodic: tuple[int, ...] = ()) -> tuple[Axis, ...]:
-    return tuple(Axis(f"a{k}", n, "unit" if k in units else "ordered", k in periodic) for k, n in enumerate(shape))
+    return tuple(Axis(f"a{k}", n, "unordered" if k in units else "ordered", k in periodic) for k, n in enumerate(shape))
 
 
 def wave(shape: tuple[int, ...]) -> np.ndarray:
@@ -79,7 +79,7 @@ def test_periodic_kernel_is_the_sum_of_its_images() -> None:
 @pytest.mark.parametrize("kernel", list(SHAPES))
 def test_likelihood_gradient(kernel: str) -> None:
     rng = np.random.default_rng(1)
-    shape, kinds = (9, 8, 4), ("ordered", "periodic", "unit")
+    shape, kinds = (9, 8, 4), ("ordered", "periodic", "unordered")
     mask = rng.random(shape) < 0.7
     y = np.where(mask, rng.standard_normal(shape), 0)
     cells = sample_cells(mask, kinds, 60, rng)
@@ -98,7 +98,7 @@ def test_likelihood_gradient(kernel: str) -> None:
 
 def test_process_is_the_conditional_mean_of_its_prior() -> None:
     rng = np.random.default_rng(2)
-    shape, kinds = (6, 5, 3), ("ordered", "periodic", "unit")
+    shape, kinds = (6, 5, 3), ("ordered", "periodic", "unordered")
     mask = rng.random(shape) < 0.6
     y = np.where(mask, rng.standard_normal(shape), 0.0)
     lengths = np.array([[3.0, 4.0, np.nan], [1.0, 1.5, np.nan]])
@@ -183,7 +183,7 @@ def test_standardise_undoes_itself_and_shrinks_unseen_units() -> None:
     x = rng.standard_normal((4, 50)) * np.array([[1], [100], [1], [1]]) + np.array([[0], [500], [3], [0]])
     mask = rng.random(x.shape) < 0.8
     mask[3] = False
-    data = standardise(x, mask, ("unit", "ordered"))
+    data = standardise(x, mask, ("unordered", "ordered"))
     np.testing.assert_allclose(data.undo(data.values)[mask], x[mask])
     spreads = [float(data.values[k][mask[k]].std()) for k in range(3)]
     assert max(spreads) < 4 * min(spreads)
@@ -284,7 +284,7 @@ def test_gaps_keep_their_size_when_moved() -> None:
     rng = np.random.default_rng(13)
     gap = np.zeros((6, 8, 4), bool)
     gap[1:3, 2:6, 0] = True
-    moved = move_gap(gap, ("ordered", "periodic", "unit"), rng)
+    moved = move_gap(gap, ("ordered", "periodic", "unordered"), rng)
     assert moved.sum() == gap.sum()
     assert sorted(moved.sum(axis=(0, 1))) == sorted(gap.sum(axis=(0, 1)))
 
@@ -304,7 +304,7 @@ def test_very_many_units_share_one_correlation(monkeypatch: pytest.MonkeyPatch) 
     mask = rng.random(x.shape) < 0.8
     y = standardise(x, mask, ("ordered", "ordered")).values
     monkeypatch.setattr("corten.completion.units.MANY", 20)
-    one = unit_correlations(y, mask, ("unit", "ordered"))[0]
+    one = unit_correlations(y, mask, ("unordered", "ordered"))[0]
     assert one.matrix is None
     assert one.common == pytest.approx(0.5, abs=0.15)
     basis, eigenvalues = one.spectrum(0, np.float64)

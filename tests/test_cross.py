@@ -94,7 +94,7 @@ def test_the_same_split_many_times_is_that_split():
 def test_every_observed_entry_is_hidden_once():
     x = simulate.paper_setting(10, 2, model="bernoulli", seed=1).observed
     observed = ObservedTensor.of(x)
-    plan = corten.CrossConformal(folds=4).plan(observed, 7)
+    plan = corten.CrossCalibration(folds=4).plan(observed, 7)
     assert len(plan.rounds) == 4
     np.testing.assert_array_equal(sum(one.hidden.astype(int) for one in plan.rounds), observed.mask.astype(int))
     for one in plan.rounds:
@@ -112,7 +112,7 @@ def test_merged_splits_cover_and_gain_steadiness():
     propensity = corten.BernoulliPropensity(rank=2)
     shares = {"one": [], "cross": []}
     for seed in range(10):
-        for name, calibration in (("one", "random"), ("cross", corten.CrossConformal(4))):
+        for name, calibration in (("one", "random"), ("cross", corten.CrossCalibration(4))):
             fitted = corten.ConformalCompleter(
                 completion=corten.TuckerCompletion(rank=3), propensity=propensity, calibration=calibration, seed=seed
             ).fit(setting.observed)
@@ -164,11 +164,11 @@ def test_a_merged_fit_behaves_like_any_other(tmp_path):
 def test_wrong_numbers_are_refused():
     for wrong in (1, 0, 2.5, True):
         with pytest.raises(ValueError, match="folds"):
-            corten.CrossConformal(folds=wrong)
+            corten.CrossCalibration(folds=wrong)
         with pytest.raises(ValueError, match="splits"):
             corten.RepeatedSplits(splits=wrong)
     with pytest.raises(ValueError, match="too few"):
-        corten.CrossConformal(folds=5).plan(ObservedTensor.of([[1.0, 2.0], [3.0, float("nan")]]), 0)
+        corten.CrossCalibration(folds=5).plan(ObservedTensor.of([[1.0, 2.0], [3.0, float("nan")]]), 0)
 
 
 def test_a_setting_chosen_in_one_split_is_never_used_in_another():
@@ -178,7 +178,7 @@ def test_a_setting_chosen_in_one_split_is_never_used_in_another():
     truth = np.exp(signal + 0.1 * rng.normal(size=(12, 11, 10)))
     x = np.where(rng.random(truth.shape) < 0.6, truth, np.nan)
     completer = corten.ConformalCompleter(
-        corten.TuckerCompletion(rank=2), corten.BernoulliPropensity(), corten.CrossConformal(3), transform="box-cox"
+        corten.TuckerCompletion(rank=2), corten.BernoulliPropensity(), corten.CrossCalibration(3), transform="box-cox"
     )
     before = completer.fit(x)
     for number, one in enumerate(before.rounds):
@@ -215,7 +215,7 @@ def test_merged_splits_cover_through_a_transform(transform, climatology):
     for seed in range(5):
         truth, x = skewed(seed)
         fitted = corten.ConformalCompleter(
-            completion=flat, propensity="uniform", calibration=corten.CrossConformal(4), transform=transform,
+            completion=flat, propensity="uniform", calibration=corten.CrossCalibration(4), transform=transform,
             climatology=climatology, seed=seed,
         ).fit(x)  # fmt: skip
         result = fitted.intervals(0.9)
@@ -252,7 +252,7 @@ def merged_fits():
         truth = np.repeat([0.3, 2.0], 4)[:, None, None] * rng.normal(size=(8, 24, 24))
         x = np.where(rng.random(truth.shape) < 0.5, truth, np.nan)
         completer = corten.ConformalCompleter(
-            completion=np.zeros_like, propensity="uniform", calibration=corten.CrossConformal(4), seed=seed
+            completion=np.zeros_like, propensity="uniform", calibration=corten.CrossCalibration(4), seed=seed
         )
         fits.append((truth, completer.fit(x)))
     return fits
@@ -304,7 +304,7 @@ def test_merged_claims_hold_the_false_discovery_rate():
             own = truth if transform is None else np.exp(truth)
             fitted = corten.ConformalCompleter(
                 completion=lambda x, signal=signal: signal, propensity="uniform",
-                calibration=corten.CrossConformal(4), transform=transform, seed=seed,
+                calibration=corten.CrossCalibration(4), transform=transform, seed=seed,
             ).fit(np.where(mask, own, np.nan))  # fmt: skip
             limit = 0.0 if transform is None else 1.0
             claims = fitted.intervals(0.9).exceedance(limit, fdr=0.1)

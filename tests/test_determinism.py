@@ -107,7 +107,7 @@ def stored_settings(path):
 def test_every_output_says_how_it_was_made(tmp_path, suffix):
     completer = corten.ConformalCompleter("smooth", "uniform", "random", "signed", seed=12345, bounds=(None, 9.5))
     x = data()
-    fitted = completer.fit(x, periodic=[1], axis_kinds={2: "unit"}, where=np.arange(x.shape[0])[:, None, None] > 0)
+    fitted = completer.fit(x, periodic=[1], axis_kinds={2: "unordered"}, where=np.arange(x.shape[0])[:, None, None] > 0)
     result, path = fitted.intervals(0.8), tmp_path / f"filled{suffix}"
     if suffix == ".html":
         result.report(path)
@@ -127,13 +127,13 @@ def test_every_output_says_how_it_was_made(tmp_path, suffix):
         found["completion"], found["propensity"], found["calibration"], found["score"], found["weights"],
         seed=int(found["seed"]), bounds=(None, 9.5),
     )  # fmt: skip
-    repeated = again.fit(x, periodic=[1], axis_kinds={2: "unit"}, where=fitted.observed.inside)
+    repeated = again.fit(x, periodic=[1], axis_kinds={2: "unordered"}, where=fitted.observed.inside)
     np.testing.assert_array_equal(repeated.intervals(0.8).upper, result.upper)
 
 
 def test_a_store_written_from_disk_says_it_too(tmp_path):
     x = data()
-    options = {"periodic": [1], "axis_kinds": {2: "unit"}, "where": np.arange(x.shape[0])[:, None, None] > 0}
+    options = {"periodic": [1], "axis_kinds": {2: "unordered"}, "where": np.arange(x.shape[0])[:, None, None] > 0}
     np.save(tmp_path / "x.npy", x)
     filled = corten.complete_to_zarr(
         tmp_path / "x.npy", tmp_path / "filled.zarr", 0.8, completion=corten.TuckerCompletion(rank=1),

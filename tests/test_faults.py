@@ -127,7 +127,7 @@ class Counting:
 def test_a_checkpoint_does_only_what_is_left(tmp_path):
     x, counts = data(), tmp_path / "counts"
     counts.mkdir()
-    completer = corten.ConformalCompleter(Counting(counts), "uniform", corten.GapShaped(6), seed=1)
+    completer = corten.ConformalCompleter(Counting(counts), "uniform", corten.GapCalibration(6), seed=1)
     expected = completer.fit(x).intervals(0.9)
     (counts / "stop10").touch()
     assert len(list(counts.glob("fill*"))) == 7
@@ -148,13 +148,13 @@ def test_a_checkpoint_does_only_what_is_left(tmp_path):
 def test_a_checkpoint_of_other_data_or_settings_is_not_used(tmp_path):
     x = data()
     checkpoint = corten.Checkpoint(tmp_path)
-    corten.ConformalCompleter("smooth", "uniform", corten.GapShaped(2)).fit(x, checkpoint=checkpoint)
+    corten.ConformalCompleter("smooth", "uniform", corten.GapCalibration(2)).fit(x, checkpoint=checkpoint)
     for seed, other in ((1, x), (0, x + 1e-12), (0, np.swapaxes(x, 0, 1))):
         again = corten.Checkpoint(tmp_path)
-        corten.ConformalCompleter("smooth", "uniform", corten.GapShaped(2), seed=seed).fit(other, checkpoint=again)
+        corten.ConformalCompleter("smooth", "uniform", corten.GapCalibration(2), seed=seed).fit(other, checkpoint=again)
         assert again.kept == 0
     same = corten.Checkpoint(tmp_path)
-    corten.ConformalCompleter("smooth", "uniform", corten.GapShaped(2)).fit(x, checkpoint=same)
+    corten.ConformalCompleter("smooth", "uniform", corten.GapCalibration(2)).fit(x, checkpoint=same)
     assert same.kept >= 2
 
 
@@ -194,7 +194,7 @@ def test_a_changed_function_or_array_does_its_rounds_again(tmp_path):
     for text, shift in ((FILL, 0.0), (FILL, 0.0), (FILL.replace("return 0", "return 1"), 0.0), (FILL, 2.0)):
         function = of_text(text, np=np, shift=np.array([shift]))
         checkpoint = corten.Checkpoint(tmp_path)
-        completer = corten.ConformalCompleter(function, "uniform", corten.GapShaped(2))
+        completer = corten.ConformalCompleter(function, "uniform", corten.GapCalibration(2))
         found = completer.fit(x, checkpoint=checkpoint)
         assert np.array_equal(found.estimate, completer.fit(x).estimate)
         kept.append(checkpoint.kept)

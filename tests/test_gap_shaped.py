@@ -10,8 +10,8 @@ import pytest
 
 from corten.calibration.auto import choose_calibration, share_deeper
 from corten.calibration.gap_rounds import run_rounds
-from corten.calibration.gaps import GapShaped
-from corten.calibration.split import RandomSplit
+from corten.calibration.gaps import GapCalibration
+from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration, Round, Task
 from corten.completer import ConformalCompleter
 from corten.completion.protocol import Fill
@@ -47,17 +47,17 @@ def test_a_round_refuses_to_contradict_itself() -> None:
 
 def test_random_split_is_a_thinning_of_the_observed() -> None:
     mask = np.random.default_rng(0).random((60, 50)) < 0.6
-    plan = RandomSplit(0.7).plan(tensor(mask), seed=0)
+    plan = SplitCalibration(0.7).plan(tensor(mask), seed=0)
     one = plan.rounds[0]
     assert one.train_share == 0.7
     np.testing.assert_array_equal(one.train | one.hidden, mask)
     # Five standard deviations of a binomial share; a split that shared the user's stream of draws would give 1.
     assert abs(one.train.sum() / mask.sum() - 0.7) < 5 * np.sqrt(0.21 / mask.sum())
-    again = RandomSplit(0.7).plan(tensor(mask), seed=0).rounds[0]
+    again = SplitCalibration(0.7).plan(tensor(mask), seed=0).rounds[0]
     np.testing.assert_array_equal(one.train, again.train)
-    assert (RandomSplit(0.7).plan(tensor(mask), seed=1).rounds[0].train != one.train).any()
+    assert (SplitCalibration(0.7).plan(tensor(mask), seed=1).rounds[0].train != one.train).any()
     with pytest.raises(ValueError, match="train_share is 1"):
-        RandomSplit(1.0)
+        SplitCalibration(1.0)
 
 
 def test_pseudo_gaps_hide_observed_entries_under_copies_of_the_gap() -> None:
@@ -65,8 +65,8 @@ def test_pseudo_gaps_hide_observed_entries_under_copies_of_the_gap() -> None:
     domain = np.ones(mask.shape, bool)
     domain[:4] = False
     observed = tensor(mask & domain, domain)
-    plan = GapShaped(rounds=5).plan(observed, seed=3)
-    assert GapShaped().pooled and isinstance(GapShaped(), Calibration)
+    plan = GapCalibration(rounds=5).plan(observed, seed=3)
+    assert GapCalibration().pooled and isinstance(GapCalibration(), Calibration)
     assert len(plan.rounds) == 5
     least = 0.1 * min(observed.n_missing, observed.n_observed)
     for one in plan.rounds:
@@ -74,7 +74,7 @@ def test_pseudo_gaps_hide_observed_entries_under_copies_of_the_gap() -> None:
         assert one.train_share is None
         assert one.hidden.sum() >= least
         assert not one.hidden[:4].any()
-    again = GapShaped(rounds=5).plan(observed, seed=3)
+    again = GapCalibration(rounds=5).plan(observed, seed=3)
     assert all((a.hidden == b.hidden).all() for a, b in zip(plan.rounds, again.rounds))
     assert any((a.hidden != b.hidden).any() for a, b in zip(plan.rounds, plan.rounds[1:]))
 
@@ -82,27 +82,27 @@ def test_pseudo_gaps_hide_observed_entries_under_copies_of_the_gap() -> None:
 def test_units_are_permuted_whole() -> None:
     mask = np.ones((7, 20), bool)
     mask[2] = False
-    observed = tensor(mask, axis_kinds={0: "unit"})
-    for one in GapShaped(rounds=6, drawn=0.0).plan(observed, seed=0).rounds:
+    observed = tensor(mask, axis_kinds={0: "unordered"})
+    for one in GapCalibration(rounds=6, drawn=0.0).plan(observed, seed=0).rounds:
         assert one.hidden.sum() == 20
         assert one.hidden.all(axis=1).sum() == 1
 
 
 def test_a_share_of_the_rounds_hides_under_masks_drawn_from_a_fitted_law() -> None:
     observed = tensor(patchy((10, 12, 8)))
-    plan = GapShaped(rounds=4, drawn=0.5).plan(observed, seed=0)
+    plan = GapCalibration(rounds=4, drawn=0.5).plan(observed, seed=0)
     assert "2 of them drawn from an Ising model" in plan.choices[0].because
-    moved = GapShaped(rounds=4, drawn=0.0).plan(observed, seed=0)
+    moved = GapCalibration(rounds=4, drawn=0.0).plan(observed, seed=0)
     assert "drawn" not in moved.choices[0].because
     # Every copy of the gap has as many cells as the gap; draws do not keep to that, and lie elsewhere.
     for one in plan.rounds:
         np.testing.assert_array_equal(one.train | one.hidden, observed.mask)
         assert one.hidden.any()
     assert not (plan.rounds[0].hidden == plan.rounds[1].hidden).all()
-    again = GapShaped(rounds=4, drawn=0.5).plan(observed, seed=0)
+    again = GapCalibration(rounds=4, drawn=0.5).plan(observed, seed=0)
     assert all((a.hidden == b.hidden).all() for a, b in zip(plan.rounds, again.rounds))
     with pytest.raises(ValueError, match="drawn is 2"):
-        GapShaped(drawn=2)
+        GapCalibration(drawn=2)
 
 
 @pytest.mark.parametrize("missing", [1, 11])
@@ -112,9 +112,9 @@ def test_tiny_tensors_have_rounds(missing: int) -> None:
     observed = tensor(mask.reshape(3, 4))
     if observed.n_observed < 2:
         with pytest.raises(ValueError, match="at least two"):
-            GapShaped(rounds=3).plan(observed, seed=0)
+            GapCalibration(rounds=3).plan(observed, seed=0)
         return
-    for one in GapShaped(rounds=3).plan(observed, seed=0).rounds:
+    for one in GapCalibration(rounds=3).plan(observed, seed=0).rounds:
         assert one.train.any()
         assert one.hidden.any()
 
@@ -123,21 +123,22 @@ def test_the_choice_follows_the_depth_of_the_gaps() -> None:
     rng = np.random.default_rng(0)
     for share in (0.2, 0.6, 0.95):
         calibration, (choice, *_) = choose_calibration(tensor(rng.random((20, 20, 20)) < share), seed=0)
-        assert isinstance(calibration, RandomSplit), choice
+        assert isinstance(calibration, SplitCalibration), choice
     calibration, (choice, *_) = choose_calibration(tensor(patchy()), seed=0)
-    assert isinstance(calibration, GapShaped), choice
+    assert isinstance(calibration, GapCalibration), choice
     assert "lie further" in choice.because
     days = np.broadcast_to((rng.random((15, 20, 1)) < 0.7), (15, 20, 24))
-    calibration, _ = choose_calibration(tensor(days, axis_kinds={0: "unit"}), seed=0)
-    assert isinstance(calibration, GapShaped)
-    assert share_deeper(tensor(rng.random((9, 8)) < 0.5, axis_kinds={0: "unit", 1: "unit"}), RandomSplit(), 0) == {}
+    calibration, _ = choose_calibration(tensor(days, axis_kinds={0: "unordered"}), seed=0)
+    assert isinstance(calibration, GapCalibration)
+    without_order = tensor(rng.random((9, 8)) < 0.5, axis_kinds={0: "unordered", 1: "unordered"})
+    assert share_deeper(without_order, SplitCalibration(), 0) == {}
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="shared data are not here")
 @pytest.mark.parametrize(("name", "key", "expected"), [
-    ("ising_40", "mask", RandomSplit),
-    ("tec_namerica_20190425-26", "mask", GapShaped),
-    ("ndvi_modis_gapfill", "mask20", GapShaped),
+    ("ising_40", "mask", SplitCalibration),
+    ("tec_namerica_20190425-26", "mask", GapCalibration),
+    ("ndvi_modis_gapfill", "mask20", GapCalibration),
 ])  # fmt: skip
 def test_the_choice_on_real_masks(name: str, key: str, expected: type) -> None:
     mask = np.load(DATA / f"{name}.npz")[key].astype(bool)
@@ -150,7 +151,7 @@ def test_gaps_deeper_than_what_was_hidden_are_flagged() -> None:
     # Observed rows are few: no copy of the gap below them is as deep as the gap itself.
     deep = np.add.outer(np.sin(np.arange(40) / 6), np.cos(np.arange(12) / 5)) + 0.01 * rng.normal(size=(40, 12))
     deep[14:] = np.nan
-    fitted = ConformalCompleter("smooth", "uniform", GapShaped(rounds=6, drawn=0)).fit(deep)
+    fitted = ConformalCompleter("smooth", "uniform", GapCalibration(rounds=6, drawn=0)).fit(deep)
     result = fitted.intervals(0.9)
     assert result.beyond_tested[-5:].all() and not result.beyond_tested[:16].any()
     np.testing.assert_array_equal(result.beyond_tested, result.flag == 5)
@@ -164,7 +165,7 @@ def test_single_missing_entries_are_not_flagged(seed: int) -> None:
     rng = np.random.default_rng(seed)
     even = np.add.outer(np.sin(np.arange(24) / 4), np.cos(np.arange(24) / 5)) + 0.01 * rng.normal(size=(24, 24))
     even[rng.random(even.shape) < 0.3] = np.nan
-    fitted = ConformalCompleter("smooth", "uniform", GapShaped(rounds=6), seed=seed).fit(even)
+    fitted = ConformalCompleter("smooth", "uniform", GapCalibration(rounds=6), seed=seed).fit(even)
     assert fitted.warnings() == [] and not fitted.intervals(0.9).beyond_tested.any()
     assert not ConformalCompleter("smooth", "uniform", "random").fit(even).intervals(0.9).beyond_tested.any()
 
@@ -181,9 +182,9 @@ def test_the_missingness_is_modelled_once(monkeypatch):
     rng = np.random.default_rng(0)
     x = np.add.outer(np.sin(np.arange(12.0)), np.cos(np.arange(10.0)))
     x[rng.random(x.shape) < 0.3] = np.nan
-    once = ConformalCompleter("smooth", "auto", GapShaped(rounds=3)).fit(x)
+    once = ConformalCompleter("smooth", "auto", GapCalibration(rounds=3)).fit(x)
     assert len(calls) == 1
-    again = ConformalCompleter("smooth", IsingPropensity(max_rank=5), GapShaped(rounds=3)).fit(x)
+    again = ConformalCompleter("smooth", IsingPropensity(max_rank=5), GapCalibration(rounds=3)).fit(x)
     assert len(calls) == 3
     assert np.array_equal(once.probabilities, again.probabilities)
     assert np.array_equal(once.intervals(0.9).upper, again.intervals(0.9).upper)
@@ -217,6 +218,6 @@ def test_the_mix_of_an_entry_is_learned_from_other_entries() -> None:
     x = np.where(mask, np.arange(mask.size, dtype=float).reshape(mask.shape), np.nan)
     observed = ObservedTensor.of(x)
     task = Task(observed, Recorder(), None, as_score("absolute"))
-    run = run_rounds(task, GapShaped(rounds=5, drawn=0).plan(observed, 0).rounds, observed, None)
+    run = run_rounds(task, GapCalibration(rounds=5, drawn=0).plan(observed, 0).rounds, observed, None)
     assert not run.estimate.any()  # no hidden entry, in any round, is mixed by what it helped to learn
     assert set(run.prepared.learned) == set(run.truth)  # the final mix is learned from all of them

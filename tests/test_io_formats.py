@@ -86,7 +86,7 @@ def test_disorder_is_sorted_and_said(tmp_path):
     loaded = io.read(path, "tec", domain="sea")
     assert loaded.data.identical(labelled()) and "time were not sorted" in loaded.notes[0]
     assert not loaded.where.values[0, :, 0].any() and loaded.where.values[0, :, 1:].all()
-    kept = io.read(path, "tec", axis_kinds={"time": "unit"})
+    kept = io.read(path, "tec", axis_kinds={"time": "unordered"})
     assert kept.notes == () and not kept.data.time.equals(labelled().time)
     twice = tmp_path / "twice.nc"
     labelled().isel(time=[0, 1, 1, 2]).to_netcdf(twice)

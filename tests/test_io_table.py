@@ -53,7 +53,7 @@ def test_table_to_tensor():
     )
     assert table.data.sel(road="b", time="2020-01-02").item() == 4.0 and table.data.notnull().sum() == 3
     pd.testing.assert_frame_equal(frame, before)
-    assert ObservedTensor.of(table.data).axes[0].kind == "unit"
+    assert ObservedTensor.of(table.data).axes[0].kind == "unordered"
 
 
 def test_duplicates_are_averaged_and_counted():
@@ -70,9 +70,9 @@ def test_irregular_axes_and_units_are_kept():
     )
     table = io.from_table(frame)
     assert list(table.data.depth.values) == [0, 5, 12, 100] and table.data.sizes["station"] == 5
-    assert io.from_table(frame, axis_kinds={"station": "unit"}).data.sizes["station"] == 4
+    assert io.from_table(frame, axis_kinds={"station": "unordered"}).data.sizes["station"] == 4
     with pytest.raises(ValueError, match="axis_kinds names 'x'"):
-        io.from_table(frame, axis_kinds={"x": "unit"})
+        io.from_table(frame, axis_kinds={"x": "unordered"})
 
 
 def test_frame_comes_back_in_its_order():

@@ -24,7 +24,7 @@ def noons():
     return pd.date_range("2020-03-25 12:00", periods=12, tz="Europe/Zurich")  # the clock changes on the 29th
 
 
-@pytest.mark.parametrize("kind", ["ordered", "unit"])
+@pytest.mark.parametrize("kind", ["ordered", "unordered"])
 @pytest.mark.parametrize("place", [np.inf, -np.inf])
 def test_an_infinite_coordinate_is_refused_before_the_fit(kind, place):
     labels = np.arange(9.0)
@@ -54,7 +54,8 @@ def table():
 
 
 def test_tables_give_times_back_in_their_zone():
-    found = corten.complete_table(table(), completer=corten.ConformalCompleter(**QUICK), axis_kinds={"time": "unit"})
+    quick = corten.ConformalCompleter(**QUICK)
+    found = corten.complete_table(table(), completer=quick, axis_kinds={"time": "unordered"})
     assert str(found["time"].dtype.tz) == "Europe/Zurich" and len(found) == 12 * 9
     assert set(found["time"]) == set(noons())
 
@@ -66,10 +67,10 @@ def test_files_of_tables_say_that_times_have_a_zone(tmp_path, suffix):
         table().assign(time=table()["time"].map(lambda one: one.isoformat())).to_csv(path, index=False)
     else:
         table().to_parquet(path)
-    loaded = io.read(path, careful=suffix == ".parquet", axis_kinds={"time": "unit"})
+    loaded = io.read(path, careful=suffix == ".parquet", axis_kinds={"time": "unordered"})
     assert any("the times of time have the zone" in note and "UTC" in note for note in loaded.notes)
     assert loaded.data.time.values[0] == np.datetime64("2020-03-25T11:00")
-    found = loaded.table.to_frame(corten.complete(loaded.data, axis_kinds={"time": "unit"}, **QUICK))
+    found = loaded.table.to_frame(corten.complete(loaded.data, axis_kinds={"time": "unordered"}, **QUICK))
     assert {pd.Timestamp(one).tz_convert("UTC") for one in found["time"]} == set(noons().tz_convert("UTC"))
 
 

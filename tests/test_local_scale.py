@@ -20,7 +20,7 @@ class Axis:
 
 
 def axes_for(shape: tuple[int, ...], units: tuple[int, ...] = (), periodic: tuple[int, ...] = ()) -> tuple[Axis, ...]:
-    return tuple(Axis(f"a{k}", n, "unit" if k in units else "ordered", k in periodic) for k, n in enumerate(shape))
+    return tuple(Axis(f"a{k}", n, "unordered" if k in units else "ordered", k in periodic) for k, n in enumerate(shape))
 
 
 def test_depth_is_the_distance_to_the_nearest_training_cell_of_the_same_unit() -> None:

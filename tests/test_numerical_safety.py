@@ -147,7 +147,7 @@ def test_masks_with_next_to_nothing_in_them(seen):
 
 
 @pytest.mark.parametrize("completion", ["tucker", "tensor-train", "smooth", "gaussian-process", "stack"])
-@pytest.mark.parametrize("calibration", ["random", corten.GapShaped(rounds=2), corten.CrossConformal(folds=2)])
+@pytest.mark.parametrize("calibration", ["random", corten.GapCalibration(rounds=2), corten.CrossCalibration(folds=2)])
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 def test_data_without_variance_are_filled_with_themselves(completion, calibration, dtype):
     for level in (0.0, -7e8) if completion == "tucker" else (0.0, 3.0, -7e8, 1e-30):
@@ -198,7 +198,7 @@ def test_residuals_too_small_to_be_squared_end_a_process_fit():
     x[0, 0, 0, [0, 4, 4], [2, 0, 2]] = np.nan
     x[0, 0, 0, 1, 0] = 7.0
     completer = corten.ConformalCompleter(
-        "stack", corten.BernoulliPropensity(rank=1), corten.GapShaped(rounds=2), score="signed", seed=2,
+        "stack", corten.BernoulliPropensity(rank=1), corten.GapCalibration(rounds=2), score="signed", seed=2,
         transform="standardise:axis_1", climatology="axis_0",
     )  # fmt: skip
     assert np.isfinite(completer.fit(x, periodic=(0, 1, 3)).intervals(0.8).estimate).all()

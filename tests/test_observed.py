@@ -86,7 +86,7 @@ def test_dataarray_keeps_everything():
     back = tensor.wrap(tensor.values)
     assert back.identical(x)
     station, lon, time = tensor.axes
-    assert (station.kind, lon.kind, time.kind) == ("unit", "ordered", "ordered")
+    assert (station.kind, lon.kind, time.kind) == ("unordered", "ordered", "ordered")
     assert lon.periodic and not time.periodic and lon.units == "degrees_east"
     assert time.is_time and time.label(1) == "2020-01-02" and station.label(0) == "b"
     assert tensor.wrap(tensor.values, "lower", {"a": 1}).attrs == {"a": 1}
@@ -112,18 +112,18 @@ def test_full_circle_of_longitude_is_recognised(name, units, values, circle):
 
 
 def test_user_says_kind_and_period():
-    tensor = ObservedTensor.of(field(), axes=("a", "b", "c"), periodic=("c", 1), axis_kinds={"a": "unit"})
+    tensor = ObservedTensor.of(field(), axes=("a", "b", "c"), periodic=("c", 1), axis_kinds={"a": "unordered"})
     assert [(axis.kind, axis.periodic) for axis in tensor.axes] == [
-        ("unit", False), ("ordered", True), ("ordered", True),
+        ("unordered", False), ("ordered", True), ("ordered", True),
     ]  # fmt: skip
     axes = (Axis("s", 2), Axis("lon", 3, np.array([0.0, 120.0, 240.0])), Axis("t", 4))
     assert ObservedTensor.of(field(), axes=axes).axes[1].periodic
     for wrong, words in [
         ({"periodic": ("lat",)}, "unknown axis 'lat'; the axes are axis_0, axis_1, axis_2"),
         ({"periodic": (5,)}, "there are 3: 0 to 2"),
-        ({"axis_kinds": {"q": "unit"}}, "axis_kinds names the unknown axis 'q'"),
-        ({"axis_kinds": {0: "station"}}, "allowed are 'ordered', 'unit'"),
-        ({"axis_kinds": {0: "unit"}, "periodic": (0,)}, "no period"),
+        ({"axis_kinds": {"q": "unordered"}}, "axis_kinds names the unknown axis 'q'"),
+        ({"axis_kinds": {0: "station"}}, "allowed are 'ordered', 'unordered'"),
+        ({"axis_kinds": {0: "unordered"}, "periodic": (0,)}, "no period"),
         ({"axes": ("a", "b")}, "one per mode"),
         ({"axes": ("a", "a", "b")}, "twice"),
     ]:
@@ -204,7 +204,7 @@ def test_disordered_coordinates_are_refused_by_name(time, words):
     x = xr.DataArray(field(), dims=("a", "b", "t"), coords={"t": time})
     with pytest.raises(ValueError, match=f"(?s)'t'.*{words}|{words}.*'t'"):
         ObservedTensor.of(x)
-    assert ObservedTensor.of(x, axis_kinds={"t": "unit"}).axes[2].kind == "unit"
+    assert ObservedTensor.of(x, axis_kinds={"t": "unordered"}).axes[2].kind == "unordered"
 
 
 def test_empty_slices_and_forecast():

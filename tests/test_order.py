@@ -53,17 +53,17 @@ def test_stations_are_units_and_hours_are_ordered():
     found = [kinds(stations(seed=seed)) for seed in range(10)]
     assert all(kind[1] == "ordered" for kind in found)
     # One shuffle in ten looks ordered by chance; four or more of ten do with probability 0.013.
-    assert sum(kind[0] == "unit" for kind in found) >= 7
+    assert sum(kind[0] == "unordered" for kind in found) >= 7
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_a_shuffled_axis_of_a_field_is_a_unit_axis(axis):
+def test_a_shuffled_axis_of_a_field_is_a_unordered_axis(axis):
     field = corten.simulate.tec_like((20, 24, 24), seed=0).observed
     assert kinds(field) == ["ordered"] * 3
     found = []
     for seed in range(8):
         shuffled = np.take(field, np.random.default_rng(seed).permutation(field.shape[axis]), axis)
-        found.append([k for k, kind in enumerate(kinds(shuffled)) if kind == "unit"])
+        found.append([k for k, kind in enumerate(kinds(shuffled)) if kind == "unordered"])
     assert all(axes in ([], [axis]) for axes in found)
     # One shuffle in ten looks ordered by chance; four or more of eight do with probability 0.005.
     assert sum(axes == [axis] for axes in found) >= 5
@@ -85,7 +85,7 @@ def test_the_callers_word_counts_and_the_choice_is_on_record():
     assert [choice.what for choice in tensor.choices] == ["kind of station"]
     assert "strangers" in tensor.choices[0].because
     summary = corten.complete(x, completion="smooth", propensity="uniform", calibration="random").summary()
-    assert any(choice.what == "kind of axis_0" and choice.taken == "unit" for choice in summary.choices)
+    assert any(choice.what == "kind of axis_0" and choice.taken == "unordered" for choice in summary.choices)
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="shared data are not here")

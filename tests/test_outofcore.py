@@ -89,7 +89,7 @@ def assert_same(stored, result, close=1e-6, least=-np.inf):
         {"propensity": IsingPropensity(Product(0.1), rank=2, neighborhood="cube")},
         {"completion": corten.TensorTrainCompletion(rank=2), "bounds": (-1.0, None)},
         {"periodic": (0, 2)},
-        {"calibration": corten.RandomSplit(0.5), "seed": 3, "engine": 1},
+        {"calibration": corten.SplitCalibration(0.5), "seed": 3, "engine": 1},
     ],
     ids=lambda options: ",".join(options) or "defaults",
 )

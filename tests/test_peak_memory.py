@@ -17,7 +17,7 @@ import json, resource, sys
 from pathlib import Path
 import numpy as np
 import corten
-from corten.calibration.cross import CrossConformal
+from corten.calibration.cross import CrossCalibration
 
 def field(side, share):
     rng = np.random.default_rng(0)
@@ -28,7 +28,7 @@ def field(side, share):
     return x
 
 def work(x, out):
-    calibration = {{"random": "random", "cross": CrossConformal(3), "gaps": corten.GapShaped(rounds=6)}}[{kind!r}]
+    calibration = {{"random": "random", "cross": CrossCalibration(3), "gaps": corten.GapCalibration(6)}}[{kind!r}]
     propensity = corten.IsingPropensity(corten.Product(0.1), rank=2)
     completion = "stack" if {kind!r} == "gaps" else corten.TuckerCompletion(2)
     fitted = corten.ConformalCompleter(completion, propensity, calibration).fit(x)

@@ -14,8 +14,8 @@ import corten
 TRANSFORMS = [None, "log", "box-cox", "standardise", "standardise:axis_0"]
 CALIBRATIONS = {
     "random": "random",
-    "cross": corten.CrossConformal(folds=2),
-    "gaps": corten.GapShaped(rounds=2, drawn=0.0),
+    "cross": corten.CrossCalibration(folds=2),
+    "gaps": corten.GapCalibration(rounds=2, drawn=0.0),
 }
 LIMITS = (0.0, 12.0)
 PROMISES = [{}, {"groups": 0}, {"joint": 0}, {"odds_error": 1.5}, {"groups": 0, "joint": 1, "odds_error": 1.2}]

@@ -32,8 +32,8 @@ PROPENSITIES = {
 }
 CALIBRATIONS = {
     "random": "random",
-    "gaps": corten.GapShaped(rounds=2),
-    "cross": corten.CrossConformal(folds=2),
+    "gaps": corten.GapCalibration(rounds=2),
+    "cross": corten.CrossCalibration(folds=2),
     "splits": corten.RepeatedSplits(splits=2),
 }
 

@@ -81,7 +81,7 @@ def test_files_with_labels_are_read_as_they_were_written(data, seed, power, suff
         io.check_target(path)
         assert io.write(path, result) == path
         for name in ("estimate", "lower", "upper", "flag"):
-            loaded = io.read(path, name, careful=careful, axis_kinds=dict.fromkeys(map(str, data.dims), "unit"))
+            loaded = io.read(path, name, careful=careful, axis_kinds=dict.fromkeys(map(str, data.dims), "unordered"))
             assert isinstance(loaded, io.Loaded) and loaded.variable == name and loaded.where is None
             np.testing.assert_array_equal(np.asarray(loaded.data), getattr(result, f"{name}_array"))
             same_labels(loaded.data, data)
@@ -117,7 +117,7 @@ def test_tables_hold_the_same_bits(data, seed, power, suffix):
     dims = [str(dim) for dim in data.dims]
     with tempfile.TemporaryDirectory() as folder:
         path = io.write(Path(folder, f"filled{suffix}"), result)
-        loaded = io.read(path, "estimate", axes=dims, axis_kinds=dict.fromkeys(dims, "unit"))
+        loaded = io.read(path, "estimate", axes=dims, axis_kinds=dict.fromkeys(dims, "unordered"))
         assert isinstance(loaded.table, io.LongTable) and loaded.table.duplicates == 0
         found = loaded.data
         for dim in data.coords:  # tables are sorted by their labels, text in order of appearance

@@ -18,7 +18,7 @@ NO_PROPERTY = {
     "Weights": "a protocol: its kinds are tried",
     "Calibrated": "a protocol: what a calibration returns",
     "IntervalsLike": "a protocol: what the metrics are given is one",
-    "RandomSplit": "a container of one share: calibration='random'",
+    "SplitCalibration": "a container of one share: calibration='random'",
     "SmoothCompletion": "the class behind completion='smooth'",
     "GaussianProcessCompletion": "the class behind completion='gaussian-process'",
     "StackedCompletion": "the class behind completion='stack'",

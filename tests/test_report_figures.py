@@ -105,7 +105,7 @@ def test_planes_stand_the_way_maps_do():
     )
     first = planes([lon, lat, Axis("time", 3)])[0]
     assert (first.rows, first.columns, first.up, first.right) == (1, 0, False, True)
-    stations = Axis("station", 3, np.array(["a", "b", "c"]), "unit")
+    stations = Axis("station", 3, np.array(["a", "b", "c"]), "unordered")
     plane = planes([Axis("time", 9), stations])[0]
     assert (plane.rows, plane.columns, plane.aspect) == (1, 0, None)
 

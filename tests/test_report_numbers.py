@@ -20,8 +20,8 @@ OPTIONS = {
     "standardise": {"transform": "standardise:axis_1"},
     "climatology": {"climatology": "axis_2"},
     "limits": {"transform": "log", "bounds": (0.5, 6)},
-    "cross": {"calibration": corten.CrossConformal(folds=2), "transform": "log"},
-    "gaps": {"calibration": corten.GapShaped(rounds=2, drawn=0.0), "transform": "log"},
+    "cross": {"calibration": corten.CrossCalibration(folds=2), "transform": "log"},
+    "gaps": {"calibration": corten.GapCalibration(rounds=2, drawn=0.0), "transform": "log"},
 }
 PROMISES = {"entries": {}, "joint": {"joint": "axis_0"}, "groups": {"groups": 1}, "odds": {"odds_error": 1.5}}
 

@@ -278,7 +278,7 @@ def test_a_reader_that_leaves_early_does_not_end_the_work(given):
 
 
 @pytest.mark.parametrize("transform", ["log", "box-cox"])
-@pytest.mark.parametrize("calibration", ["random", corten.GapShaped(rounds=3)])
+@pytest.mark.parametrize("calibration", ["random", corten.GapCalibration(rounds=3)])
 def test_a_logarithm_and_a_climatology_go_together(transform, calibration):
     rng = np.random.default_rng(0)
     season = np.exp(np.sin(np.arange(12) / 2))
@@ -293,10 +293,10 @@ def test_a_logarithm_and_a_climatology_go_together(transform, calibration):
     assert np.allclose(result.estimate_array[~gap], truth[~gap])
 
 
-@pytest.mark.parametrize("calibration", ["random", "cross", corten.GapShaped(rounds=4)])
+@pytest.mark.parametrize("calibration", ["random", "cross", corten.GapCalibration(rounds=4)])
 def test_a_loaded_fit_is_audited_as_the_one_that_was_saved(tmp_path, calibration):
     x = gappy((10, 12, 9))
-    completion = "stack" if isinstance(calibration, corten.GapShaped) else "smooth"
+    completion = "stack" if isinstance(calibration, corten.GapCalibration) else "smooth"
     fitted = corten.ConformalCompleter(completion, "uniform", calibration, seed=2).fit(x)
     loaded = corten.load(fitted.save(tmp_path / "fit.corten"))
     one, two = (each.audit(rounds=2, reference=corten.UniformPropensity()) for each in (fitted, loaded))

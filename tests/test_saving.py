@@ -86,7 +86,7 @@ def test_pooled_rounds_come_back(tmp_path):
     def mean(x):
         return np.where(np.isnan(x), np.nanmean(x), x)
 
-    fitted = fit(gappy(), calibration=corten.GapShaped(rounds=3), completion=mean, propensity="uniform")
+    fitted = fit(gappy(), calibration=corten.GapCalibration(rounds=3), completion=mean, propensity="uniform")
     assert len(np.unique(fitted.entries)) < len(fitted.entries)
     assert round_trip(fitted, tmp_path).completer is None
     beyond = fitted.observed.missing & (np.arange(fitted.observed.values.size).reshape(fitted.observed.shape) % 3 == 0)
@@ -95,7 +95,7 @@ def test_pooled_rounds_come_back(tmp_path):
     assert np.array_equal(kept.intervals(0.9).beyond_tested, beyond)
 
 
-@pytest.mark.parametrize("calibration", [corten.CrossConformal(3), corten.RepeatedSplits(2)])
+@pytest.mark.parametrize("calibration", [corten.CrossCalibration(3), corten.RepeatedSplits(2)])
 def test_merged_splits_come_back(tmp_path, calibration):
     fitted = fit(np.exp(gappy()), calibration=calibration, score="normalized", transform="box-cox", bounds=(0, None))
     loaded = round_trip(fitted, tmp_path)

@@ -119,7 +119,7 @@ def test_pseudo_gaps_learn_the_climatology_without_what_they_hide() -> None:
         truth = 10 * gaussian_filter(rng.normal(size=shape[1:]), 2) + rng.normal(size=shape)
         patches = gaussian_filter(rng.normal(size=shape), (0, 2, 2))
         x = np.where(patches < np.quantile(patches, 0.6), truth, np.nan)
-        completer = corten.ConformalCompleter(np.zeros_like, calibration=corten.GapShaped(8), climatology="axis_0")
+        completer = corten.ConformalCompleter(np.zeros_like, calibration=corten.GapCalibration(8), climatology="axis_0")
         covered.append(metrics.coverage(truth, completer.fit(x).intervals(0.9)))
     assert np.mean(covered) > 0.88
 
@@ -133,7 +133,7 @@ def test_a_round_that_trains_on_equal_values_counts_errors_in_the_unit_of_the_ot
         -0.495279, -0.166139, -0.155202, 0.360229,
     ]  # fmt: skip
     completer = corten.ConformalCompleter(
-        "gaussian-process", "uniform", corten.GapShaped(rounds=2), seed=1, transform="standardise", climatology="axis_0"
+        "gaussian-process", "uniform", corten.GapCalibration(2), seed=1, transform="standardise", climatology="axis_0"
     )
     kinds = {"periodic": (2, 4), "axis_kinds": {1: "unit"}}
     plain = completer.fit(x, **kinds).intervals(0.5)

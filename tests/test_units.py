@@ -17,7 +17,8 @@ def gappy():
 
 def bounds(x, factor):
     completion = corten.GaussianProcessCompletion(iterations=20)
-    result = corten.complete(factor * x, completion=completion, propensity="uniform", calibration=corten.GapShaped(4))
+    calibration = corten.GapCalibration(4)
+    result = corten.complete(factor * x, completion=completion, propensity="uniform", calibration=calibration)
     gap = np.isnan(x)
     return np.stack([result.estimate[gap], result.lower[gap], result.upper[gap]]) / factor
 
@@ -45,5 +46,5 @@ def test_units_axes_do_not_depend_on_the_unit_either(factor):
 
     x = gappy()
     mask = ~np.isnan(x)
-    one, other = (standardise(f * x, mask, ("ordered", "unit", "unit")).values for f in (1.0, factor))
+    one, other = (standardise(f * x, mask, ("ordered", "unordered", "unordered")).values for f in (1.0, factor))
     assert np.array_equal(one, other)

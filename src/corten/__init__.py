@@ -22,9 +22,9 @@ _HOME = {
     "CPCompletion": "corten.completion.alternating",
     "Checkpoint": "corten.checkpoint",
     "ConformalCompleter": "corten.completer",
-    "CrossConformal": "corten.calibration.cross",
+    "CrossCalibration": "corten.calibration.cross",
     "Fitted": "corten.results.fitted",
-    "GapShaped": "corten.calibration.gaps",
+    "GapCalibration": "corten.calibration.gaps",
     "GaussianProcessCompletion": "corten.completion.gaussian_process",
     "Intervals": "corten.results.intervals",
     "IsingPropensity": "corten.propensity",
@@ -33,7 +33,7 @@ _HOME = {
     "ObservedTensor": "corten.data.observed",
     "Polynomial": "corten.propensity",
     "Product": "corten.propensity",
-    "RandomSplit": "corten.calibration.split",
+    "SplitCalibration": "corten.calibration.split",
     "RepeatedSplits": "corten.calibration.cross",
     "Sigmoid": "corten.propensity",
     "SmoothCompletion": "corten.completion.smooth",
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from corten import conformal, io, lowrank, propensity, simulate
-    from corten.calibration.cross import CrossConformal, RepeatedSplits
-    from corten.calibration.gaps import GapShaped
-    from corten.calibration.split import RandomSplit
+    from corten.calibration.cross import CrossCalibration, RepeatedSplits
+    from corten.calibration.gaps import GapCalibration
+    from corten.calibration.split import SplitCalibration
     from corten.checkpoint import Checkpoint
     from corten.completer import ConformalCompleter, complete, complete_table
     from corten.completion.alternating import CPCompletion

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from corten.calibration.auto import choose_calibration
-from corten.calibration.cross import CrossConformal
-from corten.calibration.gaps import GapShaped
-from corten.calibration.split import RandomSplit
+from corten.calibration.cross import CrossCalibration
+from corten.calibration.gaps import GapCalibration
+from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration
 from corten.completion.callables import CallableCompletion
 from corten.completion.protocol import Completion
@@ -53,7 +53,7 @@ USES_ENGINE = (TuckerCompletion, TensorTrainCompletion)
 
 def as_calibration(calibration: Any) -> _Fixed | _Auto:
     """A calibration from "auto", "random", "gaps" or an object with calibrate()."""
-    named: dict[str, Any] = {"random": RandomSplit, "gaps": GapShaped, "cross": CrossConformal}
+    named: dict[str, Any] = {"random": SplitCalibration, "gaps": GapCalibration, "cross": CrossCalibration}
     if isinstance(calibration, str):
         if calibration == "auto":
             return _Auto()

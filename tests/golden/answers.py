@@ -23,11 +23,11 @@ COMPLETERS = {
     "gaps": corten.ConformalCompleter(
         corten.StackedCompletion({"smooth": corten.SmoothCompletion(), "process": corten.GaussianProcessCompletion()}),
         "uniform",
-        corten.GapShaped(rounds=2),
+        corten.GapCalibration(rounds=2),
         seed=3,
     ),
     "cross": corten.ConformalCompleter(
-        "smooth", corten.BernoulliPropensity(rank=1, ridge=0.06), corten.CrossConformal(folds=3), "signed", seed=4
+        "smooth", corten.BernoulliPropensity(rank=1, ridge=0.06), corten.CrossCalibration(folds=3), "signed", seed=4
     ),
 }
 

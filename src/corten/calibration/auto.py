@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from corten.calibration.gaps import GapShaped
-from corten.calibration.split import RandomSplit
+from corten.calibration.gaps import GapCalibration
+from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration
 from corten.conformal.depth import depth, distance_along
 from corten.data.choices import Choice
@@ -25,7 +25,7 @@ EXTRA_CALIBRATION_ENTRIES = 9  # the fewest that can carry a coverage of 90 %
 def choose_calibration(observed: Any, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
     """Pseudo-gaps where many missing entries lie deeper than calibration entries would, else the random split."""
     count = int(np.count_nonzero(observed.mask))
-    split = RandomSplit(train_share_of(count))
+    split = SplitCalibration(train_share_of(count))
     shares = share_deeper(observed, split, seed)
     where, share = max(shares.items(), key=lambda item: item[1], default=("anywhere", 0.0))
     gaps = share > ENOUGH
@@ -35,7 +35,7 @@ def choose_calibration(observed: Any, seed: int) -> tuple[Calibration, tuple[Cho
     )
     evidence = tuple({"where": name, "share": round(value, 3)} for name, value in shares.items())
     if gaps:
-        return GapShaped(), (Choice("calibration", "gaps", because, evidence),)
+        return GapCalibration(), (Choice("calibration", "gaps", because, evidence),)
     why = f"{1 - MANY_TRAIN_SHARE:.0%} of the {count} observed entries and {EXTRA_CALIBRATION_ENTRIES} more calibrate"
     return split, (
         Choice("calibration", "random", because, evidence),
@@ -56,7 +56,7 @@ def train_share_of(count: int) -> float:
     return max(LEAST_TRAIN_SHARE, round(share, 2))
 
 
-def share_deeper(observed: Any, split: RandomSplit, seed: int) -> dict[str, float]:
+def share_deeper(observed: Any, split: SplitCalibration, seed: int) -> dict[str, float]:
     """Share of missing entries beyond the 99% quantile of the entries that random splits hide, by kind of distance.
 
     The entries hidden by several splits are pooled, as one split of a small tensor hides too few for this quantile.
@@ -64,7 +64,7 @@ def share_deeper(observed: Any, split: RandomSplit, seed: int) -> dict[str, floa
     """
     mask, axes = np.asarray(observed.mask, bool), observed.axes
     missing = np.asarray(observed.missing, bool)
-    ordered = [k for k, axis in enumerate(axes) if axis.kind != "unit" and mask.shape[k] > 1]
+    ordered = [k for k, axis in enumerate(axes) if axis.kind != "unordered" and mask.shape[k] > 1]
     if not ordered or not missing.any() or mask.sum() < 20:
         return {}
     hidden_in_one = (1 - split.train_share) * mask.sum()

@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from corten.calibration.split import RandomSplit, calibrate_round
+from corten.calibration.split import SplitCalibration, calibrate_round
 from corten.calibration.task import Outcome, Plan, Round, Task
 from corten.completion.protocol import Prepared
 from corten.conformal.merged import MergedSplits
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 
-__all__ = ["CrossConformal", "RepeatedSplits"]
+__all__ = ["CrossCalibration", "RepeatedSplits"]
 
 
 BYTES_PER_ENTRY_AND_SPLIT = 70  # at the peak, for every split and once more, measured
@@ -83,14 +83,14 @@ class _Merged:
 
 
 @dataclass(frozen=True)
-class CrossConformal(_Merged):
+class CrossCalibration(_Merged):
     """Hide each of K random folds once; all observed entries calibrate, each against an estimate that did not see
     it.
 
     Promises 1 - 2 (1 - coverage) at least, and reaches about the coverage asked for.
 
     Example:
-        >>> CrossConformal(folds=5).folds
+        >>> CrossCalibration(folds=5).folds
         5
     """
 
@@ -130,7 +130,7 @@ class RepeatedSplits(_Merged):
     train_share: float = 0.7
 
     def __post_init__(self) -> None:
-        RandomSplit(self.train_share)
+        SplitCalibration(self.train_share)
         if isinstance(self.splits, bool) or not isinstance(self.splits, int) or self.splits < 2:
             raise ValueError(f"splits is {self.splits!r}: give a whole number of at least 2, such as 5")
 
@@ -140,7 +140,7 @@ class RepeatedSplits(_Merged):
 
     def plan(self, observed: Any, seed: int) -> Plan:
         """One round per split."""
-        single = RandomSplit(self.train_share)
+        single = SplitCalibration(self.train_share)
         seeds = np.random.SeedSequence([seed, 43]).generate_state(self.splits)
         rounds = [single.plan(observed, int(one)).rounds[0] for one in seeds]
         return Plan(tuple(rounds))

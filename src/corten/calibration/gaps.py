@@ -18,7 +18,7 @@ from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.propensity import FittedPropensity, IsingPropensity
 
-__all__ = ["GapShaped"]
+__all__ = ["GapCalibration"]
 
 STREAM = 0x6A95
 ATTEMPTS = 40
@@ -30,7 +30,7 @@ MODEL_OF_MASK = IsingPropensity(max_rank=5)
 
 
 @dataclass(frozen=True)
-class GapShaped:
+class GapCalibration:
     """Hide observed entries under moved copies of the real gaps and under drawn ones like them, several times.
 
     The hidden entries then lie as deep inside gaps as the missing ones do. The final estimate uses everything
@@ -40,7 +40,7 @@ class GapShaped:
     temper single draws of moved copies that lie deeper than the real gaps.
 
     Example:
-        >>> GapShaped().rounds
+        >>> GapCalibration().rounds
         24
     """
 

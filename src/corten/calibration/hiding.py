@@ -129,7 +129,7 @@ def _window(gap: NDArray[np.bool_], observed: ObservedTensor, rng: np.random.Gen
     """A random window that leaves about a seventh of the observed entries hidden, and the share of cells in it.
 
     Stretches of the longest axis, evenly spread and closed on themselves so that every cell is in them equally
-    often, each long enough to hold a gap; or some units of a unit axis.
+    often, each long enough to hold a gap; or some units of an unordered axis.
     """
     wanted = int(np.count_nonzero(gap & observed.mask))
     if wanted <= SHARE * observed.n_observed:
@@ -137,7 +137,7 @@ def _window(gap: NDArray[np.bool_], observed: ObservedTensor, rng: np.random.Gen
     axis = int(np.argmax(observed.shape))
     length = observed.shape[axis]
     count = min(length, max(1, round(SHARE * observed.n_observed / wanted * length)))
-    if observed.axes[axis].kind == "unit":
+    if observed.axes[axis].kind == "unordered":
         taken = rng.permutation(length)[:count]
     else:
         pieces = max(1, count // STRETCH)

@@ -19,7 +19,7 @@ from corten.data.observed import ObservedTensor
 from corten.lowrank import TensorTrain
 from corten.propensity import AutoPropensity, FittedPropensity
 
-__all__ = ["RandomSplit", "calibrate_round"]
+__all__ = ["SplitCalibration", "calibrate_round"]
 
 STREAM = 0x5B117
 # Bytes at the peak, fitting, asking and writing included, measured at a million entries (tests/test_peak_memory.py).
@@ -28,13 +28,13 @@ ASKING_BYTES_PER_ENTRY, ASKING_BYTES_PER_MISSING, ASKED_AT_ONCE = 70, 275, 1 << 
 
 
 @dataclass(frozen=True)
-class RandomSplit:
+class SplitCalibration:
     """Hide observed entries independently, once; the estimate comes from the training entries alone.
 
     This is the split of the paper's theorem: with true weights its intervals cover as asked.
 
     Example:
-        >>> RandomSplit(train_share=0.7).train_share
+        >>> SplitCalibration(train_share=0.7).train_share
         0.7
     """
 

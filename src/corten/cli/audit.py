@@ -37,7 +37,7 @@ def audit(
     bounds: options.Bounds = None,
     engine: options.Engine = "auto",
     periodic: options.Periodic = None,
-    unit_axis: options.UnitAxis = None,
+    unordered_axis: options.UnorderedAxis = None,
     axes: options.Axes = None,
     where: options.Where = None,
     quality: options.Quality = None,
@@ -68,7 +68,7 @@ def audit(
     )  # fmt: skip
     from corten import io
 
-    kinds: dict[Any, str] = dict.fromkeys(unit_axis or [], "unit")
+    kinds: dict[Any, str] = dict.fromkeys(unordered_axis or [], "unordered")
     names = None if axes is None else [name.strip() for name in axes.split(",")]
     flags, accept = options.quality_of(quality)
     loaded = io.read(

@@ -99,7 +99,7 @@ Periodic = Annotated[
     list[str] | None,
     typer.Option(help="An axis that closes on itself, such as lon; may be repeated.", rich_help_panel=DATA),
 ]
-UnitAxis = Annotated[
+UnorderedAxis = Annotated[
     list[str] | None,
     typer.Option(help="An axis without order, such as station; may be repeated.", rich_help_panel=DATA),
 ]
@@ -148,7 +148,7 @@ def complete(
     memory: Memory = None,
     cluster: Cluster = None,
     periodic: Periodic = None,
-    unit_axis: UnitAxis = None,
+    unordered_axis: UnorderedAxis = None,
     axes: Axes = None,
     where: Where = None,
     quality: Quality = None,
@@ -189,7 +189,7 @@ def complete(
     kept = None if checkpoint is None else Checkpoint(checkpoint)
     flags, accept = quality_of(quality)
     codes = missing_of(missing_value)
-    kinds: dict[Any, str] = dict.fromkeys(unit_axis or [], "unit")
+    kinds: dict[Any, str] = dict.fromkeys(unordered_axis or [], "unordered")
 
     def read(path: Path) -> Any:
         loaded = io.read(

@@ -13,12 +13,12 @@ __all__ = ["complete_from_disk", "too_large"]
 
 def too_large(file: Path, variable: str | None, memory: str | None) -> bool:
     """Whether completing the file in memory would take more than there is, or than `memory` allows."""
-    from corten.calibration.split import RandomSplit
+    from corten.calibration.split import SplitCalibration
     from corten.engine.memory import available, read_size
     from corten.io.lazy import stored_size
 
     limit = available() if memory is None else read_size(memory)
-    return RandomSplit().peak_bytes(stored_size(file, variable), 0) > limit
+    return SplitCalibration().peak_bytes(stored_size(file, variable), 0) > limit
 
 
 def complete_from_disk(

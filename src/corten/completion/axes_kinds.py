@@ -16,12 +16,12 @@ DENSE_LIMIT = 384
 
 
 def axis_kinds(axes: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Each axis as "ordered", "periodic" or "unit"; without axes all are ordered."""
+    """Each axis as "ordered", "periodic" or "unordered"; without axes all are ordered."""
     if not axes:
         return ("ordered",) * len(shape)
     if len(axes) != len(shape):
         raise ValueError(f"{len(axes)} axes were given for {len(shape)} dimensions: give one for each")
-    return tuple("unit" if a.kind == "unit" else "periodic" if a.periodic else "ordered" for a in axes)
+    return tuple("unordered" if a.kind == "unordered" else "periodic" if a.periodic else "ordered" for a in axes)
 
 
 def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
@@ -41,7 +41,7 @@ def move_gap(gap: np.ndarray, kinds: Sequence[str], rng: np.random.Generator) ->
     """
     index = []
     for n, kind in zip(gap.shape, kinds):
-        if kind == "unit":
+        if kind == "unordered":
             index.append(rng.permutation(n))
             continue
         steps = np.arange(n)
@@ -84,7 +84,7 @@ def basis_of(
     """The basis of one axis; units need `eigenvectors` (columns)."""
     steps = np.arange(length)
     rows: np.ndarray | None
-    if kind == "unit":
+    if kind == "unordered":
         rows = np.eye(length) if eigenvectors is None else eigenvectors.T
         return Basis(axis, kind, np.zeros(length), np.ascontiguousarray(rows, dtype=dtype))
     if kind == "periodic":
@@ -111,7 +111,7 @@ class Standardised:
 
 
 def standardise(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> Standardised:
-    """Bring the observed values to mean 0 and spread 1, unit by unit along unit axes.
+    """Bring the observed values to mean 0 and spread 1, unit by unit along unordered axes.
 
     The mean and spread of a unit are shrunk towards those of all (as if up to `prior` typical cells had been seen
     besides), so that a unit with few observations, or none, falls back to what the others show.
@@ -127,7 +127,7 @@ def standardise(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> S
     y /= spread
     centre, scale = np.full(ones, mean), np.full(ones, spread)
     for k, kind in enumerate(kinds):
-        if kind != "unit" or mask.shape[k] == 1:
+        if kind != "unordered" or mask.shape[k] == 1:
             continue
         rest = tuple(j for j in range(mask.ndim) if j != k)
         seen = mask.sum(axis=rest, keepdims=True)

@@ -99,7 +99,7 @@ def sample_cells(mask: np.ndarray, kinds: Sequence[str], size: int, rng: np.rand
         for k, kind in enumerate(kinds):
             if kind == "periodic":
                 cells[..., k] %= shape[k]
-            elif kind == "unit":
+            elif kind == "unordered":
                 other = rng.integers(shape[k], size=cells.shape[:2])
                 same = rng.random(cells.shape[:2]) < 0.5
                 cells[..., k] = np.where(same, centres[:, None, k], other)
@@ -158,7 +158,7 @@ class _Likelihood:
         self.entries: list[np.ndarray] = []
         for position, k in enumerate(self.axes):
             a, b = cells[:, None, k], cells[None, :, k]
-            if kinds[k] == "unit":
+            if kinds[k] == "unordered":
                 flat = a * lengths[k] + b
                 used, inverse = np.unique(flat, return_inverse=True)
                 self.index[..., position] = inverse.reshape(n, n)
@@ -179,7 +179,7 @@ class _Likelihood:
             centre.append(np.log(0.5))
             width.append(1.5)
             for k in self.axes:
-                if self.kinds[k] == "unit":
+                if self.kinds[k] == "unordered":
                     guess.append(-2.0 if c == 0 else 0.0)
                     centre.append(-1.0)
                     width.append(2.0)
@@ -202,7 +202,7 @@ class _Likelihood:
         for c, shape in enumerate(self.shapes):
             for p, k in enumerate(self.axes):
                 entry = self.entries[p]
-                if self.kinds[k] == "unit":
+                if self.kinds[k] == "unordered":
                     own = 1 / (1 + np.exp(-block[c, 1 + p]))
                     same = (entry >= 1 - 1e-12).astype(float)
                     table = (1 - own) * entry + own * same
@@ -245,7 +245,7 @@ class _Likelihood:
         lengths = np.full((len(self.shapes), len(self.n_axis)), np.nan)
         own = np.full_like(lengths, np.nan)
         for p, k in enumerate(self.axes):
-            if self.kinds[k] == "unit":
+            if self.kinds[k] == "unordered":
                 own[:, k] = 1 / (1 + np.exp(-block[:, 1 + p]))
             else:
                 lengths[:, k] = np.exp(block[:, 1 + p])

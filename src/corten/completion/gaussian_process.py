@@ -47,7 +47,7 @@ class SpectralPrior:
         for k, (kind, n) in enumerate(zip(kinds, shape)):
             if n == 1:
                 continue
-            if kind == "unit":
+            if kind == "unordered":
                 basis, eigenvalues = correlations[k].spectrum(k, np.float32)
                 rows = [(1 - own) * eigenvalues + own for own in covariance.own[:, k]]
             else:
@@ -142,7 +142,7 @@ class GaussianProcessCompletion:
         covariance = fit_covariance(data.values, mask, kinds, units, self.kernel, seed)
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
         lengths = " and ".join(
-            "(" + ", ".join("unit" if np.isnan(x) else f"{x:.3g}" for x in row) + ")" for row in covariance.lengths
+            "(" + ", ".join("unordered" if np.isnan(x) else f"{x:.3g}" for x in row) + ")" for row in covariance.lengths
         )
         choice = Choice(
             f"{self.kernel} process",

@@ -85,8 +85,8 @@ class PreparedSmooth:
     def _levels(self, shape: tuple[int, ...]) -> list[list[Any]]:
         """The filters of all levels: first what all units share, then what is each one's own."""
         bases = [basis_of(kind, k, n) for k, (kind, n) in enumerate(zip(self.kinds, shape))]
-        units = [k for k, kind in enumerate(self.kinds) if kind == "unit" and shape[k] > 1]
-        ordered = [k for k, kind in enumerate(self.kinds) if kind != "unit" and shape[k] > 1]
+        units = [k for k, kind in enumerate(self.kinds) if kind == "unordered" and shape[k] > 1]
+        ordered = [k for k, kind in enumerate(self.kinds) if kind != "unordered" and shape[k] > 1]
         levels: list[list[Any]] = []
         for pooled in product((True, False), repeat=min(len(units), 3)):
             if not ordered and not any(pooled):
@@ -120,9 +120,9 @@ class SmoothCompletion:
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedSmooth:
         kinds = axis_kinds(axes, mask.shape)
-        lengths = np.array([n for n, kind in zip(mask.shape, kinds) if kind != "unit"], dtype=float)
+        lengths = np.array([n for n, kind in zip(mask.shape, kinds) if kind != "unordered"], dtype=float)
         typical = float(np.exp(np.log(lengths).mean())) if lengths.size else 1.0
-        stretch = tuple(n / typical if kind != "unit" else 1.0 for n, kind in zip(mask.shape, kinds))
+        stretch = tuple(n / typical if kind != "unordered" else 1.0 for n, kind in zip(mask.shape, kinds))
         choice = Choice(
             "pyramid scale per axis",
             ", ".join(f"{s:.2f}" for s in stretch),

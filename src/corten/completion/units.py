@@ -18,7 +18,7 @@ SHRINK = 0.05
 
 @dataclass(frozen=True)
 class UnitCorrelation:
-    """Correlation along one unit axis: a full matrix or, among very many units, one number for every pair."""
+    """Correlation along one unordered axis: a full matrix or, among very many units, one number for every pair."""
 
     length: int
     matrix: np.ndarray | None
@@ -34,7 +34,7 @@ class UnitCorrelation:
         """A basis in which the correlation is diagonal, and its eigenvalues there."""
         if self.matrix is not None:
             eigenvalues, vectors = np.linalg.eigh(self.matrix)
-            return basis_of("unit", axis, self.length, dtype, vectors), np.maximum(eigenvalues, 0)
+            return basis_of("unordered", axis, self.length, dtype, vectors), np.maximum(eigenvalues, 0)
         # Equal correlation: the constant vector, which opens the cosine basis, and everything across it.
         eigenvalues = np.full(self.length, 1 - self.common)
         eigenvalues[0] = 1 + (self.length - 1) * self.common
@@ -42,11 +42,11 @@ class UnitCorrelation:
 
 
 def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> dict[int, UnitCorrelation]:
-    """The correlation along every unit axis; `values` are standardised and zero where not observed."""
+    """The correlation along every unordered axis; `values` are standardised and zero where not observed."""
     found = {}
     for k, kind in enumerate(kinds):
         length = mask.shape[k]
-        if kind != "unit" or length == 1:
+        if kind != "unordered" or length == 1:
             continue
         some = np.linspace(0, length - 1, min(length, MANY)).astype(np.intp)
         matrix = _correlation(np.take(values, some, axis=k), np.take(mask, some, axis=k), k)

@@ -24,7 +24,7 @@ def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -
     spread = float(values[mask].std(dtype=np.float64)) if mask.any() else 0.0
     change = np.full(mask.ndim, np.nan)
     for k, axis in enumerate(axes):
-        if axis.kind == "unit":
+        if axis.kind == "unordered":
             continue
         near = [slice(None)] * mask.ndim
         far = list(near)
@@ -43,7 +43,7 @@ def depth(train: np.ndarray, axes: Sequence[Any], change: np.ndarray) -> np.ndar
 
     Where a unit has no training cell at all, the depth is that of the whole slice.
     """
-    ordered = [k for k, axis in enumerate(axes) if axis.kind != "unit"]
+    ordered = [k for k, axis in enumerate(axes) if axis.kind != "unordered"]
     units = [k for k in range(train.ndim) if k not in ordered]
     if not ordered:
         return np.where(train, 0.0, 1.0).astype(np.float32)

@@ -68,7 +68,7 @@ class CellFeatures:
         for k, axis in enumerate(self.axes):
             if train.shape[k] == 1:
                 continue
-            if axis.kind != "unit":
+            if axis.kind != "unordered":
                 sides = distances_along(train, k, axis.periodic)
                 columns += [np.log1p(side.reshape(-1)[entries]) for side in sides]
             share = np.broadcast_to(train.mean(axis=k, keepdims=True), train.shape)
@@ -112,7 +112,7 @@ class CellFeatures:
         columns = []
         height = (estimate / self.unit).astype(np.float32)
         for k, axis in enumerate(self.axes):
-            if axis.kind != "unit" and estimate.shape[k] > 1:
+            if axis.kind != "unordered" and estimate.shape[k] > 1:
                 slope = np.abs(np.gradient(height, axis=k)).reshape(-1)[entries]
                 columns.append(np.log(slope + 1e-4))
         at = [member.reshape(-1)[entries].astype(float) for member in members.values()]
@@ -127,7 +127,7 @@ class CellFeatures:
         """Box widths along the ordered axes that reach `scale` standard deviations of change."""
         widths = {}
         for k, axis in enumerate(self.axes):
-            if axis.kind != "unit" and axis.length > 1:
+            if axis.kind != "unordered" and axis.length > 1:
                 reach = scale / self.change[k]
                 widths[k] = int(min(2 * max(1, round(reach)) + 1, 2 * (axis.length // 2) + 1))
         return widths

@@ -20,8 +20,8 @@ __all__ = [
     "zone_of",
 ]
 
-AxisKind = Literal["ordered", "unit"]
-KINDS = ("ordered", "unit")
+AxisKind = Literal["ordered", "unordered"]
+KINDS = ("ordered", "unordered")
 LONGITUDE_NAMES = {"lon", "long", "longitude", "glon"}
 DEGREES_EAST = {"degrees_east", "degree_east", "degree_e", "degrees_e", "degreee", "degreese"}
 
@@ -30,7 +30,7 @@ DEGREES_EAST = {"degrees_east", "degree_east", "degree_e", "degrees_e", "degreee
 class Axis:
     """One mode of a tensor: its name, length, coordinates, and whether order and ends mean anything.
 
-    `kind` is "ordered" where neighbours are alike (latitude, time) and "unit" where they are not (stations).
+    `kind` is "ordered" where neighbours are alike (latitude, time) and "unordered" where they are not (stations).
 
     Example:
         >>> Axis("lon", 4, np.array([0.0, 90.0, 180.0, 270.0]), "ordered", True, "degrees_east").label(1)
@@ -137,7 +137,7 @@ def axes_of_names(names: Sequence[str | Axis] | None, shape: tuple[int, ...]) ->
 
 
 def axes_of_dataarray(x: Any) -> tuple[Axis, ...]:
-    """Axes of a DataArray with their coordinates; text is a unit axis, all else is ordered."""
+    """Axes of a DataArray with their coordinates; text is an unordered axis, all else is ordered."""
     found = []
     for dim, length in zip(x.dims, x.shape):
         coordinates, units = None, None
@@ -145,7 +145,7 @@ def axes_of_dataarray(x: Any) -> tuple[Axis, ...]:
             zoned = zone_of(x.coords[dim]) is not None
             coordinates = _utc(x.coords[dim]) if zoned else np.asarray(x.coords[dim].values)
             units = x.coords[dim].attrs.get("units")
-        kind: AxisKind = "ordered" if coordinates is None or _is_numeric(coordinates) else "unit"
+        kind: AxisKind = "ordered" if coordinates is None or _is_numeric(coordinates) else "unordered"
         key = None if isinstance(dim, str) else dim
         found.append(
             Axis(str(dim), length, coordinates, kind, False, None if units is None else str(units), key)
@@ -165,14 +165,14 @@ def refine(
     for name, kind in axis_kinds.items():
         if kind not in KINDS:
             raise ValueError(f"axis_kinds: {name!r} is {kind!r}; allowed are {', '.join(map(repr, KINDS))}")
-        kinds[position(name, names, "axis_kinds")] = "unit" if kind == "unit" else "ordered"
+        kinds[position(name, names, "axis_kinds")] = "unordered" if kind == "unordered" else "ordered"
     refined = []
     for k, axis in enumerate(axes):
         kind = kinds.get(k, axis.kind)
         _refuse_infinite(axis)
-        if k in closed and kind == "unit":
+        if k in closed and kind == "unordered":
             raise ValueError(
-                f"axis {axis.name!r} is a unit axis, which has no order and so no period: drop it from "
+                f"axis {axis.name!r} is an unordered axis, which has no order and so no period: drop it from "
                 "periodic"
             )
         if kind == "ordered":
@@ -250,7 +250,7 @@ def _check_sorted(axis: Axis) -> None:
     )
     raise ValueError(
         f"the coordinate of axis {axis.name!r} {what}, so its order has no meaning: {cure}, "
-        f"or say axis_kinds={{{axis.name!r}: 'unit'}} if its slices have no order"
+        f"or say axis_kinds={{{axis.name!r}: 'unordered'}} if its slices have no order"
     )
 
 

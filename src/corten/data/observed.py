@@ -71,18 +71,18 @@ class ObservedTensor:
             axes: names (or `Axis` objects) for plain arrays; a DataArray brings its own.
             periodic: axes that close on themselves, by name or position. A longitude in degrees that covers
                 the full circle is recognised without being named.
-            axis_kinds: "ordered" (neighbours are alike) or "unit" (stations, people: no order), by name or
+            axis_kinds: "ordered" (neighbours are alike) or "unordered" (stations, people: no order), by name or
                 position. Left out: text labels are units and other labels ordered; an axis without labels, of a
-                plain array, is a unit axis where shuffling it would not show (see `choices`), else ordered.
+                plain array, is an unordered axis where shuffling it would not show (see `choices`), else ordered.
             missing_value: numbers that stand for a missing value, such as -9999 or [-9999, 1e20]; the attributes
                 `_FillValue` and `missing_value` of a DataArray are honoured too. A repeated extreme value that stands
                 far outside all others and is not declared is reported by a warning.
 
         Example:
             >>> x = np.array([[1.0, np.nan, 3.0], [4.0, 5.0, 6.0]])
-            >>> tensor = ObservedTensor.of(x, axes=("station", "hour"), axis_kinds={"station": "unit"})
+            >>> tensor = ObservedTensor.of(x, axes=("station", "hour"), axis_kinds={"station": "unordered"})
             >>> [(axis.name, axis.kind) for axis in tensor.axes]
-            [('station', 'unit'), ('hour', 'ordered')]
+            [('station', 'unordered'), ('hour', 'ordered')]
         """
         if isinstance(x, cls):
             if where is None and axes is None and not periodic and not axis_kinds and missing_value is None:
@@ -288,7 +288,7 @@ def _ordered_or_units(
     for found in unordered_axes(values, seen):
         k = int(str(found.values["axis"]))
         if k not in said:
-            axes[k] = replace(axes[k], kind="unit")
+            axes[k] = replace(axes[k], kind="unordered")
             choices.append(replace(found, what=f"kind of {names[k]}"))
     return tuple(axes), tuple(choices)
 

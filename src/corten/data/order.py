@@ -36,7 +36,7 @@ def unordered_axes(values: np.ndarray, mask: np.ndarray) -> tuple[Choice, ...]:
     return tuple(
         Choice(
             str(axis),
-            "unit",
+            "unordered",
             f"its neighbours differ {1 - alike:.0%} as much as its strangers, and shuffled slices by chance as little "
             f"as {1 - luck:.0%}, while another axis has a clear order; say axis_kinds to decide otherwise",
             code="unordered_axis",

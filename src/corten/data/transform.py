@@ -32,7 +32,7 @@ class Transform(Protocol):
 
 @dataclass(frozen=True)
 class Standardise:
-    """Subtract the mean and divide by the standard deviation, of each slice along `axis` (a unit axis) or of all."""
+    """Subtract the mean and divide by the standard deviation, of each slice along `axis` or of all."""
 
     axis: str | None = None
 

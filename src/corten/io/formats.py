@@ -64,7 +64,7 @@ def read(
         accept: the flags that count.
         axes: names of the modes for files without names (npz, npy, mat); a 1-D variable of such a name
             becomes its coordinate. For tables: the coordinate columns.
-        axis_kinds: `{"station": "unit"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
+        axis_kinds: `{"station": "unordered"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
         fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
         missing_value: numbers that stand for a missing value and that no attribute of the file declares.
         max_bytes: refuse what declares to be larger.

@@ -27,7 +27,7 @@ class Format:
     apart: whether a file is read in a process of its own: "never" (read by Python alone), "careful" (by C libraries
     that can crash: where the caller asks for it), "always" (by a library that crashes easily).
     in_parts: whether it can be read block by block, for tensors larger than memory.
-    needs: modules beyond the base installation, from the extra `files`.
+    needs: modules beyond the base installation; extra: the extra that has them.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Format:
     apart: Literal["never", "careful", "always"] = "never"
     in_parts: bool = False
     needs: tuple[str, ...] = ()
+    extra: str = "files"
 
     def open(self, *arguments: Any) -> Any:
         """Call the opener, after what it needs was loaded."""
@@ -52,7 +53,7 @@ class Format:
         """Say which package is not installed, and which extra has it."""
         absent = [name for name in self.needs if find_spec(name) is None]
         if absent:
-            raise ImportError(f"reading {self.name} needs the package {absent[0]}: pip install 'corten[files]'")
+            raise ImportError(f"reading {self.name} needs the package {absent[0]}: pip install 'corten[{self.extra}]'")
 
 
 _STORES, _TABLES = "corten.io.stores:", "corten.io.writers:write"
@@ -65,8 +66,10 @@ FORMATS = (
     Format("NumPy array", (".npy",), _STORES + "open_npy", _TABLES, in_parts=True),
     Format("MAT", (".mat",), _STORES + "open_mat", _TABLES, "always"),
     Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", "corten.io.dataset:write_netcdf", "careful"),
-    Format("GeoTIFF", (".tif", ".tiff"), _STORES + "open_geotiff", None, "careful", needs=("rioxarray",)),
-    Format("GRIB", (".grib", ".grib2", ".grb", ".grb2"), _STORES + "open_grib", None, "careful", needs=("cfgrib",)),
+    Format("GeoTIFF", (".tif", ".tiff"), _STORES + "open_geotiff", None, "careful", needs=("rioxarray",), extra="geo"),
+    Format(
+        "GRIB", (".grib", ".grib2", ".grb", ".grb2"), _STORES + "open_grib", None, "careful", needs=("cfgrib",), extra="geo"
+    ),
     Format("CSV", (".csv", ".csv.gz"), None, _TABLES),
     Format("Parquet", (".parquet",), None, _TABLES, "careful", needs=("pyarrow",)),
     Format("IONEX", (".inx", ".ionex", ".19i (any year; also .Z and .gz)"), _STORES + "open_ionex"),

@@ -61,7 +61,7 @@ def in_sorted_order(data: Any, where: Any, axis_kinds: Mapping[str, str]) -> tup
     notes = []
     for dim in data.dims if is_dataarray(data) else ():
         values = data[dim].values
-        if dim not in data.coords or values.dtype.kind not in "iufM" or axis_kinds.get(str(dim)) == "unit":
+        if dim not in data.coords or values.dtype.kind not in "iufM" or axis_kinds.get(str(dim)) == "unordered":
             continue
         if (np.sort(values) == values).all() or (np.sort(values)[::-1] == values).all():
             continue

@@ -109,13 +109,13 @@ def from_table(
         frame: one row per cell (rows may be missing, or share a cell).
         value: the column of values; "value" where there is one of that name.
         coordinates: the columns that become axes; all others by default.
-        axis_kinds: `{"station": "unit"}` keeps a numeric column as it is: no steps are inserted.
+        axis_kinds: `{"station": "unordered"}` keeps a numeric column as it is: no steps are inserted.
         fold: `{"time": ("day", "slot")}` folds a datetime axis.
         missing_value: numbers that stand for a missing value, such as -9999 or [-9999, 1e20].
         max_bytes: the largest tensor to make.
         source: what to call the table in errors.
 
-    Text columns become unit axes in order of appearance; numeric and datetime columns are sorted, and where
+    Text columns become unordered axes in order of appearance; numeric and datetime columns are sorted, and where
     they are regular the missing steps are inserted.
 
     Example:
@@ -145,7 +145,7 @@ def from_table(
         labels, place, zone = _axis(frame[name], name, source, max_bytes)
         if zone is not None:
             zones[name] = zone
-        full = None if kinds.get(name) == "unit" or labels.dtype.kind not in "iufmM" else regular_axis(labels)
+        full = None if kinds.get(name) == "unordered" or labels.dtype.kind not in "iufmM" else regular_axis(labels)
         if full is not None and len(full) > len(labels):
             inserted[name] = len(full) - len(labels)
             place = np.searchsorted(full, labels)[place]

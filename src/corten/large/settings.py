@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from corten.calibration.auto import ENOUGH, share_deeper
-from corten.calibration.split import RandomSplit
+from corten.calibration.split import SplitCalibration
 from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
 from corten.data.choices import Choice
 from corten.io.lazy import LazyTensor
@@ -30,12 +30,12 @@ class Part:
     axes: tuple[Any, ...]
 
 
-def check_calibration(calibration: Any) -> RandomSplit:
+def check_calibration(calibration: Any) -> SplitCalibration:
     """The split, or a refusal of what needs the whole tensor at once."""
-    if isinstance(calibration, RandomSplit):
+    if isinstance(calibration, SplitCalibration):
         return calibration
     if isinstance(calibration, str) and calibration in ("auto", "random"):
-        return RandomSplit()
+        return SplitCalibration()
     raise ValueError(
         f"calibration is {calibration!r}; from disk only 'random' can be had: complete parts that fit in memory, or "
         "give more memory"
@@ -94,7 +94,7 @@ def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: 
     """A warning where pseudo-gaps would have been taken in memory: much lies deeper than a random split can tell."""
     box = middle_box(lazy.shape, DEPTH_ENTRIES)
     spins = np.array(scratch.observed[box])
-    shares = share_deeper(Part(spins == 1, spins == -1, lazy.axes), RandomSplit(train_share), seed)
+    shares = share_deeper(Part(spins == 1, spins == -1, lazy.axes), SplitCalibration(train_share), seed)
     where, share = max(shares.items(), key=lambda item: item[1], default=("anywhere", 0.0))
     if share <= ENOUGH:
         return ()

@@ -120,7 +120,7 @@ def pieces(lazy: LazyTensor, needs: Needs, tell: Tell) -> Iterator[Run]:
 
 
 def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, seed: int, tell: Tell) -> Counts:
-    """Read everything once: masks to scratch, split at random as `RandomSplit` does, and what there is to know."""
+    """Read everything once: masks to scratch, split at random as `SplitCalibration` does, and what there is to know."""
     rng = np.random.default_rng((seed, STREAM))
     counts = Counts(seen=[np.zeros(n, bool) for n in lazy.shape])
     largest = 0.0

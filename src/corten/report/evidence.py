@@ -32,10 +32,10 @@ Row = dict[str, Any]
 def widths_by_depth(result: Intervals) -> list[Row]:
     """Widths of the filled entries by their distance to the nearest observed one, in cells along ordered axes.
 
-    Slices of unit axes (stations, people) are not neighbours; [] without an ordered axis.
+    Slices of unordered axes (stations, people) are not neighbours; [] without an ordered axis.
     """
     observed = result.observed
-    unordered = all(axis.kind == "unit" for axis in observed.axes)
+    unordered = all(axis.kind == "unordered" for axis in observed.axes)
     if observed.complete or unordered or observed.mask.size > DEEPEST:
         return []
     missing = observed.missing

@@ -101,14 +101,14 @@ def _step(axis: Axis) -> float | None:
 def _grows(axis: Axis) -> bool:
     """Whether the last index belongs on top: a rising numeric axis that is not time."""
     values = axis.coordinates
-    if values is None or values.dtype.kind not in "iuf" or axis.kind == "unit" or axis.length < 2:
+    if values is None or values.dtype.kind not in "iuf" or axis.kind == "unordered" or axis.length < 2:
         return False
     return bool(values[-1] > values[0])
 
 
 def _falls(axis: Axis) -> bool:
     values = axis.coordinates
-    rising = values is None or values.dtype.kind not in "iufM" or axis.kind == "unit" or axis.length < 2
+    rising = values is None or values.dtype.kind not in "iufM" or axis.kind == "unordered" or axis.length < 2
     return False if rising else bool(values[-1] < values[0])  # type: ignore[index]
 
 
@@ -178,7 +178,7 @@ def default_cell(result: Intervals) -> tuple[int, ...]:
 def numbers(axis: Axis) -> np.ndarray | None:
     """Coordinates as floats for ticks (milliseconds since 1970 for dates); None where they are names."""
     values = axis.coordinates
-    if values is None or axis.kind == "unit" or axis.length < 2:
+    if values is None or axis.kind == "unordered" or axis.length < 2:
         return None
     if values.dtype.kind == "M":
         return values.astype("datetime64[ms]").astype(np.int64).astype(float)

@@ -197,7 +197,7 @@ class Fitted:
         tried = any(choice.code == "no_candidate_with_enough_weight" for choice in self.choices)
         none = " No propensity model that was tried has a larger one." if tried else ""
         remedy = (
-            "hide more often: calibration=corten.GapShaped(rounds=48)"
+            "hide more often: calibration=corten.GapCalibration(rounds=48)"
             if self.beyond is not None
             else "use calibration='gaps', whose intervals are finite inside gaps and can be checked by an audit, or a "
             "simpler propensity model (propensity='constant')"
