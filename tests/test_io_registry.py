@@ -28,7 +28,7 @@ def test_names_of_files_say_their_format():
 def test_an_absent_engine_is_named_with_its_extra(tmp_path, monkeypatch, suffix, package, careful):
     monkeypatch.setattr(registry, "find_spec", lambda name: None)
     (tmp_path / f"x{suffix}").write_bytes(b"")
-    with pytest.raises(ImportError, match=rf"needs the package {package}: pip install 'corten\[files\]'"):
+    with pytest.raises(ImportError, match=rf"needs the package {package}: pip install 'corten\[geo\]'"):
         io.read(tmp_path / f"x{suffix}", careful=careful)
 
 

@@ -68,8 +68,9 @@ FORMATS = (
     Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", "corten.io.dataset:write_netcdf", "careful"),
     Format("GeoTIFF", (".tif", ".tiff"), _STORES + "open_geotiff", None, "careful", needs=("rioxarray",), extra="geo"),
     Format(
-        "GRIB", (".grib", ".grib2", ".grb", ".grb2"), _STORES + "open_grib", None, "careful", needs=("cfgrib",), extra="geo"
-    ),
+        "GRIB", (".grib", ".grib2", ".grb", ".grb2"), _STORES + "open_grib", None, "careful", needs=("cfgrib",),
+        extra="geo",
+    ),  # fmt: skip
     Format("CSV", (".csv", ".csv.gz"), None, _TABLES),
     Format("Parquet", (".parquet",), None, _TABLES, "careful", needs=("pyarrow",)),
     Format("IONEX", (".inx", ".ionex", ".19i (any year; also .Z and .gz)"), _STORES + "open_ionex"),
