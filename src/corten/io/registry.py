@@ -70,7 +70,7 @@ FORMATS = (
     Format(
         "GRIB", (".grib", ".grib2", ".grb", ".grb2"), _STORES + "open_grib", None, "careful", needs=("cfgrib",),
         extra="geo",
-    ),  # fmt: skip
+    ),
     Format("CSV", (".csv", ".csv.gz"), None, _TABLES),
     Format("Parquet", (".parquet",), None, _TABLES, "careful", needs=("pyarrow",)),
     Format("IONEX", (".inx", ".ionex", ".19i (any year; also .Z and .gz)"), _STORES + "open_ionex"),
