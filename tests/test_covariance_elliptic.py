@@ -191,10 +191,10 @@ def test_coarse_modes_make_few_iterations_enough() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_finds_the_grouping_and_lengths_of_an_elliptic_field(seed: int) -> None:
-    """Lengths to a factor of 1.8 where nu is found to a factor of 1.5.
+    """The grouping, and ranges (length times sqrt(nu)) to a factor of 1.8.
 
-    On 40 other draws the ranges l sqrt(8 nu) were off by at most this factor and the grouping was right in all of
-    them: fewer than 8 % of draws fail (95 % upper bound); these three seeds are fixed.
+    On 10 other draws the logarithm of found over true range had a standard deviation of 0.22 and the grouping was
+    always found: about one draw in a hundred would fail.
     """
     lengths, shape = (6.0, 3.0), (60, 60)
     y = simulated(elliptic(lengths, 1.0), shape, seed)
@@ -210,7 +210,7 @@ def test_finds_the_grouping_and_lengths_of_an_elliptic_field(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_finds_that_axes_are_apart(seed: int) -> None:
-    """A smooth product of an exponential and a Matern-5/2 kernel is not taken for an elliptic one."""
+    """The product of a rough and a smooth kernel is not taken for an elliptic one (found on 10 of 10 other draws)."""
     component = Component(1.0, ((0,), (1,)), (0.5, 2.5), (8.0, 6.0), (NAN, NAN))
     y = simulated(Covariance((component,), 1e-3), (60, 60), seed)
     mask = np.random.default_rng(seed).random(y.shape) < 0.6

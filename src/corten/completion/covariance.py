@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,6 @@ SCOUTS, SAMPLES = 4, 12
 """Samples on which groupings are compared, and on which the parameters are fitted in the end."""
 CLUSTER_STEPS = 15.0
 """Largest standard deviation of a cluster of a sample, in steps; 15 % of the axis where that is less."""
-MAX_GROUPINGS = 5
 SMOOTHNESS = np.exp(np.linspace(np.log(0.25), np.log(4.0), 17))
 TABLE_STEP = 1 / 1024  # of the square root of the radius: rough kernels are steep near zero
 TABLE_REACH = 5.0
@@ -415,14 +415,10 @@ class _Likelihood:
 
 def _candidates(ordered: Sequence[int]) -> list[Groups]:
     """Groupings that are compared: all of them for up to three axes, else neighbouring axes joined."""
-    every = list(groupings(ordered))
-    if len(every) <= MAX_GROUPINGS:
-        return every
-    pairs = [
-        tuple(g for g in ((*ordered[i : i + 2],), *((k,) for k in ordered if k not in ordered[i : i + 2])))
-        for i in range(len(ordered) - 1)
-    ]
-    return [every[0], tuple((k,) for k in ordered), *pairs]
+    if len(ordered) <= 3:
+        return list(groupings(ordered))
+    joined = [((a, b), *((k,) for k in ordered if k not in (a, b))) for a, b in pairwise(ordered)]
+    return [(tuple(ordered),), tuple((k,) for k in ordered), *joined]
 
 
 def fit_covariance(

@@ -44,19 +44,20 @@ class CoarseModes:
     def of(bases: Sequence[Basis], spectrum: np.ndarray, noise: float, kept: np.ndarray, most: int) -> CoarseModes:
         """A box of modes; `kept` is one where an entry is observed."""
         chosen = _box_of_modes(bases, spectrum, most)
-        products = kept
+        # Double precision: directions that live in gaps have eigenvalues far below the rounding of single precision.
+        products = kept.astype(np.float64)
         # An axis with few modes for its length first: it makes the array smaller.
         for basis, modes in sorted(zip(bases, chosen), key=lambda one: len(one[1]) ** 2 / spectrum.shape[one[0].axis]):
             unit = np.zeros((len(modes), spectrum.shape[basis.axis]), np.float32)
             unit[np.arange(len(modes)), modes] = 1
-            rows = replace(basis, axis=1).inverse(unit)
+            rows = replace(basis, axis=1).inverse(unit).astype(np.float64)
             pairs = (rows[:, None, :] * rows[None, :, :]).reshape(-1, rows.shape[1])
             products = along(np.ascontiguousarray(pairs), products, basis.axis)
         counts = [len(modes) for modes in chosen]
         size = int(np.prod(counts))
         split = products.reshape([n for count in counts for n in (count, count)])
         order = [*range(0, split.ndim, 2), *range(1, split.ndim, 2)]
-        system = split.transpose(order).reshape(size, size).astype(np.float64) / noise
+        system = split.transpose(order).reshape(size, size) / noise
         every: list[np.ndarray] = [np.arange(1)] * spectrum.ndim
         for basis, modes in zip(bases, chosen):
             every[basis.axis] = modes
@@ -64,11 +65,11 @@ class CoarseModes:
         system[np.diag_indices(size)] += 1 / spectrum[where].ravel().astype(np.float64)
         factor = scipy.linalg.cholesky(system, lower=True, overwrite_a=True, check_finite=False)
         inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
-        return CoarseModes(where, (np.tril(inverse) + np.tril(inverse, -1).T).astype(np.float32))
+        return CoarseModes(where, np.tril(inverse) + np.tril(inverse, -1).T)
 
     def add_to(self, scaled: np.ndarray, residual: np.ndarray) -> None:
         part = residual[self.where]
-        scaled[self.where] += (self.inverse @ part.ravel()).reshape(part.shape)
+        scaled[self.where] += (self.inverse @ part.ravel().astype(np.float64)).reshape(part.shape)
 
 
 def _box_of_modes(bases: Sequence[Basis], spectrum: np.ndarray, most: int) -> list[np.ndarray]:
