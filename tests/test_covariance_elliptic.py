@@ -17,8 +17,9 @@ from corten.completion.covariance import (
     matern,
     sample_entries,
 )
-from corten.completion.gaussian_process import CoarseModes, GaussianProcessCompletion, SpectralPrior
+from corten.completion.gaussian_process import CoarseModes, GaussianProcessCompletion, SpectralPrior, describe
 from corten.completion.units import unit_correlations
+from corten.labels import Axis
 
 NAN = float("nan")
 
@@ -237,3 +238,15 @@ def test_the_choice_is_recorded() -> None:
     assert "Matern(nu" in choice.taken
     assert "steps" in choice.taken
     assert {"components", "log-likelihood"} <= set(choice.candidates[0])
+
+
+def test_lengths_are_told_in_units_of_the_coordinates() -> None:
+    times = np.datetime64("2020-01-01T00:00") + 15 * np.arange(5) * np.timedelta64(1, "m")
+    axes = (
+        Axis("lat", 4, np.array([60.0, 57.5, 55.0, 52.5]), units="degrees_north"),
+        Axis("time", 5, times),
+        Axis("height", 3, np.array([0.0, 1.0, 10.0])),
+    )
+    text = describe(elliptic((4.0, 8.0, 2.0), 1.5), axes)
+    assert "lat 10 degrees_north, time 2 h, height 2 steps" in text
+    assert "axis 0 4 steps" in describe(elliptic((4.0, 8.0), 1.5), ())

@@ -212,24 +212,44 @@ class GaussianProcessCompletion:
         units = unit_correlations(data.values, mask, kinds)
         covariance, tried = fit_covariance(data.values, mask, kinds, units, seed)
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
-        names = [str(getattr(axis, "name", k)) for k, axis in enumerate(axes)] or [str(k) for k in range(mask.ndim)]
         choice = Choice(
             "covariance of the process",
-            describe(covariance, names),
+            describe(covariance, axes),
             "maximum likelihood on samples of the observed entries",
             tried,
         )
         return PreparedProcess(kinds, covariance, pyramid, self.iterations, (choice,))
 
 
-def describe(covariance: Covariance, names: Sequence[str]) -> str:
-    """A covariance in words: groups of axes, smoothness, lengths in steps."""
+def describe(covariance: Covariance, axes: Sequence[Any]) -> str:
+    """A covariance in words: groups of axes, smoothness, and lengths in units of the coordinates."""
     terms = []
     for component in covariance.components:
-        factors = [
-            f"Matern(nu {smoothness:.2g}; " + ", ".join(f"{names[k]} {component.lengths[k]:.3g}" for k in group) + ")"
-            for group, smoothness in zip(component.groups, component.smoothness)
-        ]
-        factors += [f"correlation of {names[k]}" for k, own in enumerate(component.own) if not np.isnan(own)]
+        factors = []
+        for group, smoothness in zip(component.groups, component.smoothness):
+            lengths = ", ".join(_length_in_words(axes, k, component.lengths[k]) for k in group)
+            factors.append(f"Matern(nu {smoothness:.2g}; {lengths})")
+        factors += [f"correlation of {_name(axes, k)}" for k, own in enumerate(component.own) if not np.isnan(own)]
         terms.append(" x ".join([f"{component.variance:.3g}", *factors]))
-    return " + ".join([*terms, f"noise {covariance.noise:.2g}; lengths in steps"])
+    return " + ".join([*terms, f"noise {covariance.noise:.2g}"])
+
+
+def _name(axes: Sequence[Any], k: int) -> str:
+    return str(getattr(axes[k], "name", k)) if axes else f"axis {k}"
+
+
+def _length_in_words(axes: Sequence[Any], k: int, steps: float) -> str:
+    """A length along an axis: in units of its coordinates where they are regular, else in steps."""
+    coordinates = getattr(axes[k], "coordinates", None) if axes else None
+    size, unit = 1.0, "steps"
+    if coordinates is not None and len(coordinates) > 1:
+        dates = np.issubdtype(coordinates.dtype, np.datetime64)
+        if dates or np.issubdtype(coordinates.dtype, np.number):
+            seconds = coordinates.astype("datetime64[s]") if dates else coordinates
+            differences = np.abs(np.diff(seconds.astype(float)))
+            if np.allclose(differences, differences[0], rtol=1e-3) and differences[0] > 0:
+                size, unit = float(differences[0]), "s" if dates else getattr(axes[k], "units", None) or ""
+    if unit == "s":
+        size, unit = next((size / n, name) for n, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+                          if steps * size >= n or n == 1)  # fmt: skip
+    return f"{_name(axes, k)} {steps * size:.3g} {unit}".rstrip()
