@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -36,12 +37,13 @@ UNORDERED = (np.inf, 0.0)
 """Factors of the widths along an axis, in one sweep from coarse to fine or in two. An ordered axis takes the best of
 several; an unordered one first takes the mean of all slices, then each slice by itself."""
 
-MARGIN = 0.1
-"""Relative difference of the two errors below which the permutation test decides."""
+MAX_RATIO_ORDER_FOUND, MAX_RATIO_NO_ORDER = 0.9, 1.25
+"""An axis is unordered where the error without its order is below this multiple of the error with it: the first where a
+permutation test finds the order, the second where it does not."""
 
 MAX_P_VALUE = 0.05
 MIN_TEST_LENGTH = 5
-"""Slices; with fewer no p-value below `MAX_P_VALUE` is possible (4 slices have 12 orders), and a tie means ordered."""
+"""Slices; with fewer no p-value below `MAX_P_VALUE` is possible (4 slices have 12 orders), and an order is assumed."""
 
 PERMUTATIONS = 199
 TEST_SLICES, TEST_ENTRIES = 300, 4096
@@ -66,12 +68,9 @@ class AxisEvidence:
     @property
     def unordered(self) -> bool:
         """Whether the axis is to be treated as unordered."""
-        if self.ordered_error < 1e-6:
-            return False
-        ratio = self.unordered_error / self.ordered_error
-        if abs(ratio - 1) > MARGIN:
-            return ratio < 1
-        return self.length >= MIN_TEST_LENGTH and self.p_value > MAX_P_VALUE
+        order_found = self.length < MIN_TEST_LENGTH or self.p_value <= MAX_P_VALUE
+        limit = MAX_RATIO_ORDER_FOUND if order_found else MAX_RATIO_NO_ORDER
+        return self.unordered_error < limit * self.ordered_error
 
 
 def unordered_axes(values: np.ndarray, mask: np.ndarray) -> tuple[Choice, ...]:
@@ -88,7 +87,8 @@ def unordered_axes(values: np.ndarray, mask: np.ndarray) -> tuple[Choice, ...]:
             str(axis),
             "unit",
             f"held-out error {one.unordered_error:.3g} standard deviations as an unordered axis, "
-            f"{one.ordered_error:.3g} as an ordered one; p-value of the order {one.p_value:.2g}; axis_kinds= overrides this",
+            f"{one.ordered_error:.3g} as an ordered one; p-value of the order {one.p_value:.2g}; "
+            "axis_kinds= overrides this",
             ({"kind": "ordered", "error": one.ordered_error}, {"kind": "unit", "error": one.unordered_error}),
         )
         for axis, one in found
@@ -261,10 +261,8 @@ def order_p_value(values: np.ndarray, mask: np.ndarray, axis: int, seed: int = 0
     rest = mask.shape[:axis] + mask.shape[axis + 1 :]
     size = int(np.prod(rest))
     some = np.arange(size) if size <= TEST_ENTRIES else np.unique(rng.integers(size, size=TEST_ENTRIES))
-    columns = np.unravel_index(some, rest)
-    observed, y = (
-        np.moveaxis(array, axis, 0)[skip : skip + TEST_SLICES][(slice(None), *columns)] for array in (mask, values)
-    )
+    part: Any = (slice(skip, skip + TEST_SLICES), *np.unravel_index(some, rest))
+    observed, y = np.moveaxis(mask, axis, 0)[part], np.moveaxis(values, axis, 0)[part]
     if len(observed) < 3 or not observed.any():
         return 1.0
     y = np.where(observed, y, 0.0).astype(np.float64)
