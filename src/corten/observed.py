@@ -70,8 +70,8 @@ class ObservedTensor:
             periodic: axes that close on themselves, by name or position. A longitude in degrees that covers
                 the full circle is recognised without being named.
             axis_kinds: "ordered" (neighbours are alike) or "unit" (stations, people: no order), by name or
-                position. Left out: text labels are units and other labels ordered; an axis without labels, of a
-                plain array, is a unit axis where shuffling it would not show (see `choices`), else ordered.
+                position. Left out: text labels are units and other labels ordered; for an axis of a
+                plain array, without labels, held-out error decides (see `corten.order` and `choices`).
 
         Example:
             >>> x = np.array([[1.0, np.nan, 3.0], [4.0, 5.0, 6.0]])

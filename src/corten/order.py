@@ -81,7 +81,10 @@ def unordered_axes(values: np.ndarray, mask: np.ndarray) -> tuple[Choice, ...]:
         >>> [choice.what for choice in unordered_axes(hours, np.ones(hours.shape, bool))]
         ['0']
     """
-    found = enumerate(axis_evidence(values, mask))
+    from corten.engine.threads import one_library_thread  # loaded late: it takes half a second
+
+    with one_library_thread:
+        found = enumerate(axis_evidence(values, mask))
     return tuple(
         Choice(
             str(axis),
