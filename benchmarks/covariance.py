@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-from corten.studies.field_sets import FieldSet, data_folder, load_set
 
 from corten import ConformalCompleter, metrics
 from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.data.observed import ObservedTensor
+from studies.field_sets import FieldSet, data_folder, load_set
 
 
 def load(name: str, folder: Path) -> FieldSet:
