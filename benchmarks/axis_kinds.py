@@ -81,7 +81,7 @@ def simulated() -> Iterator[Case]:
 
 def real(folder: Path) -> Iterator[Case]:
     """The shared sets; stations in their own order and in a random one."""
-    from corten.studies.field_sets import load_set
+    from studies.field_sets import load_set
 
     for name in ("tec-america-1", "tec-global-1", "ndvi-20", "ndvi-50"):
         one = load_set(name, folder)
