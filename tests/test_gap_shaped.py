@@ -231,7 +231,7 @@ def test_every_second_copy_of_a_gap_at_an_edge_stays_at_an_edge() -> None:
     mask[:12, 22:] = True  # the gap is the lower right corner
     assert edges_of(~mask, ("ordered", "ordered")) == (0, 1)
     assert edges_of(~mask, ("ordered", "periodic")) == (0,)
-    rounds = GapCalibration(rounds=8, drawn=0).plan(tensor(mask), seed=0).rounds
+    rounds = GapCalibration(rounds=24, drawn=0).plan(tensor(mask), seed=0).rounds
     corners = [[one.hidden[i, j] | ~mask[i, j] for i in (0, -1) for j in (0, -1)] for one in rounds[1::2]]
     assert all(any(corner) for corner in corners)
     assert any(one.hidden.any() and not one.hidden[[0, -1]].any() for one in rounds[::2])  # others are rolled inside

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import ndimage
 import scipy.fft
+from scipy import ndimage
 
 __all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "move_gap", "standardise"]
 
