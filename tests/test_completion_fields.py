@@ -121,7 +121,7 @@ def test_standardise_undoes_itself_and_shrinks_unseen_units() -> None:
     mask = rng.random(x.shape) < 0.8
     mask[3] = False
     data = standardise(x, mask, ("unordered", "ordered"))
-    np.testing.assert_allclose(data.undo(data.values)[mask], x[mask])
+    np.testing.assert_allclose(data.undo(data.values)[mask], x[mask], rtol=1e-5, atol=1e-5)  # single precision
     spreads = [float(data.values[k][mask[k]].std()) for k in range(3)]
     assert max(spreads) < 4 * min(spreads)
     assert np.isfinite(data.scale).all()
