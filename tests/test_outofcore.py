@@ -598,7 +598,7 @@ def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeyp
     assert "upper_50" in other and "work from disk" in other.attrs["corten_choices"]
     for words, message in (
         (("-o", tmp_path / "o.nc"), "ends in .zarr"),
-        (("-o", tmp_path / "o.zarr", "--report", tmp_path / "r.html"), "--report cannot be had from disk"),
+        (("-o", tmp_path / "o.zarr", "--report", tmp_path / "r.html"), "out-of-core mode does not support --report"),
         (("-o", tmp_path / "o.zarr", "--memory", "lots"), "memory is 'lots'"),
         (("-o", tmp_path / "o.zarr", "--variable", "none"), "no variable 'none'"),
     ):
