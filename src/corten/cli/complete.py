@@ -124,8 +124,8 @@ def _in_memory(
     targets: _Targets, terminal: Terminal,
 ) -> None:  # fmt: skip
     """Fit, write the result and what else was asked for, and report."""
+    from corten import io
     from corten.checkpoint import Checkpoint
-    from corten.cli.levels import write_levels
 
     kept = None if targets.checkpoint is None else Checkpoint(targets.checkpoint)
     for note in loaded.notes:
@@ -135,16 +135,17 @@ def _in_memory(
     if kept is not None and kept.kept:
         terminal.say(f"resumed: {kept.kept} finished fills were read from {targets.checkpoint}")
     results = fitted.intervals(levels)
-    written = [write_levels(targets.output, results, overwrite=targets.overwrite, table=loaded.table)]
+    first, *further = results
+    written = [io.write(targets.output, first, further=further, overwrite=targets.overwrite, table=loaded.table)]
     if targets.report is not None:
         from corten.report.page import write_report
 
-        written.append(write_report(results[0], targets.report, targets.overwrite, command=typed()))
+        written.append(write_report(first, targets.report, targets.overwrite, command=typed()))
     if targets.save is not None:
         written.append(fitted.save(targets.save, overwrite=targets.overwrite))
     if kept is not None:
         kept.clear()
-    summary = results[0].summary()
+    summary = first.summary()
     terminal.say(summary)
     for path in written:
         terminal.say(f"wrote {path}")

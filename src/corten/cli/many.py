@@ -40,14 +40,14 @@ class Job:
 
     def run(self, loaded: Loaded) -> tuple[bytes, dict[str, Any]]:
         """A NetCDF file, as bytes, and its summary."""
-        from corten.cli.levels import write_levels
+        from corten import io
 
         completer = replace(self.completer, engine=self.engine)
         fitted = completer.fit(loaded.data, **self.data.for_fit(loaded))
-        results = fitted.intervals(list(self.levels))
+        first, *further = fitted.intervals(list(self.levels))
         with tempfile.TemporaryDirectory() as folder:
-            written = write_levels(Path(folder, "filled.nc"), results)
-            return written.read_bytes(), results[0].summary().to_dict()
+            written = io.write(Path(folder, "filled.nc"), first, further=further)
+            return written.read_bytes(), first.summary().to_dict()
 
 
 def targets(files: Sequence[Path], folder: Path, overwrite: bool) -> list[Path]:
@@ -159,4 +159,4 @@ def _there(
             elif tries < MAX_TRIES:
                 waiting.append((k, tries + 1))
             else:
-                yield k, ConnectionError(f"the worker that had it was lost {MAX_TRIES} times (often for lack of memory)")
+                yield k, ConnectionError(f"its worker was lost {MAX_TRIES} times (often for lack of memory)")

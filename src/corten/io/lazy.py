@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,8 @@ from corten.engine.memory import is_mapped, let_go
 from corten.io import npy
 from corten.io.apart import read_apart
 from corten.io.files import MAX_BYTES, Unchanged, existing, plain_error, suffix_of
-from corten.io.guards import check_netcdf
 from corten.io.registry import PARTS
-from corten.io.stores import choose, of_dataset, opened
-from corten.io.zarr_guard import check_zarr
+from corten.io.stores import choose, of_dataset, open_dataset
 
 __all__ = ["OPENABLE", "LazyTensor", "open_lazily", "stored_size"]
 
@@ -180,7 +177,7 @@ def open_lazily(
             raise ValueError(f"where is {where!r}, but {path} holds one array without names: give the array")
         yield replace(LazyTensor.of(planes, where, source=str(path), **options), _file=file)
         return
-    with _dataset(path) as dataset:
+    with open_dataset(path, MAX_BYTES) as dataset:
         stored = of_dataset(dataset)
         name = choose(path, stored, variable, [where] if isinstance(where, str) else [])
         inside = dataset[where] if isinstance(where, str) else where
@@ -212,16 +209,8 @@ def stored_size(path: Path, variable: str | None = None) -> int:
 
 def declared_sizes(path: Path, *, max_bytes: int = MAX_BYTES) -> dict[str, tuple[int, bool]]:
     """Entries of every variable of a file, and whether it could be completed."""
-    with _dataset(path) as dataset:
+    with open_dataset(path, MAX_BYTES) as dataset:
         return {name: (prod(one.shape), one.is_tensor) for name, one in of_dataset(dataset).items()}
-
-
-def _dataset(path: Path) -> Any:
-    if suffix_of(path) == ".zarr":
-        known = None if (path / ".zmetadata").exists() else False
-        check: Any = partial(check_zarr, path, MAX_BYTES)
-        return opened(path, "Zarr", check, engine="zarr", consolidated=known)
-    return opened(path, "NetCDF", partial(check_netcdf, path, MAX_BYTES))
 
 
 def _chunk_of(x: Any) -> int:

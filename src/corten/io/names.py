@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from corten.data.axes import is_dataarray
 from corten.io.files import suffix_of
 
 __all__ = [
-    "NETCDF", "TABLES", "VARIABLES", "check_labels", "refuse_clash", "refuse_for_members", "refuse_for_netcdf",
-    "refuse_for_zarr",
+    "NETCDF", "TABLES", "VARIABLES", "check_labels", "level_names", "refuse_clash", "refuse_for_members",
+    "refuse_for_netcdf", "refuse_for_zarr",
 ]  # fmt: skip
 
 NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
@@ -25,6 +25,17 @@ _NETCDF_NAME = re.compile(r"[0-9A-Za-z_\u0080-\U0010ffff]([ -.0-~\u0080-\U0010ff
 _ZARR_NAME = re.compile(r"[^/\\\0]+")
 _MATLAB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 _FURTHER = re.compile(r"(lower|upper)_\d+(_\d+)?")
+
+
+def level_names(coverages: Sequence[float]) -> list[tuple[str, str]]:
+    """Names of the bounds of each coverage: lower and upper for the first, with the percentage for a further one.
+
+    Example:
+        >>> level_names([0.9, 0.95, 0.999])
+        [('lower', 'upper'), ('lower_95', 'upper_95'), ('lower_99_9', 'upper_99_9')]
+    """
+    percents = [f"{100 * one:.10g}".replace(".", "_") for one in coverages[1:]]
+    return [("lower", "upper"), *((f"lower_{one}", f"upper_{one}") for one in percents)]
 
 
 def check_labels(path: str | os.PathLike[str], data: Any) -> None:

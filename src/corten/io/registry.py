@@ -59,9 +59,9 @@ class Format:
 _STORES, _TABLES = "corten.io.stores:", "corten.io.writers:write"
 FORMATS = (
     Format(
-        "NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_netcdf", "corten.io.dataset:write_netcdf", "careful", True
+        "NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_variables", "corten.io.dataset:write_netcdf", "careful", True
     ),
-    Format("Zarr", (".zarr",), _STORES + "open_zarr", "corten.io.dataset:write_zarr", "careful", True, ("zarr",)),
+    Format("Zarr", (".zarr",), _STORES + "open_variables", "corten.io.dataset:write_zarr", "careful", True, ("zarr",)),
     Format("npz", (".npz",), _STORES + "open_npz", _TABLES),
     Format("NumPy array", (".npy",), _STORES + "open_npy", _TABLES, in_parts=True),
     Format("MAT", (".mat",), _STORES + "open_mat", _TABLES, "always"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.io import npy
-from corten.io.files import plain_error
+from corten.io.files import plain_error, suffix_of
 from corten.io.guards import check_netcdf, refuse_outside
 from corten.io.ionex import read_ionex
 from corten.io.zarr_guard import check_zarr
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import h5py
     import xarray as xr
 
-__all__ = ["Stored", "choose", "of_dataset", "open_netcdf", "open_zarr", "opened"]
+__all__ = ["Stored", "choose", "of_dataset", "open_dataset"]
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,16 @@ def opened(path: Path, kind: str, check: Callable[[], None], **options: Any) -> 
     return dataset
 
 
-def open_netcdf(path: Path, max_bytes: int) -> Any:
-    return _closing(opened(path, "NetCDF", partial(check_netcdf, path, max_bytes), engine="netcdf4"))
-
-
-def open_zarr(path: Path, max_bytes: int) -> Any:
+def open_dataset(path: Path, max_bytes: int) -> xr.Dataset:
+    """NetCDF or Zarr, checked before the C libraries see it."""
+    if suffix_of(path) != ".zarr":
+        return opened(path, "NetCDF", partial(check_netcdf, path, max_bytes), engine="netcdf4")
     known = None if (path / ".zmetadata").exists() else False
-    return _closing(opened(path, "Zarr", partial(check_zarr, path, max_bytes), engine="zarr", consolidated=known))
+    return opened(path, "Zarr", partial(check_zarr, path, max_bytes), engine="zarr", consolidated=known)
+
+
+def open_variables(path: Path, max_bytes: int) -> Any:
+    return _closing(open_dataset(path, max_bytes))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from corten.engine.threads import default_threads, one_library_thread
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
-from corten.io.names import refuse_clash, refuse_for_zarr
+from corten.io.names import level_names, refuse_clash, refuse_for_zarr
 from corten.io.whole import refuse_inputs, refuse_taken
 from corten.large import settings, stages
 from corten.large.needs import Needs
@@ -160,15 +160,6 @@ def complete_to_zarr(
             _describe(store, lazy, names, coverages, summary, options)
             lazy.refuse_changed()
     return FilledStore(target, coverages, summary.choices, options, summary)
-
-
-def level_names(coverages: Sequence[float]) -> list[tuple[str, str]]:
-    """Names of the ends: lower and upper for the first coverage, lower_95 and upper_95 for a further one."""
-    names = [("lower", "upper")]
-    for one in coverages[1:]:
-        percent = f"{100 * one:.10g}".replace(".", "_")
-        names.append((f"lower_{percent}", f"upper_{percent}"))
-    return names
 
 
 @dataclass
