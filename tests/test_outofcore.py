@@ -446,7 +446,7 @@ def test_stores_without_the_variable_and_chunks_that_do_not_lie_along_the_first_
         (ValueError, "infinite value at", {"x": np.where(np.arange(990).reshape(SHAPE) == 500, np.inf, data())}),
         (ValueError, "nothing to fill", {"x": np.ones(SHAPE)}),
         (ValueError, "cannot be split", {"x": np.full(SHAPE, np.nan)}),
-        (ValueError, "two or more modes", {"x": np.ones(4)}),
+        (ValueError, "two or more axes", {"x": np.ones(4)}),
         (TypeError, "dtype complex", {"x": np.ones(SHAPE, complex)}),
         (TypeError, "give the path", {"x": [[1.0, 2.0]]}),
         (ValueError, "where has shape", {"where": np.ones((2, 2, 2), bool)}),
@@ -466,7 +466,11 @@ def test_outputs_that_cannot_be_are_refused(tmp_path):
         (tmp_path / "there.zarr").mkdir(exist_ok=True)
         with pytest.raises(error, match=message):
             corten.complete_to_zarr(data(), tmp_path / name)
-    corten.complete_to_zarr(data(), tmp_path / "there.zarr", completion=TUCKER, propensity="uniform", overwrite=True)
+    (tmp_path / "there.zarr").rmdir()
+    for again in (False, True):
+        corten.complete_to_zarr(
+            data(), tmp_path / "there.zarr", completion=TUCKER, propensity="uniform", overwrite=again
+        )
     assert xr.open_zarr(tmp_path / "there.zarr", chunks=None).estimate.notnull().all()
 
 

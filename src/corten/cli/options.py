@@ -205,9 +205,9 @@ def _bounds(bounds: str | None) -> tuple[float | None, float | None] | None:
     """`0,`, `0,100` or `,100` as a pair; a side left out is open."""
     if bounds is None:
         return None
-    ends = [end.strip() for end in bounds.split(",")]
+    sides = [side.strip() for side in bounds.split(",")]
     try:
-        low, high = (float(end) if end else None for end in (*ends, "")[: max(2, len(ends))])
+        low, high = (float(side) if side else None for side in (*sides, "")[: max(2, len(sides))])
     except ValueError:
         raise ValueError(f"bounds is {bounds!r}: give the lowest and highest value, such as 0, or 0,100") from None
     return low, high

@@ -1,4 +1,4 @@
-"""Reads what `corten complete` wrote: the estimate, and the intervals of every level that a file holds."""
+"""Read what `corten complete` wrote: the estimate, and the intervals of every coverage in a file."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class StoredLevel:
 
 
 def read_result(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
-    """The estimate and the intervals of every level; coverage and places are for files that cannot say them.
+    """The estimate and the intervals of every coverage; coverage and places are for files that do not store them.
 
-    What libraries in C read is read in a process of its own; what is wrong is a ValueError that names the file.
+    Formats of C libraries are read in another process; a damaged file is a ValueError that names it.
     """
     from corten.io.files import Unchanged, existing, suffix_of
 
@@ -53,7 +53,7 @@ def read_result(path: Path, coverage: float | None, places: list[str] | None) ->
 
 
 def _fit(path: Path) -> tuple[Any, list[Any]]:
-    """A saved fit; its ends are made here, where parts of a forged file that do not fit together show."""
+    """A saved fit; its bounds are computed here, which fails if parts of a forged file do not match."""
     from corten.io.files import plain_error
     from corten.results.saving import load
 
@@ -135,7 +135,7 @@ def _level(path: Path, coverage: Any) -> float:
     from corten.data.coverage import check_coverage
 
     if coverage is None:
-        raise ValueError(f"{path} cannot say its coverage: give it, such as --coverage 0.9 (.nc, .h5 and .npz can)")
+        raise ValueError(f"{path} does not store its coverage: give it, as --coverage 0.9 (.nc .h5 .npz store it)")
     try:
         return check_coverage(np.asarray(coverage, np.float64).item())
     except (TypeError, ValueError) as problem:

@@ -1,4 +1,4 @@
-"""Read a tensor from a file; the suffix says how. Nothing is ever unpickled."""
+"""Read a tensor from a file; the suffix decides the format. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read",
 class Loaded:
     """A tensor from a file: `data` and its domain `where` (None = everywhere), ready for `corten.complete`.
 
-    `notes` says in words what reading did (duplicates averaged, steps inserted); `table` leads back to the
-    rows of a long table.
+    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a long table.
     """
 
     data: Any
@@ -107,7 +106,7 @@ def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **argume
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors that libraries raise on damaged files become one that names the file."""
+    """Turn errors of libraries on damaged files into one that names the file."""
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError):
@@ -128,7 +127,7 @@ def list_contents(path: Path, *, max_bytes: int) -> dict[str, tuple[int, ...]]:
 def load(
     path: Path, *, max_bytes: int, variable: str | None, extra: Sequence[str], axes: Sequence[str] | None
 ) -> dict[str, Any]:
-    """The variable that is meant, its name, and further variables that are asked for by name."""
+    """The variable, its name, and further variables by name."""
     with _named(path), format_of(path).open(path, max_bytes) as store:
         name = choose(path, store, variable, extra)
         data = _load(path, store, name, max_bytes)

@@ -1,4 +1,4 @@
-"""A tensor that is read in runs of planes of its first axis: what `ObservedTensor` is, for data larger than memory."""
+"""A tensor read in blocks of planes of its first axis: `ObservedTensor` for data larger than memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ OPENABLE = PARTS
 
 @dataclass(frozen=True, eq=False)
 class LazyTensor:
-    """Values and domain of a tensor, run of planes by run of planes; nothing of it is kept.
+    """Values and domain of a tensor, read block by block; nothing is kept in memory.
 
-    chunk: planes that the store reads at once; dtype: what values are answered in.
+    chunk: planes that the store reads at once; dtype: type of the values that `read` returns.
     """
 
     shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class LazyTensor:
         return prod(self.shape[1:])
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Values of planes start:stop (NaN where not observed) and where they lie in the domain (None: everywhere).
+        """Values of planes start:stop (NaN where missing) and which are in the domain (None: all).
 
         A file that was changed since it was opened, or is damaged there, is a ValueError that names it.
         """
@@ -75,7 +75,7 @@ class LazyTensor:
         return values, inside
 
     def refuse_changed(self, *, whole: bool = True) -> None:
-        """Say no if the file behind the tensor is not the one that was opened."""
+        """A ValueError if the file has changed since it was opened."""
         if self._file is not None:
             self._file.check(whole=whole)
 
@@ -119,7 +119,7 @@ class LazyTensor:
         if dtype.kind not in "biuf":
             raise TypeError(f"{source} has dtype {dtype}: real numbers (float, integer, bool) are allowed")
         if len(shape) < 2 or 0 in shape:
-            raise ValueError(f"{source} has shape {shape}: a tensor needs two or more modes, none of length 0")
+            raise ValueError(f"{source} has shape {shape}: a tensor needs two or more axes, none of length 0")
         axes = _axes.axes_of_dataarray(x) if labelled else _axes.axes_of_names(None, shape)
         axes = _axes.refine(axes, periodic, axis_kinds or {})
         single = dtype.kind == "f" and dtype.itemsize <= 4
@@ -165,7 +165,7 @@ def open_lazily(
     file = Unchanged(path)
     if suffix not in OPENABLE:
         raise ValueError(
-            f"{path} does not fit in memory, and only {', '.join(OPENABLE)} can be read part by part: convert it, or "
+            f"{path} does not fit in memory, and only {', '.join(OPENABLE)} can be read block by block: convert it, or "
             "give more memory"
         )
     if suffix == ".npy":
@@ -187,7 +187,7 @@ def open_lazily(
             if str(path) in str(problem):
                 raise
             raise ValueError(f"{path}: {problem}") from None
-        except Exception as problem:  # labels are read here, by libraries with errors of their own
+        except Exception as problem:  # labels are read here, by libraries with their own exceptions
             raise plain_error(path, f"an array {name!r}", problem) from None
         yield replace(lazy, _file=file)
 
@@ -202,7 +202,7 @@ def stored_size(path: Path, variable: str | None = None) -> int:
             return 0
         stored = read_apart(Path(path), "sizes")
     except (OSError, ValueError):
-        return 0  # whoever reads the file says what is wrong with it
+        return 0  # reading the file raises the error
     tensors = [size for size, is_tensor in stored.values() if is_tensor]
     return stored[variable][0] if variable in stored else max(tensors, default=0)
 
@@ -234,27 +234,27 @@ def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> Calla
         first = x.dims[0]
 
         def named(start: int, stop: int) -> np.ndarray:
-            run = slice(start, stop)
-            part = where.isel({first: run}) if first in where.dims else where
-            return _flags(_axes.broadcast_by_name(part, x.isel({first: run})))
+            block = slice(start, stop)
+            part = where.isel({first: block}) if first in where.dims else where
+            return _flags(_axes.broadcast_by_name(part, x.isel({first: block})))
 
         return named
     sizes = tuple(int(n) for n in np.shape(where))
     if len(sizes) != len(shape) or any(m not in (1, n) for m, n in zip(sizes, shape)):
         raise ValueError(
-            f"where has shape {sizes}, x has {shape}: give one flag per cell, or length 1 along the modes it does not "
-            "depend on"
+            f"where has shape {sizes}, x has {shape}: give one flag per entry, or length 1 along the axes it "
+            "does not depend on"
         )
     return lambda start, stop: _flags(np.asarray(where[start:stop] if sizes[0] > 1 else where[:]))
 
 
 def _corner(x: Any, where: Any) -> Any:
-    """One cell of x along the axes of where, after their lengths were compared."""
+    """One entry of x along the axes of where, after a check of their lengths."""
     for dim in where.dims:
         if dim in x.dims and where.sizes[dim] != x.sizes[dim]:
             raise ValueError(
-                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must cover the same "
-                "cells"
+                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must have the "
+                "same axes"
             )
     return x.isel({dim: slice(0, 1) for dim in where.dims if dim in x.dims})
 

@@ -42,7 +42,7 @@ def _inside(file: h5py.File, place: str) -> bool:
 def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> xr.Dataset:
     """Read `tec` (and `dtec`, where present) over lat, lon, time, in TECU.
 
-    Cells that no row mentions are missing. Regular axes are made whole; several values of one cell are
+    Entries without a row are missing. Missing steps are inserted in regular axes; several rows of one entry are
     averaged and counted in the attribute `duplicates`.
 
     Example:
@@ -113,19 +113,19 @@ def _from_rows(path: Path, table: h5py.Dataset, max_bytes: int) -> xr.Dataset:
         places.append(place)
     shape = tuple(len(labels) for labels in axes.values())
     check_size(shape, 8, max_bytes, str(path))
-    cells = np.ravel_multi_index(places, shape)
+    entries = np.ravel_multi_index(places, shape)
     values = {}
     for name in ("tec", "dtec"):
         if name in fields:
             numbers = rows[fields[name]].astype(np.float64)
-            seen = np.isfinite(numbers)
+            finite = np.isfinite(numbers)
             size = int(np.prod(shape))
-            count = np.bincount(cells[seen], minlength=size)
-            total = np.bincount(cells[seen], weights=numbers[seen], minlength=size)
+            count = np.bincount(entries[finite], minlength=size)
+            total = np.bincount(entries[finite], weights=numbers[finite], minlength=size)
             mean = np.full(size, np.nan)
             np.divide(total, count, out=mean, where=count > 0)
             values[name] = mean.reshape(shape)
-    return _dataset(values, axes, int(len(cells) - len(np.unique(cells))))
+    return _dataset(values, axes, int(len(entries) - len(np.unique(entries))))
 
 
 def _from_arrays(path: Path, group: h5py.Group, max_bytes: int) -> xr.Dataset:
@@ -150,7 +150,7 @@ def _from_arrays(path: Path, group: h5py.Group, max_bytes: int) -> xr.Dataset:
         ]
         if not orders:
             raise ValueError(f"{path}: {name} has shape {stored.shape}, expected lat x lon x time, {lengths}")
-        # The usual order comes first; another one is taken only where the lengths leave no doubt.
+        # The usual order comes first; another one is taken only if the lengths exclude it.
         values[name] = np.asarray(stored[()], dtype=float).transpose(np.argsort(orders[0]))
     return _dataset(values, axes, 0)
 

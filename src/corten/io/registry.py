@@ -1,4 +1,4 @@
-"""The file formats: their suffixes, who reads them, who writes them, and what that needs.
+"""The file formats: their suffixes, readers, writers and the packages they need.
 
 A new format is one more `Format` here and a function that opens a file as named variables.
 """
@@ -40,7 +40,7 @@ class Format:
     extra: str = "files"
 
     def open(self, *arguments: Any) -> Any:
-        """Call the opener, after what it needs was loaded."""
+        """Call the opener, after a check of the packages it needs."""
         self.refuse_absent()
         for name in self.needs:
             try:
@@ -50,7 +50,7 @@ class Format:
         return resolve(str(self.opener))(*arguments)
 
     def refuse_absent(self) -> None:
-        """Say which package is not installed, and which extra has it."""
+        """An ImportError that names the missing package and the extra that has it."""
         absent = [name for name in self.needs if find_spec(name) is None]
         if absent:
             raise ImportError(f"reading {self.name} needs the package {absent[0]}: pip install 'corten[{self.extra}]'")
@@ -81,7 +81,7 @@ PARTS = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.in_par
 
 
 def format_of(path: str | os.PathLike[str]) -> Format:
-    """The format that the name of a file says.
+    """The format of a file by its name.
 
     Example:
         >>> format_of("sst.nc").name, format_of("traffic.CSV.gz").opener, format_of("uqrg1150.19i.Z").name

@@ -1,4 +1,4 @@
-"""Write a result to a file, whole or not at all; the suffix says how."""
+"""Write a result to a file; the suffix decides the format. It appears when it is complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FORMULA = re.compile(r"[=+\-@\t\r]")
 def check_target(path: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Refuse a target before the long work starts: unknown suffix, existing file, absent folder."""
     if suffix_of(path) not in WRITABLE:
-        raise ValueError(f"{path} has no suffix to write by; the known ones are {', '.join(WRITABLE)}")
+        raise ValueError(f"{path} has no known suffix; files can be written as {', '.join(WRITABLE)}")
     refuse_taken(Path(path), overwrite, store=suffix_of(path) == ".zarr")
 
 
