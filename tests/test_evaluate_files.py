@@ -40,7 +40,7 @@ def refusal(tmp_path):
 @pytest.mark.parametrize("suffix", [".h5", ".npz"])
 def test_what_a_result_lacks_or_holds_is_said(refusal, suffix):
     for message, arrays in (
-        ("cannot say its coverage: give it, such as --coverage 0.9", {}),
+        ("does not store its coverage: give it, as --coverage 0.9", {}),
         ("'coverage' has shape (0,): one number is expected", {"coverage": np.zeros(0)}),
         ("'coverage' has shape (3, 4): one number is expected", {"coverage": np.zeros((3, 4))}),
         ("coverage is nan", {"coverage": np.array(np.nan)}),

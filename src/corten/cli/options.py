@@ -19,58 +19,33 @@ if TYPE_CHECKING:
 
 __all__ = ["DataOptions", "MethodOptions", "with_options"]
 
-DATA, METHOD = "Data", "Method"
+Text = str | None
+Repeated = list[str] | None
+
+
+def _data(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel="Data")
+
+
+def _method(metavar: str, text: str, **limits: Any) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel="Method", **limits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """Which variable of a file is read, which entries count as observed, and what its axes are."""
 
-    variable: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", rich_help_panel=DATA,
-            help="Variable to complete (for tables: the column of values). Needed if the file has several.",
-        ),
-    ] = None  # fmt: skip
-    axes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES", rich_help_panel=DATA,
-            help="Names of the axes, for files that store none: lat,lon,time. For tables: the coordinate columns.",
-        ),
-    ] = None  # fmt: skip
-    where: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", rich_help_panel=DATA,
-            help="Variable that is nonzero inside the domain: entries that could be observed.",
-        ),
-    ] = None  # fmt: skip
-    quality: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME=FLAGS", rich_help_panel=DATA, help="Quality variable and the flags to accept: quality=0,1."
-        ),
-    ] = None  # fmt: skip
+    variable: Annotated[Text, _data("NAME", "Variable to complete (tables: column), if there are several.")] = None
+    axes: Annotated[Text, _data("NAMES", "Names of the axes, if the file has none: lat,lon,time.")] = None
+    where: Annotated[Text, _data("NAME", "Variable that is nonzero where an entry could be observed.")] = None
+    quality: Annotated[Text, _data("NAME=FLAGS", "Quality variable and the flags to accept: quality=0,1.")] = None
     missing_value: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NUMBERS", rich_help_panel=DATA,
-            help="Numbers that mark missing values and that the file does not declare: -9999 or -9999,1e20.",
-        ),
-    ] = None  # fmt: skip
-    periodic: Annotated[
-        list[str] | None,
-        typer.Option(metavar="AXIS", rich_help_panel=DATA, help="Periodic axis, such as lon. May be repeated."),
+        Text, _data("NUMBERS", "Undeclared numbers that mark missing values: -9999 or -9999,1e20.")
     ] = None
+    periodic: Annotated[Repeated, _data("AXIS", "Periodic axis, such as lon. May be repeated.")] = None
     unordered_axis: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="AXIS", rich_help_panel=DATA,
-            help="Axis whose positions have no order, such as station. May be repeated.",
-        ),
-    ] = None  # fmt: skip
+        Repeated, _data("AXIS", "Axis whose positions have no order, such as station. May be repeated.")
+    ] = None
 
     @property
     def axis_kinds(self) -> dict[Any, str]:
@@ -99,70 +74,25 @@ class MethodOptions:
     """How the gaps are filled and the intervals calibrated."""
 
     completion: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", rich_help_panel=METHOD,
-            help="Completion that fills the gaps: auto, tucker, tensor-train, smooth, gaussian-process, stack.",
-        ),
-    ] = "auto"  # fmt: skip
+        str, _method("NAME", "What fills: auto, tucker, tensor-train, smooth, gaussian-process, stack.")
+    ] = "auto"
     propensity: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", rich_help_panel=METHOD,
-            help="Model of the probability of being observed: auto, constant, additive, bernoulli, ising.",
-        ),
-    ] = "auto"  # fmt: skip
+        str, _method("NAME", "Model of the probability to be observed: auto, constant, additive, bernoulli, ising.")
+    ] = "auto"
     calibration: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", rich_help_panel=METHOD,
-            help="Calibration set: auto, random (a random share), cross (several splits), gaps (pseudo-gaps).",
-        ),
-    ] = "auto"  # fmt: skip
+        str, _method("NAME", "Calibration set: auto, random (one split), cross (several splits), gaps (pseudo-gaps).")
+    ] = "auto"
     score: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", rich_help_panel=METHOD,
-            help="Score of an error: absolute, adaptive, normalized, signed (asymmetric intervals).",
-        ),
-    ] = "absolute"  # fmt: skip
-    weights: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", rich_help_panel=METHOD, help="Weights of an Ising model: exact, approximate (the paper's)."
-        ),
-    ] = "exact"  # fmt: skip
-    transform: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", rich_help_panel=METHOD,
-            help="Transform of the values: log, box-cox, standardise, standardise:AXIS.",
-        ),
-    ] = None  # fmt: skip
-    climatology: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AXIS", rich_help_panel=METHOD,
-            help="Axis (days, years) over which the mean is removed before the fit and added afterwards.",
-        ),
-    ] = None  # fmt: skip
+        str, _method("NAME", "Score of an error: absolute, adaptive, normalized, signed (asymmetric intervals).")
+    ] = "absolute"
+    weights: Annotated[str, _method("NAME", "Weights of an Ising model: exact, approximate (the paper's).")] = "exact"
+    transform: Annotated[Text, _method("NAME", "Transform: log, box-cox, standardise, standardise:AXIS.")] = None
+    climatology: Annotated[Text, _method("AXIS", "Axis whose mean is removed before the fit, then added.")] = None
     bounds: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LOW,HIGH", rich_help_panel=METHOD,
-            help="Range of possible values; intervals stay inside: 0,100 or 0, (no upper bound) or ,100.",
-        ),
-    ] = None  # fmt: skip
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, rich_help_panel=METHOD, help="Seed; the same seed gives the same bits.")
-    ] = 0
-    engine: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", rich_help_panel=METHOD,
-            help="Backend: auto, threads, a number of threads, jax, gpu, dask.",
-        ),
-    ] = "auto"  # fmt: skip
+        Text, _method("LOW,HIGH", "Range of the data; intervals stay inside: 0,100 or 0, (no upper bound) or ,100.")
+    ] = None
+    seed: Annotated[int, _method("N", "Seed; the same seed gives the same bits.", min=0)] = 0
+    engine: Annotated[str, _method("NAME", "Backend: auto, threads, a number of threads, jax, gpu, dask.")] = "auto"
 
     @property
     def backend(self) -> str | int:

@@ -112,6 +112,7 @@ def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
     from corten.io.dataset import write_netcdf
     from corten.io.files import suffix_of
     from corten.io.whole import whole_file
+    from corten.io.writers import write_arrays, write_table
 
     suffix = suffix_of(out)
     if suffix == ".nc":
@@ -122,13 +123,8 @@ def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
     with whole_file(out, overwrite) as temporary:
         if suffix == ".npz":
             arrays: dict[str, Any] = {str(key): one.values for key, one in dataset.variables.items()}
-            arrays["about"] = np.array(about)
-            with temporary.open("wb") as stream:
-                np.savez_compressed(stream, **arrays)
+            write_arrays(temporary, suffix, arrays | {"about": np.array(about)})
             return
         frame = dataset[[name, "truth"]].to_dataframe().reset_index()
         frame.attrs["corten"] = about
-        if suffix == ".parquet":
-            frame.to_parquet(temporary, index=False)
-        else:
-            frame.to_csv(temporary, index=False)
+        write_table(frame, temporary, suffix)

@@ -111,12 +111,8 @@ def _file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:
     """Attributes that any file format can hold: numbers, text and arrays of numbers; the rest as JSON."""
     held: dict[str, Any] = {}
     for key, value in attrs.items():
-        simple = isinstance(value, str | int | float | np.integer | np.floating) and not isinstance(
-            value, bool
-        )
-        numbers = (
-            isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1 and value.size > 0
-        )
+        simple = isinstance(value, str | int | float | np.integer | np.floating) and not isinstance(value, bool)
+        numbers = isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1 and value.size > 0
         held[str(key)] = value if simple or numbers else json.dumps(plain(value))
     return held
 

@@ -128,6 +128,4 @@ def _files(path: Path, whole: bool) -> Iterator[tuple[str, os.stat_result]]:
 def plain_error(path: Path | str, expected: str, problem: BaseException) -> ValueError:
     """One readable error for the many ways in which libraries fail on a damaged file."""
     detail = " ".join(str(problem).split()) or type(problem).__name__
-    return ValueError(
-        f"{path} could not be read as {expected} (damaged, cut short, or of another kind): {detail}"
-    )
+    return ValueError(f"{path} could not be read as {expected} (damaged, cut short, or of another kind): {detail}")

@@ -224,9 +224,7 @@ def _name_axes(
 
     data = np.asarray(data)
     if len(axes) != data.ndim or len(set(axes)) != len(axes):
-        raise ValueError(
-            f"axes names {', '.join(axes)}, but {name!r} in {path} has shape {data.shape}: one name each"
-        )
+        raise ValueError(f"axes names {', '.join(axes)}, but {name!r} in {path} has shape {data.shape}: one name each")
     coords = {}
     for axis, length in zip(axes, data.shape):
         if axis in store and int(np.prod(store[axis].shape)) == length:

@@ -109,9 +109,7 @@ class _Reader:
             order = np.argsort(np.array(maps.times), kind="stable")
             times = np.array(maps.times)[order]
             if len(np.unique(times)) < len(times):
-                raise ValueError(
-                    f"{self.path}: two {kind.upper()} maps have the same epoch, expected each once"
-                )
+                raise ValueError(f"{self.path}: two {kind.upper()} maps have the same epoch, expected each once")
             values = np.stack([maps.values[i] for i in order], axis=-1)
             if repeated:
                 values = _join(values)
@@ -274,13 +272,7 @@ class _Reader:
 
     def epoch(self) -> np.datetime64:
         year, month, day, hour, minute, second = (int(n) for n in self.numbers(0, 6, 6, "an epoch"))
-        if not (
-            1 <= month <= 12
-            and 1 <= day <= 31
-            and 0 <= hour <= 24
-            and 0 <= minute <= 60
-            and 0 <= second <= 60
-        ):
+        if not (1 <= month <= 12 and 1 <= day <= 31 and 0 <= hour <= 24 and 0 <= minute <= 60 and 0 <= second <= 60):
             self.fail("an epoch: year, month, day, hour (0-24), minute, second")
         start = np.datetime64(f"{year:04d}-{month:02d}", "D") + np.timedelta64(day - 1, "D")
         return start.astype("datetime64[ns]") + np.timedelta64(3600 * hour + 60 * minute + second, "s")

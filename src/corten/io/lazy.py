@@ -253,8 +253,7 @@ def _corner(x: Any, where: Any) -> Any:
     for dim in where.dims:
         if dim in x.dims and where.sizes[dim] != x.sizes[dim]:
             raise ValueError(
-                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must have the "
-                "same axes"
+                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must have the same axes"
             )
     return x.isel({dim: slice(0, 1) for dim in where.dims if dim in x.dims})
 

@@ -68,7 +68,12 @@ FORMATS = (
     Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", "corten.io.dataset:write_netcdf", "careful"),
     Format("GeoTIFF", (".tif", ".tiff"), _STORES + "open_geotiff", None, "careful", needs=("rioxarray",), extra="geo"),
     Format(
-        "GRIB", (".grib", ".grib2", ".grb", ".grb2"), _STORES + "open_grib", None, "careful", needs=("cfgrib",),
+        "GRIB",
+        (".grib", ".grib2", ".grb", ".grb2"),
+        _STORES + "open_grib",
+        None,
+        "careful",
+        needs=("cfgrib",),
         extra="geo",
     ),
     Format("CSV", (".csv", ".csv.gz"), None, _TABLES),

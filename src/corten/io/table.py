@@ -130,9 +130,7 @@ def from_table(
     kinds = dict(axis_kinds or {})
     unknown = [name for name in kinds if name not in coordinates]
     if unknown:
-        raise ValueError(
-            f"axis_kinds names {unknown[0]!r}, which is no coordinate; they are {', '.join(coordinates)}"
-        )
+        raise ValueError(f"axis_kinds names {unknown[0]!r}, which is no coordinate; they are {', '.join(coordinates)}")
     if frame.empty:
         raise ValueError(f"{source} has no rows")
     numbers = _values(frame[value], value, source)
@@ -195,9 +193,7 @@ def about(result: Intervals) -> str:
 
 def _labelled(result: Intervals, name: str) -> xr.DataArray:
     if result.observed.kind != "dataarray":
-        raise TypeError(
-            "the result does not come from a DataArray: complete table.data, which carries the labels"
-        )
+        raise TypeError("the result does not come from a DataArray: complete table.data, which carries the labels")
     array: xr.DataArray = getattr(result, name)
     return array
 
@@ -220,9 +216,7 @@ def _columns(
     if value in chosen:
         raise ValueError(f"{source}: {value!r} cannot be both value and coordinate")
     if len(chosen) < 2:
-        raise ValueError(
-            f"{source}: a tensor needs two or more coordinate columns, got {', '.join(chosen) or 'none'}"
-        )
+        raise ValueError(f"{source}: a tensor needs two or more coordinate columns, got {', '.join(chosen) or 'none'}")
     return value, chosen
 
 
@@ -265,12 +259,8 @@ def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np
             return np.asarray(labels, dtype=str), np.asarray(place, dtype=np.intp), None
         zone = "UTC" if any(_OFFSET.search(one) for one in text) else None
         try:
-            values = (
-                pd.to_datetime(pd.Series(text), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
-            )
+            values = pd.to_datetime(pd.Series(text), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
         except ValueError as problem:
-            raise ValueError(
-                f"{source}: column {name!r} looks like dates but one is not: {problem}"
-            ) from None
+            raise ValueError(f"{source}: column {name!r} looks like dates but one is not: {problem}") from None
     labels, place = np.unique(values, return_inverse=True)
     return labels, np.asarray(place, dtype=np.intp), zone

@@ -19,7 +19,7 @@ from corten.io.whole import refuse_taken, whole_file
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
 
-__all__ = ["WRITABLE", "check_target", "write"]
+__all__ = ["WRITABLE", "check_target", "write", "write_arrays", "write_table"]
 
 WRITABLE = (*NETCDF, ".zarr", ".npz", ".npy", *TABLES, ".mat")
 _FORMULA = re.compile(r"[=+\-@\t\r]")
@@ -77,7 +77,7 @@ def write(
         else:
             if further:
                 arrays["coverages"] = np.array([one.coverage for one in results])
-            _save_arrays(temporary, suffix, _arrays(result) | arrays)
+            write_arrays(temporary, suffix, _arrays(result) | arrays)
     return Path(path)
 
 
@@ -126,7 +126,7 @@ def _arrays(result: Intervals) -> dict[str, np.ndarray]:
     return found
 
 
-def _save_arrays(path: Path, suffix: str, arrays: dict[str, np.ndarray]) -> None:
+def write_arrays(path: Path, suffix: str, arrays: dict[str, np.ndarray]) -> None:
     """Write .npz or .mat. NumPy's own function takes names as arguments, and an axis may be called "file"."""
     if suffix == ".mat":
         from scipy.io import savemat
