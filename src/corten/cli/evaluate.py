@@ -108,10 +108,11 @@ def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any
     from corten import io
     from corten.data.axes import is_dataarray
     from corten.io.files import suffix_of
+    from corten.io.registry import TABLES
 
     labelled = is_dataarray(estimate)
     axes = [str(dim) for dim in estimate.dims] if labelled else None
-    table = suffix_of(path) in (".csv", ".csv.gz", ".parquet")
+    table = suffix_of(path) in TABLES
     try:
         named = axes if table or suffix_of(path) == ".npz" else None
         data = io.read(path, variable or "truth", axes=named, careful=True).data

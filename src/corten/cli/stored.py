@@ -40,11 +40,12 @@ def read_result(path: Path, coverage: float | None, places: list[str] | None) ->
     Formats of C libraries are read in another process; a damaged file is a ValueError that names it.
     """
     from corten.io.files import Unchanged, existing, suffix_of
+    from corten.io.registry import WRITABLE
 
     suffix, file = suffix_of(path), Unchanged(existing(path))
     if suffix == ".npy":
         found = _stacked(path, coverage)
-    elif suffix in (".csv", ".csv.gz", ".parquet", ".nc", ".nc4", ".cdf", ".zarr", ".h5", ".hdf5", ".npz", ".mat"):
+    elif suffix in WRITABLE:
         found = _variables(path, coverage, places)
     else:
         found = _fit(path)
@@ -70,6 +71,7 @@ def _variables(path: Path, coverage: float | None, places: list[str] | None) -> 
     from corten import io
     from corten.io.files import suffix_of
     from corten.io.formats import contents
+    from corten.io.registry import TABLES
 
     shapes = contents(path, careful=True)
     names = list(shapes)
@@ -78,7 +80,7 @@ def _variables(path: Path, coverage: float | None, places: list[str] | None) -> 
             f"{path} is not a result of corten complete: it has {', '.join(names)}, not {', '.join(sorted(_MAINS))}"
         )
     axes = None
-    if suffix_of(path) in (".csv", ".csv.gz", ".parquet"):
+    if suffix_of(path) in TABLES:
         first = names.index("estimate")
         axes, names = places or names[:first], names[first:]
     read = {

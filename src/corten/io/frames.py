@@ -10,9 +10,8 @@ from typing import Any
 
 from corten.io.files import MAX_BYTES, Limited, check_size, plain_error, suffix_of
 
-__all__ = ["TABLES", "column_names", "read_frame"]
+__all__ = ["column_names", "read_frame"]
 
-TABLES = (".csv", ".csv.gz", ".parquet")
 # Rows of a Parquet file at a time, without and with text: repeated text is stored once, and expands to any size.
 _MANY, _ROWS = 1 << 16, 1024
 

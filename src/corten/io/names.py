@@ -10,14 +10,13 @@ from typing import Any
 
 from corten.data.axes import is_dataarray
 from corten.io.files import suffix_of
+from corten.io.registry import NETCDF, TABLES
 
 __all__ = [
-    "NETCDF", "TABLES", "VARIABLES", "check_labels", "level_names", "refuse_clash", "refuse_for_members",
+    "VARIABLES", "check_labels", "level_names", "refuse_clash", "refuse_for_members",
     "refuse_for_netcdf", "refuse_for_zarr",
 ]  # fmt: skip
 
-NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
-TABLES = (".csv", ".csv.gz", ".parquet")
 VARIABLES = ("estimate", "lower", "upper", "flag", "propensity")
 MEMBERS = ("estimate", "lower", "upper", "flag", "axes", "coverage", "coverages", "about")
 _MAX_BYTES = 255

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from corten.io.files import suffix_of
 from corten.io.ionex import is_ionex_name
 
-__all__ = ["FORMATS", "PARTS", "READABLE", "WRITABLE", "Format", "format_of"]
+__all__ = ["FORMATS", "NETCDF", "PARTS", "READABLE", "TABLES", "WRITABLE", "Format", "format_of"]
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,14 @@ class Format:
             raise ImportError(f"reading {self.name} needs the package {absent[0]}: pip install 'corten[{self.extra}]'")
 
 
-_STORES, _TABLES = "corten.io.stores:", "corten.io.writers:write"
+_STORES, _ARRAYS, _NETCDF = "corten.io.stores:", "corten.io.writers:write", "corten.io.dataset:write_netcdf"
 FORMATS = (
-    Format(
-        "NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_variables", "corten.io.dataset:write_netcdf", "careful", True
-    ),
+    Format("NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_variables", _NETCDF, "careful", True),
     Format("Zarr", (".zarr",), _STORES + "open_variables", "corten.io.dataset:write_zarr", "careful", True, ("zarr",)),
-    Format("npz", (".npz",), _STORES + "open_npz", _TABLES),
-    Format("NumPy array", (".npy",), _STORES + "open_npy", _TABLES, in_parts=True),
-    Format("MAT", (".mat",), _STORES + "open_mat", _TABLES, "always"),
-    Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", "corten.io.dataset:write_netcdf", "careful"),
+    Format("npz", (".npz",), _STORES + "open_npz", _ARRAYS),
+    Format("NumPy array", (".npy",), _STORES + "open_npy", _ARRAYS, in_parts=True),
+    Format("MAT", (".mat",), _STORES + "open_mat", _ARRAYS, "always"),
+    Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", _NETCDF, "careful"),
     Format("GeoTIFF", (".tif", ".tiff"), _STORES + "open_geotiff", None, "careful", needs=("rioxarray",), extra="geo"),
     Format(
         "GRIB",
@@ -76,13 +74,15 @@ FORMATS = (
         needs=("cfgrib",),
         extra="geo",
     ),
-    Format("CSV", (".csv", ".csv.gz"), None, _TABLES),
-    Format("Parquet", (".parquet",), None, _TABLES, "careful", needs=("pyarrow",)),
+    Format("CSV", (".csv", ".csv.gz"), None, _ARRAYS),
+    Format("Parquet", (".parquet",), None, _ARRAYS, "careful", needs=("pyarrow",)),
     Format("IONEX", (".inx", ".ionex", ".19i (any year; also .Z and .gz)"), _STORES + "open_ionex"),
 )
 READABLE = tuple(suffix for one in FORMATS for suffix in one.suffixes)
 WRITABLE = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.writer is not None)
 PARTS = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.in_parts)
+TABLES = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.opener is None)
+NETCDF = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.writer == _NETCDF)
 
 
 def format_of(path: str | os.PathLike[str]) -> Format:

@@ -12,7 +12,8 @@ import numpy as np
 
 from corten.io.dataset import to_dataset, write_netcdf, write_zarr
 from corten.io.files import suffix_of
-from corten.io.names import NETCDF, TABLES, level_names, refuse_for_members
+from corten.io.names import level_names, refuse_for_members
+from corten.io.registry import NETCDF, TABLES, WRITABLE
 from corten.io.table import LongTable, about, long_form
 from corten.io.whole import refuse_taken, whole_file
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WRITABLE", "check_target", "write", "write_arrays", "write_table"]
 
-WRITABLE = (*NETCDF, ".zarr", ".npz", ".npy", *TABLES, ".mat")
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
