@@ -1,4 +1,4 @@
-"""NumPy array files, read without pickle and without trust in the size that a header declares."""
+"""NumPy array files: nothing is unpickled, and the size that a header declares is not trusted."""
 
 from __future__ import annotations
 
