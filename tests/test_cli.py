@@ -3,14 +3,17 @@
 import json
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
+import typer
 import xarray as xr
 from typer.testing import CliRunner
 
 import corten
 from corten.cli.app import app
+from corten.cli.options import DataOptions, MethodOptions
 
 QUICK = ["--completion", "tucker", "--propensity", "bernoulli", "--calibration", "random"]
 
@@ -197,6 +200,31 @@ def test_help_is_there_and_names_every_option():
     given = run("complete", "--help").stdout
     python = {*signature(corten.complete).parameters} - {"x", "progress", "axis_kinds"}
     assert not [name for name in python if f"--{name.replace('_', '-')}" not in given]
+
+
+@pytest.mark.parametrize("command", ["complete", "audit"])
+def test_help_lists_every_allowed_value_and_no_type_beside_flags(command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    given = " ".join(run(command, "--help").stdout.replace("│", " ").split())
+    assert "bool" not in given and "╭─ Data" in given and "╭─ Method" in given
+    for name, allowed in (
+        ("completion", ["auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack"]),
+        ("propensity", ["auto", "constant", "additive", "bernoulli", "ising"]),
+        ("calibration", ["auto", "random", "cross", "gaps"]),
+        ("score", ["absolute", "adaptive", "normalized", "signed"]),
+        ("weights", ["exact", "approximate"]),
+    ):
+        text = given.partition(f"--{name} ")[2].partition("--")[0]
+        assert [value for value in allowed if value not in text] == [], text
+        for value in allowed:
+            corten.ConformalCompleter(**{name: value})
+
+
+def test_complete_and_audit_share_their_options():
+    commands = typer.main.get_command(app).commands
+    shared = {f.name for kind in (DataOptions, MethodOptions) for f in fields(kind)}
+    for name in ("complete", "audit"):
+        assert shared <= {one.name for one in commands[name].params}
 
 
 def test_demo_refuses_before_it_works(tmp_path):

@@ -448,7 +448,7 @@ def test_what_the_workers_leave_undone_is_named(client, days, tmp_path, monkeypa
             raise ConnectionError("no worker is left")
         return workers(self)
 
-    monkeypatch.setattr(many, "AHEAD", 0.3)  # one file at a time
+    monkeypatch.setattr(many, "TENSORS_PER_THREAD", 0.3)  # one file at a time
     monkeypatch.setattr(Cluster, "workers", vanish)
     done = CliRunner().invoke(
         app, ["complete", *days, *OPTIONS, "--cluster", client.scheduler.address, "--output", str(tmp_path / "all")]

@@ -40,7 +40,7 @@ def refusal(tmp_path):
 @pytest.mark.parametrize("suffix", [".h5", ".npz"])
 def test_what_a_result_lacks_or_holds_is_said(refusal, suffix):
     for message, arrays in (
-        ("cannot say its coverage: give it, such as --coverage 0.9", {}),
+        ("does not store its coverage: give it, as --coverage 0.9", {}),
         ("'coverage' has shape (0,): one number is expected", {"coverage": np.zeros(0)}),
         ("'coverage' has shape (3, 4): one number is expected", {"coverage": np.zeros((3, 4))}),
         ("coverage is nan", {"coverage": np.array(np.nan)}),
@@ -93,7 +93,7 @@ def test_a_result_that_is_written_to_while_it_is_read_is_refused(tmp_path, monke
 
 
 def test_a_forged_fit_is_refused_by_name(tmp_path):
-    """Seals fit, but a part is none: it shows only when ends are made."""
+    """Seals fit, but a part is none: it shows only when bounds are computed."""
     import io
     import json
     import zipfile
@@ -101,7 +101,7 @@ def test_a_forged_fit_is_refused_by_name(tmp_path):
     with zipfile.ZipFile(io.BytesIO(RESULTS[".corten"][0])) as archive:
         about = json.loads(archive.read("corten.json"))
         arrays = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist() if name.endswith(".npy")}
-    for part, message in (("undo", "does not hold what a fit"), ("propensity", "does not hold what a fit")):
+    for part, message in (("limits", "could not be read as a saved fit"), ("propensity", "does not hold what a fit")):
         path = tmp_path / f"{part}.corten"
         place(rebuilt_archive(about | {"content": about["content"] | {part: "text"}}, arrays), path)
         with pytest.raises(ValueError, match=rf"{part}\.corten {message}"):

@@ -257,7 +257,7 @@ def test_table_file_there_and_back(tmp_path):
     loaded = io.read(path, quality="qc", accept=["ok"], fold={"time": ("day", "slot")})
     assert loaded.data.dims == ("day", "slot", "site") and loaded.where is None
     assert np.nansum(loaded.data.values) == 6.0
-    assert any("shared a cell" in note for note in loaded.notes) and any(
+    assert any("share an entry" in note for note in loaded.notes) and any(
         "inserted along time" in n for n in loaded.notes
     )
     result = Intervals(Plain(ObservedTensor.of(loaded.data), infinite=False), 0.9)
@@ -273,7 +273,7 @@ def test_unknown_suffix_and_absent_file(tmp_path):
         io.read(tmp_path / "x.xyz")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         io.read(tmp_path / "absent.nc")
-    with pytest.raises(ValueError, match=r"no suffix to write by.*\.npz"):
+    with pytest.raises(ValueError, match=r"no known suffix.*\.npz"):
         io.check_target(tmp_path / "x.doc")
     with pytest.raises(FileNotFoundError, match="folder"):
         io.check_target(tmp_path / "no" / "x.nc")

@@ -68,7 +68,7 @@ def test_files_of_tables_say_that_times_have_a_zone(tmp_path, suffix):
     else:
         table().to_parquet(path)
     loaded = io.read(path, careful=suffix == ".parquet", axis_kinds={"time": "unordered"})
-    assert any("the times of time have the zone" in note and "UTC" in note for note in loaded.notes)
+    assert any("the times of time are in the zone" in note and "UTC" in note for note in loaded.notes)
     assert loaded.data.time.values[0] == np.datetime64("2020-03-25T11:00")
     found = loaded.table.to_frame(corten.complete(loaded.data, axis_kinds={"time": "unordered"}, **QUICK))
     assert {pd.Timestamp(one).tz_convert("UTC") for one in found["time"]} == set(noons().tz_convert("UTC"))

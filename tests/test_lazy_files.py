@@ -62,7 +62,7 @@ def test_the_program_refuses_a_damaged_array_in_one_line(tmp_path, content, memo
 
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_planes_are_those_of_the_array(tmp_path, monkeypatch, order):
-    monkeypatch.setattr(npy, "_PART", 100)
+    monkeypatch.setattr(npy, "_PART_BYTES", 100)
     x = np.asarray(data(), ">f4", order=order)
     np.save(tmp_path / "x.npy", x)
     with open_lazily(tmp_path / "x.npy") as lazy:

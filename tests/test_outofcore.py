@@ -436,7 +436,7 @@ def test_stores_without_the_variable_and_chunks_that_do_not_lie_along_the_first_
 @pytest.mark.parametrize(
     ("error", "message", "options"),
     [
-        (ValueError, "only 'random'", {"calibration": "gaps"}),
+        (ValueError, 'calibration="random" only', {"calibration": "gaps"}),
         (ValueError, "'tucker' and 'tensor-train'", {"completion": "smooth"}),
         (ValueError, "weights is", {"weights": "none"}),
         (ValueError, "memory is 'much'", {"memory": "much"}),
@@ -446,7 +446,7 @@ def test_stores_without_the_variable_and_chunks_that_do_not_lie_along_the_first_
         (ValueError, "infinite value at", {"x": np.where(np.arange(990).reshape(SHAPE) == 500, np.inf, data())}),
         (ValueError, "nothing to fill", {"x": np.ones(SHAPE)}),
         (ValueError, "cannot be split", {"x": np.full(SHAPE, np.nan)}),
-        (ValueError, "two or more modes", {"x": np.ones(4)}),
+        (ValueError, "two or more axes", {"x": np.ones(4)}),
         (TypeError, "dtype complex", {"x": np.ones(SHAPE, complex)}),
         (TypeError, "give the path", {"x": [[1.0, 2.0]]}),
         (ValueError, "where has shape", {"where": np.ones((2, 2, 2), bool)}),
@@ -603,7 +603,7 @@ def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeyp
     assert "upper_50" in other and "work from disk" in other.attrs["corten_choices"]
     for words, message in (
         (("-o", tmp_path / "o.nc"), "ends in .zarr"),
-        (("-o", tmp_path / "o.zarr", "--report", tmp_path / "r.html"), "--report cannot be had from disk"),
+        (("-o", tmp_path / "o.zarr", "--report", tmp_path / "r.html"), "out-of-core mode does not support --report"),
         (("-o", tmp_path / "o.zarr", "--memory", "lots"), "memory is 'lots'"),
         (("-o", tmp_path / "o.zarr", "--variable", "none"), "no variable 'none'"),
     ):

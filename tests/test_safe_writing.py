@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import corten
 from corten.cli.app import app
-from corten.cli.levels import write_levels
+from corten.io import write
 from corten.io.dataset import write_netcdf, write_zarr
 from corten.io.names import check_labels
 from corten.io.whole import refuse_inputs, refuse_taken, whole_file
@@ -242,7 +242,7 @@ def test_formulas_in_labels_are_text_in_csv_and_numbers_stay(tmp_path):
     result = result_of(x)
     safe = ["'=1+1", "'+a", "-3.5", "'@x", "'\tb", "plain", "'-", "'q"]
     corten.io.write(tmp_path / "o.csv", result)
-    write_levels(tmp_path / "several.csv.gz", [result, result.at(0.5)])
+    write(tmp_path / "several.csv.gz", result, further=[result.at(0.5)])
     for file in ("o.csv", "several.csv.gz"):
         frame = pd.read_csv(tmp_path / file, dtype={"'=name": str})
         assert list(frame["'=name"].unique()) == safe and frame["y"].min() == -4.0
@@ -263,7 +263,7 @@ def test_times_with_a_zone_are_written_as_utc(tmp_path):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes as Unix has them")
 def test_a_reader_that_leaves_early_does_not_end_the_work(given):
-    main = "from corten.cli import main; main()"
+    main = "from corten.cli.app import main; main()"
     complete = ["complete", str(given), "-o", str(given.with_name("o.npz"))]
     for arguments, written in ((["--help"], None), (complete, "o.npz")):
         read, write = os.pipe()

@@ -1,4 +1,4 @@
-"""The program from its first moment: Ctrl-C is quiet before anything heavy is loaded."""
+"""Start of the program: Ctrl-C prints no traceback while libraries are loaded."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 def main() -> None:
     """Run the program."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # background jobs of a shell ignore it
         signal.signal(signal.SIGINT, _leave)
     from corten.cli.app import main as program
 
@@ -16,7 +16,7 @@ def main() -> None:
 
 
 def _leave(*_: object) -> None:
-    # Nothing is written yet; an exception could fall into the midst of an import, which would print it.
+    # Nothing is written yet; an exception during an import would print a traceback.
     os.write(2, b"corten: stopped; nothing partial was left\n")
     os._exit(130)
 

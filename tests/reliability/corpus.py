@@ -17,7 +17,7 @@ import pandas as pd
 import xarray as xr
 
 import corten
-from corten.cli.levels import write_levels
+from corten.io import write
 from test_io_ionex import ionex
 from test_io_madrigal import cells, write_table
 
@@ -202,9 +202,9 @@ def results(folder: Path) -> dict[str, list[Content]]:
     found: dict[str, list[Content]] = {".corten": [_bytes(lambda p: fit.save(p), folder, "r.corten")]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found[".zarr"] = [_folder(lambda p: write_levels(p, both), folder, "r.zarr")]
+        found[".zarr"] = [_folder(lambda p: write(p, both[0], further=both[1:]), folder, "r.zarr")]
         for kind in (".nc", ".h5", ".npz", ".npy", ".mat", ".csv", ".csv.gz", ".parquet"):
-            found[kind] = [_bytes(lambda p: write_levels(p, both), folder, f"r{kind}")]
+            found[kind] = [_bytes(lambda p: write(p, both[0], further=both[1:]), folder, f"r{kind}")]
     return found
 
 

@@ -63,8 +63,8 @@ LIMITS = """\
   looked at before it sees them, and Blosc inside of shards or below other codecs is refused.
 - Outputs appear whole or not at all: written under a temporary name, flushed to the disk, renamed. What a killed
   program left under a temporary name goes when the file is written again.
-- `corten complete --checkpoint FOLDER` keeps every finished round; killed, the same command goes on and gives the same
-  bits. Choosing the settings before the first round, the final fill and the law of the missingness are done again.
+- `corten complete --checkpoint FOLDER` keeps every finished round; run the same command again to resume: it gives
+  the same bits. Choosing the settings before the first round, the final fill and the propensity model are done again.
   Without the option it starts clean.
 - Ctrl-C ends the program with code 130, SIGTERM with 143 and a closed terminal with 129: worker processes end, and
   nothing is left under a temporary name. A compiled call that holds Python's lock delays it until the call returns, and

@@ -1,4 +1,4 @@
-"""The `corten` program: puts its commands together; what each does stands in `corten.cli`."""
+"""The `corten` program: its commands, and how errors and interrupts end it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from corten.cli.audit import audit
 from corten.cli.complete import complete
@@ -25,13 +25,28 @@ from corten.data.printable import printable
 __all__ = ["app", "main"]
 
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
-"""What a user's input can cause; anything else is a fault of ours and shows where it happened."""
+"""What a user's input can cause; anything else is a fault of corten and shows where it happened."""
 
 
-class _Group(TyperGroup):
+class _PlainFlags:
+    """Help without a type beside flags, which take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for one in found:
+            if getattr(one, "is_flag", False):
+                one.metavar = ""
+        return found
+
+
+class _Command(_PlainFlags, TyperCommand):
+    """A command of the program."""
+
+
+class _Group(_PlainFlags, TyperGroup):
     """Commands whose errors are one clear line and exit code 2; `--debug`, anywhere, shows where they arose."""
 
-    alone = False  # whether the process is ours to end
+    alone = False  # whether corten may end the process
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         remember(args)
@@ -76,11 +91,11 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error arose.")] = False,
 ) -> None:
-    """Fill the gaps of a tensor and give every filled entry an interval that covers as often as you ask."""
+    """Fill the gaps of a tensor and give every filled entry a prediction interval."""
 
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
@@ -90,11 +105,11 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
 }
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_panel)(_command)
+        app.command(rich_help_panel=_panel, cls=_Command)(_command)
 
 
-class _Unheard(io.FileIO):
-    """Standard output that goes on when its reader has left (`corten ... | head`): the work is done all the same."""
+class _ClosedPipeIgnored(io.FileIO):
+    """Standard output that ignores a closed pipe (`corten ... | head`): the work is still done."""
 
     def write(self, data: Any) -> int:
         try:
@@ -109,15 +124,16 @@ def main() -> None:
     _Group.alone = True
     if isinstance(sys.stdout, io.TextIOWrapper):
         same = {name: getattr(sys.stdout, name) for name in ("encoding", "errors", "line_buffering")}
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(_Unheard(sys.stdout.fileno(), "w", closefd=False)), **same)
+        tolerant = _ClosedPipeIgnored(sys.stdout.fileno(), "w", closefd=False)
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(tolerant), **same)
     try:
         watch_for_interrupt()
         app(prog_name="corten")
     except (SystemExit, KeyboardInterrupt):
-        if is_told_to_end():  # the libraries below have an opinion of their own on what an interrupt is
+        if is_told_to_end():  # libraries may turn an interrupt into another exit
             end_at_once()
         raise
-    except Exception:  # what the error says may come from a file: it is not shown as it is
+    except Exception:  # the message may come from a file: control characters are not shown as they are
         print(printable(traceback.format_exc()), end="", file=sys.stderr)
         sys.exit(1)
 

@@ -1,85 +1,61 @@
-"""`corten audit`: may I believe these intervals? An answer that needs no truth."""
+"""`corten audit`: the empirical coverage of the intervals on hidden observed entries; needs no truth."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from corten.cli import complete as options
-from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers, typed
+from corten.cli.options import DataOptions, MethodOptions, with_options
+from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal, numbers, typed
 
 __all__ = ["audit"]
 
 
+@with_options
 def audit(
-    file: options.File,
-    variable: options.Variable = None,
-    rounds: Annotated[int, typer.Option(help="How often observed entries are hidden again.", min=2)] = 20,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Data with gaps: {FORMATS}.")],
+    data: DataOptions,
+    method: MethodOptions,
+    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of hiding observed entries.", min=2)] = 20,
     inner_rounds: Annotated[
-        int, typer.Option(help="Pseudo-gaps to calibrate anew inside each; 0 tries the fit's own calibration.", min=0)
+        int,
+        typer.Option(
+            metavar="N", min=0,
+            help="Pseudo-gaps of a new calibration inside each round; 0 audits the calibration of the fit.",
+        ),
     ] = 0,
-    levels: Annotated[str, typer.Option(help="Coverages to audit.")] = "0.5,0.8,0.9,0.95",
-    table: Annotated[Path | None, typer.Option(help="Write the whole table (every group) to this .csv file.")] = None,
+    levels: Annotated[str, typer.Option(metavar="NUMBERS", help="Nominal coverages to audit.")] = "0.5,0.8,0.9,0.95",
+    table: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write the table of all groups to this .csv file.")
+    ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Write a page with these intervals and this evidence, for any browser.")
+        Path | None, typer.Option(metavar="PATH", help="Write a report with the intervals and the audit (.html).")
     ] = None,
     overwrite: Overwrite = False,
-    seed: Seed = 0,
-    completion: options.Completion = "auto",
-    propensity: options.Propensity = "auto",
-    calibration: options.Calibration = "auto",
-    score: options.Score = "absolute",
-    weights: options.Weights = "exact",
-    transform: options.Transform = None,
-    climatology: options.Climatology = None,
-    bounds: options.Bounds = None,
-    engine: options.Engine = "auto",
-    periodic: options.Periodic = None,
-    unordered_axis: options.UnorderedAxis = None,
-    axes: options.Axes = None,
-    where: options.Where = None,
-    quality: options.Quality = None,
-    missing_value: options.MissingValues = None,
     quiet: Quiet = False,
     json: Json = False,
-) -> None:
-    """Hide observed entries again, run the pipeline without them, and report how often its intervals hold.
+) -> None:  # fmt: skip
+    """Hide observed entries, complete without them, and report the empirical coverage of their intervals.
 
-    Give the options that you give to [bold]corten complete[/bold]. The verdict states its limits.
+    Give the same options as to [bold]corten complete[/bold]. The verdict states what the audit cannot show.
 
     Example: [bold]corten audit data.nc --variable tec --rounds 20[/bold]
     """
     terminal = Terminal(quiet, json)
     from corten.io.whole import refuse_inputs, refuse_taken, whole_file
 
-    wanted = [float(one) for one in numbers(levels, "levels")]
+    wanted = numbers(levels, "levels")
     for target in (table, report):
         if target is not None:
             refuse_taken(target, overwrite)
     refuse_inputs([table, report], [file])
-    from corten.completer import ConformalCompleter
-
-    completer = ConformalCompleter(
-        completion=completion, propensity=propensity, calibration=calibration, score=score, weights=weights,
-        transform=transform, climatology=climatology, bounds=options.bounds_of(bounds), seed=seed,
-        engine=int(engine) if engine.isdigit() else engine,
-    )  # fmt: skip
-    from corten import io
-
-    kinds: dict[Any, str] = dict.fromkeys(unordered_axis or [], "unordered")
-    names = None if axes is None else [name.strip() for name in axes.split(",")]
-    flags, accept = options.quality_of(quality)
-    loaded = io.read(
-        file, variable, domain=where, quality=flags, accept=accept, axes=names, axis_kinds=kinds,
-        missing_value=options.missing_of(missing_value), careful=True,
-    )  # fmt: skip
+    completer = method.completer()
+    loaded = data.read(file)
     with terminal.progress() as move:
-        fitted = completer.fit(
-            loaded.data, where=loaded.where, periodic=periodic or [], axis_kinds=kinds, progress=move
-        )
-        found = fitted.audit(rounds, inner_rounds=inner_rounds, seed=seed, levels=wanted, progress=move)
+        fitted = completer.fit(loaded.data, **data.for_fit(loaded), progress=move)
+        found = fitted.audit(rounds, inner_rounds=inner_rounds, seed=method.seed, levels=wanted, progress=move)
     terminal.say(str(found))
     if table is not None:
         from corten.io.writers import write_table

@@ -2,246 +2,150 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from importlib.util import find_spec
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from corten.cli.large import complete_from_disk, too_large
-from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal, numbers, typed
+from corten.cli.options import DataOptions, MethodOptions, with_options
+from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal, numbers, typed
+
+if TYPE_CHECKING:
+    from corten.completer import ConformalCompleter
+    from corten.io import Loaded
 
 __all__ = ["complete"]
 
-File = Annotated[
-    Path,
-    typer.Argument(
-        help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX.", show_default=False
-    ),
-]
-Files = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="FILE...",
-        help="Data with gaps: .nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX; several: one by one.",
-        show_default=False,
-    ),
-]
-Output = Annotated[
-    Path,
-    typer.Option(
-        "--output", "-o", show_default=False,
-        help="Where to write: .nc .zarr .npz .npy .csv .parquet .mat; a folder for several files.",
-    ),
-]  # fmt: skip
-Variable = Annotated[
-    str | None, typer.Option(help="Which variable (for tables: the column); may be left out if only one fits.")
-]
-Coverage = Annotated[
-    str, typer.Option(help="How often intervals shall cover; several as 0.9,0.8,0.95: the first is the main one.")
-]
-Report = Annotated[Path | None, typer.Option(help="Also write a page with figures, for any browser.")]
-Save = Annotated[Path | None, typer.Option(help="Also save the fit, to ask it for other coverages (corten.load).")]
-Kept = Annotated[
-    Path | None, typer.Option("--checkpoint", help="A folder for finished rounds: killed, the same command goes on.")
-]
-SHARED_PAYS = 5_000_000  # entries from which a second worker saves more than messages cost (docs/howto/cluster.md)
-MODEL, DATA, TALK = "What to use", "What the data mean", "How to talk"
-Completion = Annotated[
-    str,
-    typer.Option(
-        help="What fills: auto, tucker, tensor-train, smooth, gaussian-process, stack.", rich_help_panel=MODEL
-    ),
-]
-Propensity = Annotated[
-    str, typer.Option(help="The propensity model: auto, constant, additive, bernoulli, ising.", rich_help_panel=MODEL)
-]
-Calibration = Annotated[
-    str, typer.Option(help="Which observed entries are hidden: auto, random, gaps.", rich_help_panel=MODEL)
-]
-Score = Annotated[str, typer.Option(help="absolute, signed (may lean to one side), normalized.", rich_help_panel=MODEL)]
-Weights = Annotated[str, typer.Option(help="exact Ising weights, or approximate (the paper's).", rich_help_panel=MODEL)]
-Transform = Annotated[
-    str | None,
-    typer.Option(help="Model another variable: log, box-cox, standardise, standardise:AXIS.", rich_help_panel=MODEL),
-]
-Climatology = Annotated[
-    str | None,
-    typer.Option(help="An axis (days, years) whose mean is removed first and put back.", rich_help_panel=MODEL),
-]
-Bounds = Annotated[
-    str | None,
-    typer.Option(help="What values can be, as 0, or 0,100 or ,100: intervals keep to it.", rich_help_panel=DATA),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        help="auto, threads, a number of threads, jax, gpu, dask; with --cluster: of each worker.",
-        rich_help_panel=MODEL,
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE", rich_help_panel=MODEL,
-        help="Most memory to use, as 2GB. What would take more is done from disk: .zarr .nc .npy in, .zarr out.",
-    ),
-]  # fmt: skip
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS", rich_help_panel=MODEL,
-        help="A Dask scheduler, as tcp://host:8786: its workers share one file, or take one of several files each.",
-    ),
-]  # fmt: skip
-Periodic = Annotated[
-    list[str] | None,
-    typer.Option(help="An axis that closes on itself, such as lon; may be repeated.", rich_help_panel=DATA),
-]
-UnorderedAxis = Annotated[
-    list[str] | None,
-    typer.Option(help="An axis without order, such as station; may be repeated.", rich_help_panel=DATA),
-]
-Axes = Annotated[
-    str | None,
-    typer.Option(help="Names of the modes where the file has none: lat,lon,time.", rich_help_panel=DATA),
-]
-Where = Annotated[
-    str | None,
-    typer.Option(
-        help="A variable that is nonzero where a cell could be observed (land is no gap).", rich_help_panel=DATA
-    ),
-]
-Quality = Annotated[
-    str | None, typer.Option(help="Flags that count as observed, as VARIABLE=0,1.", rich_help_panel=DATA)
-]
-MissingValues = Annotated[
-    str | None,
-    typer.Option(
-        "--missing-value", metavar="NUMBERS", rich_help_panel=DATA,
-        help="Numbers that stand for a missing value and that the file does not declare, as -9999 or -9999,1e20.",
-    ),
-]  # fmt: skip
+RESOURCES = "Resources"
+CLUSTER_PAYS = 5_000_000  # entries from which a second worker saves time (docs/howto/cluster.md)
 
 
+@with_options
 def complete(
     context: typer.Context,
-    files: Files,
-    output: Output,
-    variable: Variable = None,
-    coverage: Coverage = "0.9",
-    report: Report = None,
-    save: Save = None,
-    checkpoint: Kept = None,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help=f"Data with gaps: {FORMATS}. Several files are completed one by one."),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="PATH", show_default=False,
+            help="Result file: .nc .zarr .npz .npy .csv .parquet .mat. For several files: a folder.",
+        ),
+    ],
+    data: DataOptions,
+    method: MethodOptions,
+    coverage: Annotated[
+        str,
+        typer.Option(metavar="NUMBERS", help="Nominal coverage; several as 0.9,0.8,0.95 (the first is the main one)."),
+    ] = "0.9",
+    report: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Also write a report with figures (.html).")
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Also save the fit; corten.load reads it.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Keep finished rounds here. If stopped, run the same command again to resume."
+        ),
+    ] = None,
     overwrite: Overwrite = False,
-    seed: Seed = 0,
-    completion: Completion = "auto",
-    propensity: Propensity = "auto",
-    calibration: Calibration = "auto",
-    score: Score = "absolute",
-    weights: Weights = "exact",
-    transform: Transform = None,
-    climatology: Climatology = None,
-    bounds: Bounds = None,
-    engine: Engine = "auto",
-    memory: Memory = None,
-    cluster: Cluster = None,
-    periodic: Periodic = None,
-    unordered_axis: UnorderedAxis = None,
-    axes: Axes = None,
-    where: Where = None,
-    quality: Quality = None,
-    missing_value: MissingValues = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", rich_help_panel=RESOURCES,
+            help="Memory limit, such as 2GB. Above it corten works from disk: .zarr .nc .npy to .zarr.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS", rich_help_panel=RESOURCES,
+            help="Dask scheduler, such as tcp://host:8786. Its workers share one file, or take one of several files "
+            "each; --engine is then the backend of each worker.",
+        ),
+    ] = None,
     quiet: Quiet = False,
     json: Json = False,
-) -> None:
-    """Fill the gaps of a file and give every filled entry an interval.
+) -> None:  # fmt: skip
+    """Fill the gaps of a file and give every filled entry a prediction interval.
 
     Example: [bold]corten complete data.nc --variable tec --coverage 0.9 --output filled.nc[/bold]
     """
     terminal = Terminal(quiet, json)
     levels = _levels(coverage)
-    if len(files) == 1:
-        _refuse_targets(files[0], output, [report, save], checkpoint, overwrite)
-    else:
-        from corten.cli.many import Job, complete_files, targets
-
-        if report is not None or save is not None or checkpoint is not None:
-            raise ValueError("--report, --save and --checkpoint are for one file: leave them out, or give one file")
-        named = targets(files, output, overwrite)
+    targets = _Targets(output, report, save, checkpoint, overwrite)
+    named = targets.for_several(files) if len(files) > 1 else targets.for_one(files[0])
     # Unknown options are refused before the file is read, and files before anything is fitted.
-    from corten.checkpoint import Checkpoint
-    from corten.completer import ConformalCompleter
-
-    wanted = int(engine) if engine.isdigit() else engine
-    completer = ConformalCompleter(
-        completion=completion, propensity=propensity, calibration=calibration, score=score, weights=weights,
-        transform=transform, climatology=climatology, bounds=bounds_of(bounds), seed=seed,
-        engine=wanted if cluster is None else "auto",
-    )  # fmt: skip
+    completer = (method if cluster is None else replace(method, engine="auto")).completer()
     if cluster is not None and memory is not None:
         raise ValueError("--memory is for one machine, --cluster for several: give one of them")
-    shared = _on_cluster(cluster, wanted, context)
-    from corten import io
-    from corten.io.names import check_labels
+    workers = _on_cluster(cluster, method.backend, context)
 
-    kept = None if checkpoint is None else Checkpoint(checkpoint)
-    flags, accept = quality_of(quality)
-    codes = missing_of(missing_value)
-    kinds: dict[Any, str] = dict.fromkeys(unordered_axis or [], "unordered")
+    def read(path: Path) -> Loaded:
+        from corten.io.names import check_labels
 
-    def read(path: Path) -> Any:
-        loaded = io.read(
-            path, variable, domain=where, quality=flags, accept=accept,
-            axes=None if axes is None else [name.strip() for name in axes.split(",")], axis_kinds=kinds,
-            missing_value=codes, careful=shared is None,
-        )  # fmt: skip
-        # What several files are written to is NetCDF, whatever they are called.
+        loaded = data.read(path, careful=workers is None)
+        # Several files are written as NetCDF, whatever they are called.
         check_labels(output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
         return loaded
 
     if len(files) > 1:
-        job = Job(completer, wanted, tuple(levels), tuple(periodic or ()), kinds)
-        complete_files(files, named, read, job, shared, terminal, overwrite)
+        from corten.cli.many import Job, complete_files
+
+        job = Job(completer, method.backend, tuple(levels), data)
+        complete_files(files, named, read, job, workers, terminal, overwrite)
         return
     (file,) = files
-    if shared is None and too_large(file, variable, memory):
+    if workers is None and too_large(file, data.variable, memory):
         refused = {
-            "--report": report, "--save": save, "--transform": transform, "--climatology": climatology, "--axes": axes,
-            "--quality": quality, "--checkpoint": checkpoint, "--missing-value": missing_value,
+            "--report": report, "--save": save, "--checkpoint": checkpoint, "--transform": method.transform,
+            "--climatology": method.climatology, "--axes": data.axes, "--quality": data.quality,
+            "--missing-value": data.missing_value,
         }  # fmt: skip
-        complete_from_disk(
-            file, output, completer, levels, memory, terminal, refused, variable=variable, where=where,
-            periodic=periodic or [], axis_kinds=kinds, overwrite=overwrite,
-        )  # fmt: skip
+        complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=overwrite)
         return
     loaded = read(file)
-    if shared is not None:
-        completer = replace(completer, engine=shared)
-        if loaded.data.size < SHARED_PAYS:
-            terminal.say(f"{file}: {loaded.data.size:,} entries; below 5 million this machine alone is faster")
+    if workers is not None:
+        completer = replace(completer, engine=workers)
+        if loaded.data.size < CLUSTER_PAYS:
+            terminal.say(f"{file}: {loaded.data.size:,} entries; below 5 million one machine alone is faster")
+    _in_memory(file, loaded, completer, data, levels, targets, terminal)
+
+
+def _in_memory(
+    file: Path, loaded: Loaded, completer: ConformalCompleter, data: DataOptions, levels: list[float],
+    targets: _Targets, terminal: Terminal,
+) -> None:  # fmt: skip
+    """Fit, write the result and what else was asked for, and report."""
+    from corten import io
+    from corten.checkpoint import Checkpoint
+
+    kept = None if targets.checkpoint is None else Checkpoint(targets.checkpoint)
     for note in loaded.notes:
         terminal.say(f"{file}: {note}")
     with terminal.progress() as move:
-        fitted = completer.fit(
-            loaded.data, where=loaded.where, periodic=periodic or [], axis_kinds=kinds, progress=move, checkpoint=kept
-        )
+        fitted = completer.fit(loaded.data, **data.for_fit(loaded), progress=move, checkpoint=kept)
     if kept is not None and kept.kept:
-        terminal.say(f"{kept.kept} finished fills were kept in {checkpoint}, and not done again")
-    from corten.cli.levels import write_levels
-
+        terminal.say(f"resumed: {kept.kept} finished fills were read from {targets.checkpoint}")
     results = fitted.intervals(levels)
-    written = [write_levels(output, results, overwrite=overwrite, table=loaded.table)]
-    if report is not None:
+    first, *further = results
+    written = [io.write(targets.output, first, further=further, overwrite=targets.overwrite, table=loaded.table)]
+    if targets.report is not None:
         from corten.report.page import write_report
 
-        written.append(write_report(results[0], report, overwrite, command=typed()))
-    if save is not None:
-        written.append(fitted.save(save, overwrite=overwrite))
+        written.append(write_report(first, targets.report, targets.overwrite, command=typed()))
+    if targets.save is not None:
+        written.append(fitted.save(targets.save, overwrite=targets.overwrite))
     if kept is not None:
         kept.clear()
-    summary = results[0].summary()
+    summary = first.summary()
     terminal.say(summary)
     for path in written:
         terminal.say(f"wrote {path}")
@@ -258,6 +162,42 @@ def complete(
     )
 
 
+@dataclass(frozen=True)
+class _Targets:
+    """What is written and where; refused before any work is done where it cannot be."""
+
+    output: Path
+    report: Path | None
+    save: Path | None
+    checkpoint: Path | None
+    overwrite: bool
+
+    def for_one(self, file: Path) -> list[Path]:
+        """The output; files that exist and the input itself are refused."""
+        from corten import io
+        from corten.io.whole import refuse_inputs, refuse_taken
+
+        io.check_target(self.output, self.overwrite)
+        others = [path for path in (self.report, self.save) if path is not None]
+        for path in others:
+            refuse_taken(path, self.overwrite)
+        # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
+        rounds = [] if self.checkpoint is None else [self.checkpoint / "rounds"]
+        refuse_inputs([self.output, *others, *rounds], [file])
+        given = [path.resolve() for path in (self.output, *others, self.checkpoint) if path is not None]
+        if len(set(given)) < len(given):
+            raise ValueError("--output, --report, --save and --checkpoint name the same file: give each its own")
+        return [self.output]
+
+    def for_several(self, files: Sequence[Path]) -> list[Path]:
+        """One output for each file."""
+        from corten.cli.many import targets
+
+        if self.report is not None or self.save is not None or self.checkpoint is not None:
+            raise ValueError("--report, --save and --checkpoint are for one file: leave them out, or give one file")
+        return targets(files, self.output, self.overwrite)
+
+
 def _on_cluster(address: str | None, engine: str | int, context: typer.Context) -> Any:
     """The workers behind an address as an engine, each with the engine asked for inside; None without an address."""
     if address is None:
@@ -267,7 +207,7 @@ def _on_cluster(address: str | None, engine: str | int, context: typer.Context) 
     client = connect(address)
     context.call_on_close(client.close)
     found = Cluster(client, None if engine == "dask" else engine)
-    found.check()  # a cluster that cannot do it is refused before the file is read
+    found.check()  # a cluster that cannot run the work is refused before the file is read
     return found
 
 
@@ -276,53 +216,5 @@ def _levels(coverage: str) -> list[float]:
 
     levels = [check_coverage(level) for level in numbers(coverage, "coverage")]
     if len(set(levels)) < len(levels):
-        raise ValueError(f"coverage is {coverage!r}: each level may be asked for once")
+        raise ValueError(f"coverage is {coverage!r}: give each coverage once")
     return levels
-
-
-def _refuse_targets(
-    file: Path, output: Path, others: list[Path | None], checkpoint: Path | None, overwrite: bool
-) -> None:
-    """Say no to files that exist, and to the input itself, before any work is done."""
-    from corten import io
-    from corten.io.whole import refuse_inputs, refuse_taken
-
-    io.check_target(output, overwrite)
-    report = others[0]
-    if report is not None and find_spec("corten.report.page") is None:
-        raise ValueError("--report: this version of corten cannot write report pages yet; leave it out")
-    for path in others:
-        if path is not None:
-            refuse_taken(path, overwrite)
-    # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
-    refuse_inputs([output, *others, None if checkpoint is None else checkpoint / "rounds"], [file])
-    given = [path.resolve() for path in (output, *others, checkpoint) if path is not None]
-    if len(set(given)) < len(given):
-        raise ValueError("--output, --report, --save and --checkpoint name the same file: give each its own")
-
-
-def bounds_of(bounds: str | None) -> tuple[float | None, float | None] | None:
-    """`0,`, `0,100` or `,100` as a pair; an end left out is open."""
-    if bounds is None:
-        return None
-    ends = [end.strip() for end in bounds.split(",")]
-    try:
-        low, high = (float(end) if end else None for end in (*ends, "")[: max(2, len(ends))])
-    except ValueError:
-        raise ValueError(f"bounds is {bounds!r}: give the lowest and highest value, such as 0, or 0,100") from None
-    return low, high
-
-
-def missing_of(missing_value: str | None) -> list[float] | None:
-    """`-9999,1e20` as numbers."""
-    return None if missing_value is None else [float(one) for one in numbers(missing_value, "missing-value")]
-
-
-def quality_of(quality: str | None) -> tuple[str | None, list[Any] | None]:
-    """`FLAG=0,1` as the variable and the flags that count."""
-    if quality is None:
-        return None, None
-    name, equals, flags = quality.partition("=")
-    if not (name and equals and flags):
-        raise ValueError(f"quality is {quality!r}: give VARIABLE=FLAGS, such as quality_flag=0,1")
-    return name, [flag.strip() for flag in flags.split(",")]

@@ -1,4 +1,4 @@
-"""The demo's figure: one map with its gaps, what fills them, how sure that is, and how wrong it was."""
+"""Figure of the demo: a map with gaps, its estimate, the half-widths of the intervals and the errors."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ GAP = "#e3e3e3"
 def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path) -> None:
     """Write a PNG: data, estimate, half-width and error of one time, and one place through the day with its band.
 
-    `truth` is the noiseless field, `measured` what a receiver would say of every entry. The file says with which seed
-    and settings it was made.
+    `truth` is the noiseless field, `measured` a noisy measurement of every entry. The file stores seed and settings.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -73,7 +72,7 @@ def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path)
 
 
 def _place(mask: np.ndarray, width: np.ndarray) -> tuple[int, int]:
-    """The cell with the widest intervals among those seen for a good part of the day, both ends included."""
+    """The grid cell with the widest intervals among those observed during much of the day, first and last hour too."""
     share = mask.mean(axis=2)
     shown = (share > 0.3) & (share < 0.75) & mask[..., 0] & mask[..., -1]
     mean = np.where(np.isfinite(width), width, 0.0).mean(axis=2)
@@ -112,10 +111,10 @@ def _series(axes: Any, result: Intervals, truth: np.ndarray, measured: np.ndarra
     )
     axes.plot(hours, result.estimate_array[place], color="#0072b2", lw=1.8, label="estimate")
     axes.plot(hours, truth[place], color=TRUTH, lw=1.4, ls="--", label="noiseless field (never seen)")
-    seen = observed.mask[place]
-    axes.plot(hours[seen], observed.values[place][seen], "o", color=DOTS, ms=4, label="observed")
+    known = observed.mask[place]
+    axes.plot(hours[known], observed.values[place][known], "o", color=DOTS, ms=4, label="observed")
     axes.plot(
-        hours[~seen], measured[place][~seen], "o", mfc="white", mec=DOTS, ms=4, label="new measurement (never seen)"
+        hours[~known], measured[place][~known], "o", mfc="white", mec=DOTS, ms=4, label="new measurement (never seen)"
     )
     (lon,), (lat,) = _lonlat(observed.axes, *place)
     axes.set_title(f"the circled place, {lat:.0f}°N {abs(lon):.0f}°W, through the day", fontsize=10, color=INK)

@@ -1,4 +1,4 @@
-"""`corten evaluate`: how often intervals in a file cover a truth, and how wide they are."""
+"""`corten evaluate`: empirical coverage and width of the intervals in a file, against a truth."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def evaluate(
     ],
     truth: Annotated[Path, typer.Argument(help="A file with the truth, in any readable format.", show_default=False)],
     variable: Annotated[
-        str | None, typer.Option(help="Which variable is the truth; 'truth' if there is one and nothing is said.")
+        str | None, typer.Option(help="Variable with the truth. Default: 'truth', or the only one.")
     ] = None,
     coverage: Annotated[
-        float | None, typer.Option(help="Which coverage a .npy result has, as it cannot say; others know their own.")
+        float | None, typer.Option(help="Nominal coverage of a .npy result; other formats store it.")
     ] = None,
     axes: Annotated[
         str | None,
-        typer.Option(help="For tables: the columns that are places, as lat,lon,time; all before the estimate."),
+        typer.Option(help="For tables: the coordinate columns, as lat,lon,time. Default: all before the estimate."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Compare intervals with a truth: coverage, width, infinite share, interval score, error.
 
-    Only entries that were filled and whose truth is known count. A saved fit is asked for the levels 0.80 to 0.99 too.
+    Only filled entries with a known truth count. For a saved fit coverages from 0.80 to 0.99 are computed too.
 
     Example: [bold]corten evaluate filled.nc sim.nc --variable truth[/bold]
     """
@@ -66,7 +66,7 @@ def compare(
 
 
 def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[str, Any]:
-    """All measures at every level, as plain numbers; a level that can answer others is asked for the paper's."""
+    """All measures at every level, as plain numbers; for a fit the mis-coverage is that of the paper's levels."""
     import numpy as np
 
     from corten.evidence import metrics
@@ -102,16 +102,17 @@ def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[
 
 
 def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any:
-    """The truth at the places of the estimate; places it does not know are left out."""
+    """The truth on the grid of the estimate; NaN where it is not known."""
     import numpy as np
 
     from corten import io
     from corten.data.axes import is_dataarray
     from corten.io.files import suffix_of
+    from corten.io.registry import TABLES
 
     labelled = is_dataarray(estimate)
     axes = [str(dim) for dim in estimate.dims] if labelled else None
-    table = suffix_of(path) in (".csv", ".csv.gz", ".parquet")
+    table = suffix_of(path) in TABLES
     try:
         named = axes if table or suffix_of(path) == ".npz" else None
         data = io.read(path, variable or "truth", axes=named, careful=True).data
@@ -125,7 +126,7 @@ def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any
         try:
             data = data.transpose(*estimate.dims).reindex_like(estimate)
         except Exception as problem:  # labels that repeat, or cannot be compared
-            raise ValueError(f"{path} cannot be laid over {result}: {problem}") from None
+            raise ValueError(f"{path} cannot be aligned with {result}: {problem}") from None
     if np.shape(data) != np.shape(estimate):
         raise ValueError(f"{path} has shape {np.shape(data)}, {result} {np.shape(estimate)}: they must agree")
     return np.asarray(data)

@@ -1,4 +1,4 @@
-"""`corten info`: what runs here, for bug reports and for finding out why something is slow."""
+"""`corten info`: versions, threads and engine, for bug reports."""
 
 from __future__ import annotations
 

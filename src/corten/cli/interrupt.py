@@ -1,4 +1,4 @@
-"""Ctrl-C, and being asked to end, end the program within a second: no traceback, no partial output."""
+"""Ctrl-C and termination signals end the program within a second: no traceback, no partial output."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from typing import NoReturn
 
 __all__ = ["end_at_once", "is_ending", "is_told_to_end", "watch_for_interrupt"]
 
-GRACE = 0.5  # seconds that the program has to tidy up by itself
+GRACE_SECONDS = 0.5  # for a normal exit
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-_heard: list[int] = []  # the signals that end the program; shells expect 128 more as its code
+_heard: list[int] = []  # signals received; the exit code is 128 plus the first
 _ending = threading.Lock()
 
 
 def watch_for_interrupt() -> None:
-    """Make sure that an interrupt ends the program, and that being told to end (`kill`, a closed terminal, a batch
-    system) is an interrupt.
+    """Make sure that Ctrl-C, `kill`, a closed terminal or a batch system ends the program.
 
-    Python hears a signal only between steps of the main thread, which may be inside a long compiled call, and waits at
-    exit for threads that fill rounds. So a thread of its own listens as well, and ends the program after the grace.
+    Python handles a signal only between bytecodes of the main thread, which may be inside a long compiled call, and
+    waits at exit for threads that fill rounds. So another thread listens too, and ends the program after a grace time.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "set_wakeup_fd"):
         return
@@ -32,7 +31,7 @@ def watch_for_interrupt() -> None:
     os.set_blocking(tell, False)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
     for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and means it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # set by nohup
             signal.signal(number, _interrupt)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_listen_no_more)
@@ -40,7 +39,7 @@ def watch_for_interrupt() -> None:
 
 
 def _listen_no_more() -> None:
-    """A forked process is ended by signals, even inside a compiled call, and does not tell its parent's listener."""
+    """In a forked process: default signal handling, no message to the parent's listener."""
     signal.set_wakeup_fd(-1)
     for number in SIGNALS:
         if signal.getsignal(number) is _interrupt:
@@ -48,7 +47,7 @@ def _listen_no_more() -> None:
 
 
 def _interrupt(number: int, _: object) -> None:
-    if not _heard:  # once is enough: the second must not disturb the tidying up
+    if not _heard:  # a second signal must not disturb the exit
         _heard.append(number)
         raise KeyboardInterrupt
 
@@ -57,25 +56,25 @@ def _listen(heard: int) -> None:
     number = 0
     while number not in SIGNALS:
         (number,) = os.read(heard, 1)
-    time.sleep(GRACE)
+    time.sleep(GRACE_SECONDS)
     _heard.append(number)
     end_at_once()
 
 
 def is_told_to_end() -> bool:
-    """Whether a signal has come, wherever in the program it was heard."""
+    """Whether a termination signal has arrived."""
     return bool(_heard)
 
 
 def is_ending() -> bool:
-    """Whether the program is being ended: errors that come of that are no news."""
+    """Whether the program is ending: errors caused by that are not reported."""
     return _ending.locked()
 
 
 def _end_workers() -> None:
     multiprocessing = sys.modules.get("multiprocessing")
     workers = [] if multiprocessing is None else [one.pid for one in multiprocessing.active_children()]
-    # Linux also tells of those that are being started, and of files being read apart.
+    # On Linux also processes that are being started, and those that read files.
     for listed in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):
             workers += map(int, listed.read_text().split())
@@ -85,8 +84,8 @@ def _end_workers() -> None:
 
 
 def end_at_once() -> NoReturn:
-    """Remove what is being written, end worker processes and leave, waiting for nobody."""
-    _ending.acquire()  # whoever comes second waits here until the first has ended the program
+    """Remove unfinished files, end worker processes and exit without waiting for threads."""
+    _ending.acquire()  # a second caller waits here until the program has ended
     _end_workers()
     whole = sys.modules.get("corten.io.whole")
     if whole is not None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from corten.cli.options import DataOptions
 from corten.cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from corten.completer import ConformalCompleter
 
 __all__ = ["complete_from_disk", "too_large"]
 
@@ -24,27 +29,31 @@ def too_large(file: Path, variable: str | None, memory: str | None) -> bool:
 def complete_from_disk(
     file: Path,
     output: Path,
-    completer: Any,
+    completer: ConformalCompleter,
+    data: DataOptions,
     coverages: Sequence[float],
     memory: str | None,
     terminal: Terminal,
     refused: Mapping[str, Any],
-    **options: Any,
+    *,
+    overwrite: bool,
 ) -> None:
-    """Complete, and say beforehand what it will take; `refused` are options that need the whole tensor in memory."""
-    given = [name for name, value in refused.items() if value not in (None, [], ())]
+    """Complete, and print the memory and disk needed beforehand; `refused` are options that need memory for all."""
+    given = [name for name, value in refused.items() if value is not None]
     if given:
         raise ValueError(
-            f"{file} does not fit in memory, and {', '.join(given)} cannot be had from disk: leave out, or give more "
-            "memory (--memory, a larger machine)"
+            f"{file} does not fit in memory, and out-of-core mode does not support {', '.join(given)}: leave out, or "
+            "give more memory (--memory, a larger machine)"
         )
     from corten.large.flow import complete_to_zarr
 
+    in_memory_only = ("transform", "climatology")
+    method = {f.name: getattr(completer, f.name) for f in fields(completer) if f.name not in in_memory_only}
     with terminal.progress() as move:
         filled = complete_to_zarr(
-            file, output, list(coverages), completion=completer.completion, propensity=completer.propensity,
-            calibration=completer.calibration, score=completer.score, weights=completer.weights, seed=completer.seed,
-            engine=completer.engine, bounds=completer.bounds, memory=memory, progress=move, say=terminal.say, **options,
+            file, output, list(coverages), **method, variable=data.variable, where=data.where,
+            periodic=data.periodic or [], axis_kinds=data.axis_kinds, memory=memory, overwrite=overwrite,
+            progress=move, say=terminal.say,
         )  # fmt: skip
     terminal.say(filled.summary())
     terminal.say(f"wrote {filled.path}")

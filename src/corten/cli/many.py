@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corten.cli.options import DataOptions
 from corten.cli.terminal import Terminal
 from corten.engine.cluster_placement import LOOK_SECONDS
 
@@ -23,31 +24,30 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "complete_files", "targets"]
 
-EXPECTED = (ValueError, TypeError, OSError, MemoryError)  # what a file can be to blame for
-AHEAD = 2  # tensors on their way for each thread of the cluster
-TRIES = 4  # a tensor that was lost with its worker is sent again
+EXPECTED = (ValueError, TypeError, OSError, MemoryError)  # errors that a file can cause
+TENSORS_PER_THREAD = 2  # sent ahead for each thread of the cluster
+MAX_TRIES = 4  # a tensor that was lost with its worker is sent again
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is done with every file, and the engine that does it: one of the machine where it runs."""
+    """What is done with every file, and the engine of the machine where it runs."""
 
     completer: ConformalCompleter
     engine: str | int
     levels: tuple[float, ...]
-    periodic: tuple[str, ...]
-    kinds: dict[Any, str]
+    data: DataOptions
 
     def run(self, loaded: Loaded) -> tuple[bytes, dict[str, Any]]:
         """A NetCDF file, as bytes, and its summary."""
-        from corten.cli.levels import write_levels
+        from corten import io
 
         completer = replace(self.completer, engine=self.engine)
-        fitted = completer.fit(loaded.data, where=loaded.where, periodic=self.periodic, axis_kinds=self.kinds)
-        results = fitted.intervals(list(self.levels))
+        fitted = completer.fit(loaded.data, **self.data.for_fit(loaded))
+        first, *further = fitted.intervals(list(self.levels))
         with tempfile.TemporaryDirectory() as folder:
-            written = write_levels(Path(folder, "filled.nc"), results)
-            return written.read_bytes(), results[0].summary().to_dict()
+            written = io.write(Path(folder, "filled.nc"), first, further=further)
+            return written.read_bytes(), first.summary().to_dict()
 
 
 def targets(files: Sequence[Path], folder: Path, overwrite: bool) -> list[Path]:
@@ -76,7 +76,7 @@ def complete_files(
     terminal: Terminal,
     overwrite: bool,
 ) -> None:
-    """Complete every file; one that cannot be is named at the end, the others are written all the same."""
+    """Complete every file; those that fail are named at the end, the others are written."""
     from corten.io.whole import whole_file
 
     named[0].parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def _here(files: Sequence[Path], read: Callable[[Path], Loaded], job: Job) -> It
 def _there(
     files: Sequence[Path], read: Callable[[Path], Loaded], job: Job, cluster: Cluster
 ) -> Iterator[tuple[int, Any]]:
-    """As tasks, of one thread each where nothing else was asked for; a few tensors are on their way at a time."""
+    """As tasks, of one thread each unless another engine was asked for; a few tensors are sent at a time."""
     from distributed import wait
 
     client = cluster.client
@@ -136,11 +136,11 @@ def _there(
     while waiting or running:
         try:
             threads = sum(cluster.workers().values())
-        except OSError as problem:  # nobody is left to do the others
+        except OSError as problem:  # no worker is left for the others
             for k, _ in (*waiting, *running.values()):
                 yield k, problem
             return
-        while waiting and len(running) < AHEAD * threads:
+        while waiting and len(running) < TENSORS_PER_THREAD * threads:
             k, tries = waiting.pop(0)
             try:
                 tensor = client.scatter(read(files[k]), hash=False)
@@ -156,7 +156,7 @@ def _there(
                 yield k, future.result()
             elif future.status == "error":
                 yield k, future.exception()
-            elif tries < TRIES:
+            elif tries < MAX_TRIES:
                 waiting.append((k, tries + 1))
             else:
-                yield k, ConnectionError(f"the worker that had it was lost {TRIES} times (memory, most often)")
+                yield k, ConnectionError(f"its worker was lost {MAX_TRIES} times (often for lack of memory)")

@@ -1,4 +1,4 @@
-"""`corten simulate`: data with gaps whose truth is known, to try a method before trusting it."""
+"""`corten simulate`: data with gaps whose truth is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def simulate(
     out: Annotated[Path, typer.Argument(help="Where to write: .nc .npz .csv .parquet.", show_default=False)],
     kind: Annotated[str, typer.Option(help="paper (block model, low-rank signal) or tec (a day of TEC).")] = "paper",
     shape: Annotated[
-        str | None, typer.Option(help="Lengths of the modes, as 40x40x40 (tec: 32x48x48).", show_default="40x40x40")
+        str | None, typer.Option(help="Lengths of the axes, such as 40x40x40 (tec: 32x48x48).", show_default="40x40x40")
     ] = None,
     rank: Annotated[int, typer.Option(min=1, help="paper: rank of the missingness parameter.")] = 3,
     model: Annotated[str, typer.Option(help="paper: ising or bernoulli missingness.")] = "ising",
@@ -36,7 +36,7 @@ def simulate(
 ) -> None:
     """Make data with gaps whose truth is known.
 
-    The file holds what a method may see ([bold]values[/bold], or [bold]tec[/bold]) beside the [bold]truth[/bold].
+    The file has the observed data ([bold]values[/bold], or [bold]tec[/bold]) and the [bold]truth[/bold].
 
     Example: [bold]corten simulate sim.nc --shape 40x40x40 --model ising --seed 1[/bold]
     """
@@ -45,7 +45,7 @@ def simulate(
 
     terminal = Terminal(quiet, json)
     if suffix_of(out) not in SUFFIXES:
-        raise ValueError(f"{out} has no suffix to write a truth beside the data by; use one of {', '.join(SUFFIXES)}")
+        raise ValueError(f"{out} has no known suffix; use one of {', '.join(SUFFIXES)}")
     refuse_taken(out, overwrite)
     if kind == "tec":
         from corten.simulate import tec_like
@@ -60,7 +60,7 @@ def simulate(
     share = 1 - float(dataset["mask"].mean())
     sizes = " x ".join(str(length) for length in dataset["mask"].shape)
     terminal.say(f"wrote {out}: {name} and truth, {sizes}, {share:.1%} missing")
-    # A table cannot say which of its columns are places: the truth would be taken for one.
+    # A table does not say which columns are coordinates: the truth would be taken for one.
     axes = "" if suffix_of(out) in (".nc", ".npz") else f" --axes {','.join(map(str, dataset['mask'].dims))}"
     terminal.say(f"next: corten complete {out} --variable {name}{axes} --output filled{out.suffix}")
     terminal.answer({"output": str(out), "variable": name, "shape": dataset["mask"].shape, "missing": share})
@@ -104,7 +104,7 @@ def _lengths(shape: str) -> tuple[int, ...]:
 
 
 def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
-    """All arguments, seed and versions go into every format but .csv, which has no place for them."""
+    """Write the data and the truth; all formats but .csv also store arguments, seed and versions."""
     import json
 
     import numpy as np
@@ -112,6 +112,7 @@ def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
     from corten.io.dataset import write_netcdf
     from corten.io.files import suffix_of
     from corten.io.whole import whole_file
+    from corten.io.writers import write_arrays, write_table
 
     suffix = suffix_of(out)
     if suffix == ".nc":
@@ -122,13 +123,8 @@ def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
     with whole_file(out, overwrite) as temporary:
         if suffix == ".npz":
             arrays: dict[str, Any] = {str(key): one.values for key, one in dataset.variables.items()}
-            arrays["about"] = np.array(about)
-            with temporary.open("wb") as stream:
-                np.savez_compressed(stream, **arrays)
+            write_arrays(temporary, suffix, arrays | {"about": np.array(about)})
             return
         frame = dataset[[name, "truth"]].to_dataframe().reset_index()
         frame.attrs["corten"] = about
-        if suffix == ".parquet":
-            frame.to_parquet(temporary, index=False)
-        else:
-            frame.to_csv(temporary, index=False)
+        write_table(frame, temporary, suffix)

@@ -1,4 +1,4 @@
-"""Reads what `corten complete` wrote: the estimate, and the intervals of every level that a file holds."""
+"""Read what `corten complete` wrote: the estimate, and the intervals of every coverage in a file."""
 
 from __future__ import annotations
 
@@ -35,16 +35,17 @@ class StoredLevel:
 
 
 def read_result(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
-    """The estimate and the intervals of every level; coverage and places are for files that cannot say them.
+    """The estimate and the intervals of every coverage; coverage and places are for files that do not store them.
 
-    What libraries in C read is read in a process of its own; what is wrong is a ValueError that names the file.
+    Formats of C libraries are read in another process; a damaged file is a ValueError that names it.
     """
     from corten.io.files import Unchanged, existing, suffix_of
+    from corten.io.registry import WRITABLE
 
     suffix, file = suffix_of(path), Unchanged(existing(path))
     if suffix == ".npy":
         found = _stacked(path, coverage)
-    elif suffix in (".csv", ".csv.gz", ".parquet", ".nc", ".nc4", ".cdf", ".zarr", ".h5", ".hdf5", ".npz", ".mat"):
+    elif suffix in WRITABLE:
         found = _variables(path, coverage, places)
     else:
         found = _fit(path)
@@ -53,7 +54,7 @@ def read_result(path: Path, coverage: float | None, places: list[str] | None) ->
 
 
 def _fit(path: Path) -> tuple[Any, list[Any]]:
-    """A saved fit; its ends are made here, where parts of a forged file that do not fit together show."""
+    """A saved fit; its bounds are computed here, which fails if parts of a forged file do not match."""
     from corten.io.files import plain_error
     from corten.results.saving import load
 
@@ -70,6 +71,7 @@ def _variables(path: Path, coverage: float | None, places: list[str] | None) -> 
     from corten import io
     from corten.io.files import suffix_of
     from corten.io.formats import contents
+    from corten.io.registry import TABLES
 
     shapes = contents(path, careful=True)
     names = list(shapes)
@@ -78,7 +80,7 @@ def _variables(path: Path, coverage: float | None, places: list[str] | None) -> 
             f"{path} is not a result of corten complete: it has {', '.join(names)}, not {', '.join(sorted(_MAINS))}"
         )
     axes = None
-    if suffix_of(path) in (".csv", ".csv.gz", ".parquet"):
+    if suffix_of(path) in TABLES:
         first = names.index("estimate")
         axes, names = places or names[:first], names[first:]
     read = {
@@ -135,7 +137,7 @@ def _level(path: Path, coverage: Any) -> float:
     from corten.data.coverage import check_coverage
 
     if coverage is None:
-        raise ValueError(f"{path} cannot say its coverage: give it, such as --coverage 0.9 (.nc, .h5 and .npz can)")
+        raise ValueError(f"{path} does not store its coverage: give it, as --coverage 0.9 (.nc .h5 .npz store it)")
     try:
         return check_coverage(np.asarray(coverage, np.float64).item())
     except (TypeError, ValueError) as problem:

@@ -1,4 +1,4 @@
-"""How commands talk: tables on stdout, progress on stderr, JSON for scripts, silence when asked."""
+"""Output of the commands: tables on stdout, progress on stderr, JSON for scripts; and the options all share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import typer
 
 from corten.data.printable import printable
 
-__all__ = ["Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "remember", "typed"]
+__all__ = ["FORMATS", "Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "remember", "typed"]
 
+FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Same seed, same bits.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed; the same seed gives the same bits.")]
 
 _command: ContextVar[str] = ContextVar("command", default="")
 
@@ -36,7 +37,7 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Terminal:
-    """Where a command's words go; `as_json` keeps stdout for one JSON object."""
+    """Where a command prints; `as_json` keeps stdout for one JSON object."""
 
     quiet: bool = False
     as_json: bool = False
@@ -73,7 +74,7 @@ class Terminal:
                 if stage not in tasks:
                     for earlier in tasks.values():
                         bars.update(earlier, total=1.0, completed=1.0)
-                    # A stage that has said nothing yet pulses instead of standing at nought.
+                    # A stage without progress yet pulses instead of showing 0 %.
                     tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=None)
                 if share > 0:
                     bars.update(tasks[stage], total=1.0, completed=min(share, 1.0))

@@ -1,4 +1,4 @@
-"""Reads a file in a process of its own: a C library that crashes or hangs on it does not end this one.
+"""Read a file in another process, so that a C library that crashes or hangs does not end this one.
 
 The process is started anew (not forked), so it works wherever Python does. It answers with JSON and raw arrays; what
 comes back is checked like a file, because the process may have been taken over by what it read.
@@ -23,13 +23,13 @@ import numpy as np
 
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.registry import resolve
-from corten.io.wire import decode, described, encode, made, raw_bytes
+from corten.io.wire import array_of, decode, described, encode, raw_bytes
 
 __all__ = ["read_apart", "serve"]
 
-SECONDS, BYTES_PER_SECOND = 20, 5e6  # computing time allowed: far more than any whole file has been seen to need
-WALL_FACTOR = 10  # wall-clock time allowed, in computing time: disks are slow, machines busy
-IDLE_SECONDS = 5.0  # how long the process waits for the next question about the same file
+SECONDS, BYTES_PER_SECOND = 20, 5e6  # CPU time allowed: far more than any intact file has needed
+WALL_FACTOR = 10  # wall-clock time allowed, relative to CPU time: disks are slow, machines busy
+IDLE_SECONDS = 5.0  # the process waits so long for the next request about the same file
 MAX_HEADER_BYTES = 2**26
 OPERATIONS = {
     "load": "corten.io.formats:load",
@@ -40,7 +40,7 @@ OPERATIONS = {
 
 
 def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **arguments: Any) -> Any:
-    """What an operation on a file returns or raises, done in another process; a ValueError if that process ends.
+    """What an operation on a file returns or raises, in another process; a ValueError if that process ends.
 
     arguments: plain values that JSON can hold.
     """
@@ -55,20 +55,20 @@ def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **argu
             warnings.warn(str(message), known if is_warning else UserWarning, stacklevel=3)
         if "error" not in answer:
             return decode(answer["found"], arrays)
-        name, said = answer["error"]
+        name, given = answer["error"]
         known = getattr(builtins, name, None)
-        raised = known(*said) if isinstance(known, type) and issubclass(known, Exception) else ValueError(*said)
+        raised = known(*given) if isinstance(known, type) and issubclass(known, Exception) else ValueError(*given)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as problem:
-        raise _astray(path, problem) from None
+        raise _invalid_answer(path, problem) from None
     raise raised
 
 
-def _astray(path: Path, problem: BaseException | str) -> ValueError:
-    return ValueError(f"{path} misled the process that read it ({problem}): it is damaged, or was made to do harm")
+def _invalid_answer(path: Path, problem: BaseException | str) -> ValueError:
+    return ValueError(f"{path}: the process that read it sent invalid data ({problem}): it is damaged or malicious")
 
 
 class _Reader:
-    """A running process that answers questions about one file."""
+    """A running process that answers requests about one file."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.place, self.owner = path, path.absolute(), os.getpid()
@@ -102,9 +102,9 @@ class _Reader:
             sizes = [math.prod(about["shape"]) * np.dtype(about["dtype"]).itemsize for about in answer["arrays"]]
             # Values, domain, flags and labels: each was checked against the limit by the reader.
             check_size((sum(sizes),), 1, 4 * max_bytes + MAX_HEADER_BYTES, str(self.path))
-            arrays = [made(about) for about in answer["arrays"]]
+            arrays = [array_of(about) for about in answer["arrays"]]
         except (ValueError, TypeError, KeyError, RecursionError) as problem:
-            raise problem if str(self.path) in str(problem) else _astray(self.path, problem) from None
+            raise problem if str(self.path) in str(problem) else _invalid_answer(self.path, problem) from None
         for array in arrays:
             raw, at = raw_bytes(array), 0
             while at < len(raw):
@@ -131,7 +131,7 @@ _idle: threading.Timer | None = None
 
 
 def _ask(path: Path, request: Any, seconds: float, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """One process for all questions about one file; another file gets another process."""
+    """One process for all requests about one file; another file gets another process."""
     global _reader, _idle
     with _lock:
         if _idle is not None:
@@ -149,7 +149,7 @@ def _ask(path: Path, request: Any, seconds: float, max_bytes: int) -> tuple[dict
             _close()
             how = f"signal {-code}" if code < 0 else f"code {code}"
             raise ValueError(
-                f"{path} makes the library that reads it crash or hang ({how}): it is damaged, or was made to do harm"
+                f"{path} makes the library that reads it crash or hang ({how}): it is damaged or malicious"
             ) from None
         except BaseException:
             _close()
@@ -173,12 +173,12 @@ atexit.register(_close)
 
 def _command() -> list[str]:
     if not sys.executable:
-        raise OSError("a careful reading starts another Python, and sys.executable does not say which: careful=False")
+        raise OSError("careful=True starts another Python, but sys.executable is empty: use careful=False")
     return [sys.executable, "-P", "-c", "from corten.io.apart import serve; serve()"]
 
 
 def serve() -> None:
-    """In the other process: answer questions from standard input until it is closed."""
+    """In the other process: answer requests from standard input until it is closed."""
     answers = os.fdopen(os.dup(1), "wb")
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
@@ -193,7 +193,7 @@ def serve() -> None:
                 found = work(Path(request["path"]), max_bytes=request["max_bytes"], **request["arguments"])
                 answer = {"found": encode(found, arrays)}
             except Exception as raised:
-                answer, arrays = {"error": _in_words(raised)}, []
+                answer, arrays = {"error": _as_builtin(raised)}, []
         answer["warnings"] = [[str(one.message), one.category.__name__] for one in heard]
         answer["arrays"] = [described(array) for array in arrays]
         answers.write(json.dumps(answer).encode() + b"\n")
@@ -203,7 +203,7 @@ def serve() -> None:
 
 
 def _limit(seconds: int, more_bytes: int) -> None:
-    """Computing time and memory for one question, and no file of the memory of a crash; where systems have limits."""
+    """Limit CPU time and memory of one request, and write no core dump, where the system supports it."""
     try:
         import resource
     except ImportError:
@@ -218,8 +218,8 @@ def _limit(seconds: int, more_bytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
 
 
-def _in_words(raised: Exception) -> tuple[str, list[Any]]:
-    """The nearest error that Python itself has, and what to make it of."""
+def _as_builtin(raised: Exception) -> tuple[str, list[Any]]:
+    """Name and arguments of the nearest built-in exception."""
     kind = next(one for one in type(raised).__mro__ if getattr(builtins, one.__name__, None) is one)
     if isinstance(raised, OSError) and raised.errno is not None:
         named = [] if raised.filename is None else [str(raised.filename)]

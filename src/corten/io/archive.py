@@ -1,6 +1,6 @@
 """One file of named arrays and a JSON tree: a zip archive of `.npy` members with checksums, never pickled.
 
-Bytes and nodes of the tree are counted before they are made: a small file cannot ask for much memory or time.
+Bytes and nodes of the tree are counted before parsing, so that a small file cannot take much memory or time.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_B
             return about["content"], {name: arrays[name] for name in arrays.files if name != TREE}
     except Exception as problem:
         detail = " ".join(str(problem).split()) or type(problem).__name__
-        raise ValueError(f"{found} is no whole corten file (damaged, cut short or of another kind): {detail}") from None
+        raise ValueError(f"{found} is not a corten file, or is damaged or truncated: {detail}") from None
 
 
 def _within_limits(text: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""A Zarr store written run by run, whole or not at all."""
+"""A Zarr store written block by block; it appears when it is complete."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def chunk_shape(shape: Sequence[int], planes: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ChunkedStore:
-    """Arrays of one shape in an unfinished store; runs of planes may be put in any order and by several threads."""
+    """Arrays of one shape in an unfinished store; blocks may be written in any order and by several threads."""
 
     arrays: Mapping[str, Any]
     group: Any
     folder: Path
 
     def put(self, name: str, start: int, planes: np.ndarray) -> None:
-        """Write planes; chunks must not be shared between calls that run at once."""
+        """Write planes; calls that run at once must not share chunks."""
         try:
             self.arrays[name][start : start + len(planes)] = planes
         except OSError as problem:
@@ -67,7 +67,7 @@ def write_in_chunks(
     *,
     overwrite: bool = False,
 ) -> Iterator[ChunkedStore]:
-    """A store to fill, under a temporary name; it takes its own name when the block ends well and vanishes when not."""
+    """A store to fill, under a temporary name; renamed when the `with` block succeeds, removed when it fails."""
     zarr = _zarr()
     import xarray as xr
     from numcodecs import Blosc

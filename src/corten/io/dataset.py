@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["own_attrs", "prepare_for_file", "store_attrs", "to_dataset", "write_netcdf", "write_zarr"]
 
 CONVENTIONS = "CF-1.11"
-# These describe how the input was packed or its range, and would be wrong for what we write.
+# These describe the packing or range of the input, and would be wrong for the output.
 _OF_THE_INPUT = {
     "_FillValue", "missing_value", "scale_factor", "add_offset", "coordinates", "ancillary_variables",
     "valid_min", "valid_max", "valid_range", "actual_range", "bounds", "history",
@@ -67,8 +67,8 @@ def to_dataset(result: Intervals) -> xr.Dataset:
         attrs["propensity"] = {"long_name": f"probability that {quantity} is observed", "units": "1"}
     if "standard_name" in own:
         attrs["flag"]["standard_name"] = f"{own['standard_name']} status_flag"
-    for end in ("lower", "upper"):
-        attrs[end]["comment"] = FOOTNOTE
+    for bound in ("lower", "upper"):
+        attrs[bound]["comment"] = FOOTNOTE
     attrs["estimate"]["ancillary_variables"] = " ".join(name for name in arrays if name != "estimate")
     variables = {name: (dims, array, attrs[name]) for name, array in arrays.items()}
     return xr.Dataset(variables, coords=coords, attrs=_global_attrs(result, quantity))
@@ -87,7 +87,7 @@ def _global_attrs(result: Intervals, quantity: str) -> dict[str, Any]:
 def store_attrs(
     quantity: str, before: Any, summary: Summary, warnings: Sequence[str], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a file of results says of itself: conventions, history, choices, summary, warnings, settings."""
+    """Global attributes of a result file: conventions, history, choices, summary, warnings, settings."""
     from corten import __version__
 
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -111,19 +111,15 @@ def _file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:
     """Attributes that any file format can hold: numbers, text and arrays of numbers; the rest as JSON."""
     held: dict[str, Any] = {}
     for key, value in attrs.items():
-        simple = isinstance(value, str | int | float | np.integer | np.floating) and not isinstance(
-            value, bool
-        )
-        numbers = (
-            isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1 and value.size > 0
-        )
+        simple = isinstance(value, str | int | float | np.integer | np.floating) and not isinstance(value, bool)
+        numbers = isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1 and value.size > 0
         held[str(key)] = value if simple or numbers else json.dumps(plain(value))
     return held
 
 
 def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
-    """A copy without what files cannot hold: odd attributes, stacked indexes, time zones (times become UTC, and an
-    attribute says so), encodings of another file.
+    """A copy that files can hold: attributes as numbers or text, no stacked indexes, times in UTC (an attribute has
+    the zone), no encodings of another file.
     """
     import pandas as pd
 
@@ -139,11 +135,11 @@ def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
     return ready
 
 
-_NETCDF = Lock()  # the library in C crashes where two threads of a cluster's worker write at once
+_NETCDF = Lock()  # the C library crashes when two threads of a cluster worker write at once
 
 
 def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write a compressed NetCDF-4 file, whole or not at all."""
+    """Write a compressed NetCDF-4 file; it appears when it is complete."""
     ready = prepare_for_file(dataset)
     named: Any = (ready, *ready.variables.values())
     refuse_for_netcdf(path, [*ready.variables, *ready.dims], [key for one in named for key in one.attrs])
@@ -153,7 +149,7 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite
             ready.to_netcdf(
                 temporary, format="NETCDF4", encoding={name: {"zlib": True, "complevel": 4} for name in numeric}
             )
-        except RuntimeError as problem:  # how the library tells of a disk that is full while it closes a file
+        except RuntimeError as problem:  # raised by the library if the disk is full when a file is closed
             raise OSError(
                 f"{path} could not be written ({problem}): the disk may be full; make room, or write elsewhere"
             ) from None
@@ -161,7 +157,7 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite
 
 
 def write_zarr(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write a Zarr store (a folder), whole or not at all."""
+    """Write a Zarr store (a folder); it appears when it is complete."""
     refuse_for_zarr(path, [*dataset.variables, *dataset.dims])
     with whole_file(path, overwrite, store=True) as temporary:
         # Version 2 of the format holds text coordinates that version 3 has not standardised yet.

@@ -19,7 +19,7 @@ _COMPRESSED = (".gz", ".z")
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    """The lower-case suffix that tells the format, with a compression behind it: '.nc', '.csv.gz', '.19i.z'.
+    """The lower-case suffix of the format, with that of a compression: '.nc', '.csv.gz', '.19i.z'.
 
     Example:
         >>> suffix_of("traffic.CSV.gz")
@@ -31,7 +31,7 @@ def suffix_of(path: str | os.PathLike[str]) -> str:
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
-    """The path, or an error that says that it is not there."""
+    """The path; a FileNotFoundError if it does not exist."""
     found = Path(path)
     if not found.exists():
         beside = found.parent if found.parent.is_dir() else Path.cwd()
@@ -60,7 +60,7 @@ def check_size(shape: Sequence[int], itemsize: int, max_bytes: int, what: str) -
 
 
 class Limited(io.RawIOBase):
-    """A stream that refuses to give more than `most` bytes: what a small file unpacks to may be endless."""
+    """A stream that refuses to give more than `most` bytes: a small file may decompress to any size."""
 
     def __init__(self, stream: Any, most: int) -> None:
         super().__init__()
@@ -73,16 +73,16 @@ class Limited(io.RawIOBase):
         data = self._stream.read(len(buffer))
         self._left -= len(data)
         if self._left < 0:
-            raise ValueError(f"unpacks to more than the limit of {self._most} bytes: raise max_bytes")
+            raise ValueError(f"decompresses to more than the limit of {self._most} bytes: raise max_bytes")
         buffer[: len(data)] = data
         return len(data)
 
 
 class Unchanged:
-    """Notices that somebody writes to a file while it is read, by the time of the last change and the size.
+    """Detects that a file changes while it is read, by its size and the time of its last change.
 
-    Of a folder all files are looked at where `check` is asked for the whole, else only what stands directly in it,
-    and all where that differs: a folder also changes by what a desktop puts there, which is no change.
+    `check(whole=True)` compares all files of a folder; `check(whole=False)` those directly in it first, and all files
+    only if these differ (files that desktops create do not count).
     """
 
     def __init__(self, path: Path) -> None:
@@ -98,16 +98,16 @@ class Unchanged:
         except FileNotFoundError:
             same = False
         if not same:
-            raise ValueError(f"{self.path} was changed while it was read: read it again when its writer is done")
+            raise ValueError(f"{self.path} was changed while it was read: read it again when writing has finished")
 
 
 def by_desktop(name: str) -> bool:
-    """Whether desktops and network disks leave files of that name wherever they are shown a folder."""
+    """Whether desktops and network disks create files of that name in folders."""
     return name.startswith(("._", ".nfs")) or name.lower() in (".ds_store", "thumbs.db", "desktop.ini")
 
 
 def _state(path: Path, whole: bool) -> int:
-    """One number, however many files there are, in whatever order the disk lists them."""
+    """A hash of names, times and sizes that does not depend on the order of the files."""
     return sum(hash((name, about.st_mtime_ns, about.st_size)) for name, about in _files(path, whole))
 
 
@@ -126,8 +126,6 @@ def _files(path: Path, whole: bool) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def plain_error(path: Path | str, expected: str, problem: BaseException) -> ValueError:
-    """One readable error for the many ways a damaged file makes a library fail."""
+    """One readable error for the many ways in which libraries fail on a damaged file."""
     detail = " ".join(str(problem).split()) or type(problem).__name__
-    return ValueError(
-        f"{path} could not be read as {expected} (damaged, cut short, or of another kind): {detail}"
-    )
+    return ValueError(f"{path} could not be read as {expected} (damaged, cut short, or of another kind): {detail}")

@@ -49,9 +49,7 @@ def regular_axis(values: np.ndarray) -> np.ndarray | None:
     return full
 
 
-def fold_time(
-    data: xr.DataArray, fold: Mapping[str, tuple[str, str]]
-) -> tuple[xr.DataArray, xr.DataArray | None]:
+def fold_time(data: xr.DataArray, fold: Mapping[str, tuple[str, str]]) -> tuple[xr.DataArray, xr.DataArray | None]:
     """Fold a regular datetime axis into day x slot; give the folded array and its domain.
 
     Slots of the first and last day that the axis does not reach are outside the domain (None: all reached).
@@ -68,9 +66,7 @@ def fold_time(
     for name, (day, slot) in fold.items():
         axis = position(name, [str(dim) for dim in data.dims], "fold")
         if name not in data.coords or data.coords[name].dtype.kind != "M":
-            raise ValueError(
-                f"fold names {name!r}, which has no datetime coordinate: only times fold into day x slot"
-            )
+            raise ValueError(f"fold names {name!r}, which has no datetime coordinate: only times fold into day x slot")
         taken = [new for new in (day, slot) if new != name and (new in data.dims or new in data.coords)]
         if taken or day == slot or name in (day, slot):
             raise ValueError(
@@ -78,13 +74,9 @@ def fold_time(
             )
         times = data.coords[name].values
         if len(times) < 2 or not (np.diff(times.astype(_TICK)) > np.timedelta64(0)).all():
-            raise ValueError(
-                f"fold: the times of {name!r} must be two or more and increasing: sort them first"
-            )
+            raise ValueError(f"fold: the times of {name!r} must be two or more and increasing: sort them first")
         if regular_axis(times) is None:
-            raise ValueError(
-                f"fold: {name!r} is irregular, so it has no slots: put it on a regular axis first"
-            )
+            raise ValueError(f"fold: {name!r} is irregular, so it has no slots: put it on a regular axis first")
         ticks = times.astype(_TICK)
         step = np.diff(ticks).min()
         slots = int(_DAY // step)
@@ -97,9 +89,7 @@ def fold_time(
             )
         days = int(index[-1]) // slots + 1
         whole = data.transpose(*[d for d in data.dims if d != name], name)
-        folded = np.full(
-            (*whole.shape[:-1], days * slots), np.nan, dtype=np.result_type(data.dtype, np.float32)
-        )
+        folded = np.full((*whole.shape[:-1], days * slots), np.nan, dtype=np.result_type(data.dtype, np.float32))
         folded[..., index] = whole.values
         label = np.full(days * slots, np.datetime64("NaT"), dtype=times.dtype)
         label[index] = times
@@ -114,9 +104,7 @@ def fold_time(
         order = [*data.dims[:axis], day, slot, *data.dims[axis + 1 :]]
         values = folded.reshape(*whole.shape[:-1], days, slots)
         inside = xr.DataArray(~np.isnat(label).reshape(days, slots), dims=(day, slot))
-        data = xr.DataArray(values, coords=coords, dims=dims, name=data.name, attrs=data.attrs).transpose(
-            *order
-        )
+        data = xr.DataArray(values, coords=coords, dims=dims, name=data.name, attrs=data.attrs).transpose(*order)
         where = inside if where is None else where & inside
     return data, None if where is None or bool(where.all()) else where
 

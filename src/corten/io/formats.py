@@ -1,4 +1,4 @@
-"""Read a tensor from a file; the suffix says how. Nothing is ever unpickled."""
+"""Read a tensor from a file; the suffix decides the format. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from corten.io.writers import WRITABLE, check_target, write
 
 __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
 
+
 @dataclass(frozen=True, eq=False)
 class Loaded:
     """A tensor from a file: `data` and its domain `where` (None = everywhere), ready for `corten.complete`.
 
-    `notes` says in words what reading did (duplicates averaged, steps inserted); `table` leads back to the
-    rows of a long table.
+    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a long table.
     """
 
     data: Any
@@ -59,16 +59,16 @@ def read(
     Args:
         path: .nc .zarr .npz .npy .csv .csv.gz .parquet .h5 (Madrigal grids are recognised) .mat .tif .grib or IONEX.
         variable: which variable (for tables: the column of values); may be left out where only one fits.
-        domain: a variable that is nonzero where a cell could be observed (a sea mask, say).
-        quality: a variable of flags; only cells whose flag is in `accept` count as observed.
+        domain: a variable that is nonzero where an entry could be observed (a sea mask, say).
+        quality: a variable of flags; only entries whose flag is in `accept` count as observed.
         accept: the flags that count.
-        axes: names of the modes for files without names (npz, npy, mat); a 1-D variable of such a name
+        axes: names of the axes for files without names (npz, npy, mat); a 1-D variable of such a name
             becomes its coordinate. For tables: the coordinate columns.
         axis_kinds: `{"station": "unordered"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
         fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
         missing_value: numbers that stand for a missing value and that no attribute of the file declares.
-        max_bytes: refuse what declares to be larger.
-        careful: for files from strangers: what libraries in C read is read in a process of its own, which may crash.
+        max_bytes: larger tensors are refused before they are read.
+        careful: for files from others: formats of C libraries are read in a process of their own, which may crash.
 
     Whatever is wrong with a file is a ValueError (or OSError) that names it.
 
@@ -79,12 +79,11 @@ def read(
     found = existing(path)
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
-    codes = codes_of(missing_value)
-    if format_of(found).opener is None:
-        return _read_table(
-            found, variable, domain, quality, accept or (), axes, axis_kinds, fold, codes, max_bytes, careful
-        )
-    return _read(found, variable, domain, quality, accept, axes, axis_kinds, fold, codes, max_bytes, careful)
+    wanted = _Wanted(
+        found, variable, domain, quality, () if accept is None else accept, axes, dict(axis_kinds or {}), fold or {},
+        codes_of(missing_value), max_bytes, careful,
+    )  # fmt: skip
+    return wanted.table() if format_of(found).opener is None else wanted.tensor()
 
 
 def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -> dict[str, tuple[int, ...]]:
@@ -94,7 +93,7 @@ def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -
 
 
 def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **arguments: Any) -> Any:
-    """What is read of a file: an error names it, a change meanwhile is noticed, careful reading is done apart."""
+    """The result of an operation on a file, in another process where that is safer; a file that changes is refused."""
     file, form = Unchanged(path), format_of(path)
     if form.apart == "always" or (careful and form.apart == "careful"):
         form.refuse_absent()
@@ -107,7 +106,7 @@ def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **argume
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors that libraries raise on damaged files become one that names the file."""
+    """Turn errors of libraries on damaged files into one that names the file."""
     try:
         yield
     except (ValueError, TypeError, OSError, ImportError):
@@ -128,7 +127,7 @@ def list_contents(path: Path, *, max_bytes: int) -> dict[str, tuple[int, ...]]:
 def load(
     path: Path, *, max_bytes: int, variable: str | None, extra: Sequence[str], axes: Sequence[str] | None
 ) -> dict[str, Any]:
-    """The variable that is meant, its name, and further variables that are asked for by name."""
+    """The variable, its name, and further variables by name."""
     with _named(path), format_of(path).open(path, max_bytes) as store:
         name = choose(path, store, variable, extra)
         data = _load(path, store, name, max_bytes)
@@ -137,75 +136,73 @@ def load(
         return {"name": name, "data": data, "others": {key: _load(path, store, key, max_bytes) for key in extra}}
 
 
-def _read(
-    found: Path,
-    variable: str | None,
-    domain: str | None,
-    quality: str | None,
-    accept: Sequence[float | str] | None,
-    axes: Sequence[str] | None,
-    axis_kinds: Mapping[str, str] | None,
-    fold: Mapping[str, tuple[str, str]] | None,
-    codes: tuple[float, ...],
-    max_bytes: int,
-    careful: bool,
-) -> Loaded:
-    extra = sorted({name for name in (domain, quality) if name is not None})
-    asked = {"variable": variable, "extra": extra, "axes": None if axes is None else list(axes)}
-    read = _guarded(found, "load", max_bytes, careful, **asked)
-    name, data = read["name"], read["data"]
-    flags = {key: spread(found, key, other, data) for key, other in read["others"].items()}
-    data, declared = without_codes(data, codes)
-    if quality is not None and accept is not None:
-        data = blank(data, np.isin(flags[quality], comparable(found, quality, flags[quality], accept)))
-    where: Any = None
-    if domain is not None:
-        inside = np.nan_to_num(np.asarray(flags[domain], dtype=float)) != 0
-        where = np.array(np.broadcast_to(inside, data.shape))
-        where = data.copy(data=where) if is_dataarray(data) else where
-    data, where, notes = in_sorted_order(data, where, axis_kinds or {})
-    if fold:
-        data, where = folded(found, data, where, fold)
-    return Loaded(data, where, found, name, (*declared, *notes))
+@dataclass(frozen=True)
+class _Wanted:
+    """What `read` was asked for."""
 
+    path: Path
+    variable: str | None
+    domain: str | None
+    quality: str | None
+    accept: Sequence[float | str]
+    axes: Sequence[str] | None
+    axis_kinds: dict[str, str]
+    fold: Mapping[str, tuple[str, str]]
+    codes: tuple[float, ...]
+    max_bytes: int
+    careful: bool
 
-def _read_table(
-    path: Path,
-    variable: str | None,
-    domain: str | None,
-    quality: str | None,
-    accept: Sequence[float | str],
-    axes: Sequence[str] | None,
-    axis_kinds: Mapping[str, str] | None,
-    fold: Mapping[str, tuple[str, str]] | None,
-    codes: tuple[float, ...],
-    max_bytes: int,
-    careful: bool,
-) -> Loaded:
-    """Flags act on rows, before rows of one cell are averaged; a cell without a row is a gap inside."""
-    frame = _guarded(path, "frame", max_bytes, careful)
-    names = [str(name) for name in frame.columns]
-    extra = {name for name in (domain, quality) if name is not None}
-    unknown = sorted(extra - set(names))
-    if unknown:
-        raise ValueError(f"{path} has no column {unknown[0]!r}; the columns are {', '.join(names)}")
-    if axes is None:
-        axes = [name for name in names if name not in {variable or "value", *extra}]
-    kept = frame
-    value = variable or "value"
-    if quality is not None and value in names:
-        flags = frame[quality].to_numpy()
-        good = np.isin(flags, comparable(path, quality, flags, accept))
-        kept = frame.assign(**{value: frame[value].where(good)})
-    options: dict[str, Any] = {"axis_kinds": axis_kinds, "max_bytes": max_bytes, "source": str(path)}
-    table = replace(from_table(kept, variable, axes, missing_value=codes, **options), frame=frame)
-    data, where = table.data, None
-    if domain is not None:
-        where = from_table(frame, domain, axes, **options).data != 0
-    if fold:
-        data, where = folded(path, data, where, fold)
-    table = replace(table, data=data, where=where, fold=dict(fold or {}))
-    return Loaded(data, where, path, table.value, table.notes, table)
+    @property
+    def extra(self) -> list[str]:
+        """Variables of flags."""
+        return sorted({name for name in (self.domain, self.quality) if name is not None})
+
+    def accepted(self, flags: np.ndarray) -> np.ndarray:
+        return np.isin(flags, comparable(self.path, str(self.quality), flags, self.accept))
+
+    def tensor(self) -> Loaded:
+        asked = {
+            "variable": self.variable, "extra": self.extra, "axes": None if self.axes is None else list(self.axes)
+        }  # fmt: skip
+        read = _guarded(self.path, "load", self.max_bytes, self.careful, **asked)
+        name, data = read["name"], read["data"]
+        flags = {key: spread(self.path, key, other, data) for key, other in read["others"].items()}
+        data, declared = without_codes(data, self.codes)
+        if self.quality is not None:
+            data = blank(data, self.accepted(flags[self.quality]))
+        where: Any = None
+        if self.domain is not None:
+            inside = np.nan_to_num(np.asarray(flags[self.domain], dtype=float)) != 0
+            where = np.array(np.broadcast_to(inside, data.shape))
+            where = data.copy(data=where) if is_dataarray(data) else where
+        data, where, notes = in_sorted_order(data, where, self.axis_kinds)
+        if self.fold:
+            data, where = folded(self.path, data, where, self.fold)
+        return Loaded(data, where, self.path, name, (*declared, *notes))
+
+    def table(self) -> Loaded:
+        """Flags act on rows, before rows of one entry are averaged; an entry without a row is missing."""
+        frame = _guarded(self.path, "frame", self.max_bytes, self.careful)
+        names, value, axes = [str(name) for name in frame.columns], self.variable or "value", self.axes
+        unknown = sorted({*self.extra} - {*names})
+        if unknown:
+            raise ValueError(f"{self.path} has no column {unknown[0]!r}; the columns are {', '.join(names)}")
+        if axes is None:
+            axes = [name for name in names if name not in {value, *self.extra}]
+        kept = frame
+        if self.quality is not None and value in names:
+            kept = frame.assign(**{value: frame[value].where(self.accepted(frame[self.quality].to_numpy()))})
+        options: dict[str, Any] = {
+            "axis_kinds": self.axis_kinds, "max_bytes": self.max_bytes, "source": str(self.path)
+        }  # fmt: skip
+        table = replace(from_table(kept, self.variable, axes, missing_value=self.codes, **options), frame=frame)
+        data, where = table.data, None
+        if self.domain is not None:
+            where = from_table(frame, self.domain, axes, **options).data != 0
+        if self.fold:
+            data, where = folded(self.path, data, where, self.fold)
+        table = replace(table, data=data, where=where, fold=dict(self.fold))
+        return Loaded(data, where, self.path, table.value, table.notes, table)
 
 
 def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) -> Any:
@@ -222,14 +219,12 @@ def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) ->
 def _name_axes(
     path: Path, store: Mapping[str, Stored], data: Any, axes: Sequence[str], name: str, max_bytes: int
 ) -> Any:
-    """Give names to the modes of a plain array, and coordinates where the file has them under that name."""
+    """Give names to the axes of a plain array, and coordinates where the file has them under that name."""
     import xarray as xr
 
     data = np.asarray(data)
     if len(axes) != data.ndim or len(set(axes)) != len(axes):
-        raise ValueError(
-            f"axes names {', '.join(axes)}, but {name!r} in {path} has shape {data.shape}: one name each"
-        )
+        raise ValueError(f"axes names {', '.join(axes)}, but {name!r} in {path} has shape {data.shape}: one name each")
     coords = {}
     for axis, length in zip(axes, data.shape):
         if axis in store and int(np.prod(store[axis].shape)) == length:

@@ -1,4 +1,4 @@
-"""Tables as pandas has them, from CSV and Parquet, within a limit of memory."""
+"""Data frames from CSV and Parquet, within a memory limit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 from corten.io.files import MAX_BYTES, Limited, check_size, plain_error, suffix_of
 
-__all__ = ["TABLES", "column_names", "read_frame"]
+__all__ = ["column_names", "read_frame"]
 
-TABLES = (".csv", ".csv.gz", ".parquet")
-# Rows of a Parquet file at a time, without and with text: text that repeats is stored once, and unpacks to any size.
+# Rows of a Parquet file at a time, without and with text: repeated text is stored once, and expands to any size.
 _MANY, _ROWS = 1 << 16, 1024
 
 
 def read_frame(path: Path, max_bytes: int = MAX_BYTES) -> Any:
-    """The whole table, refused as soon as it turns out larger than `max_bytes`."""
+    """The table; a ValueError as soon as it is larger than `max_bytes`."""
     import pandas as pd
 
     with _named(path):
@@ -56,13 +55,13 @@ def _from_parquet(path: Path, max_bytes: int) -> Any:
                 batch, more = _sharing(found, categories)
                 taken += more
                 if taken > max_bytes:
-                    raise ValueError(f"unpacks to more than the limit of {max_bytes} bytes: raise max_bytes")
+                    raise ValueError(f"decompresses to more than the limit of {max_bytes} bytes: raise max_bytes")
                 batches.append(batch)
         return Table.from_batches(batches, file.schema_arrow).to_pandas()
 
 
 def _sharing(batch: Any, categories: dict[int, Any]) -> tuple[Any, int]:
-    """A batch, and what it adds in bytes; categories that the batch before it had are held once, not copied."""
+    """A batch and its bytes; categories equal to those of the previous batch are shared, not copied."""
     from pyarrow import DictionaryArray, RecordBatch, types
 
     columns, taken = [], 0
@@ -79,7 +78,7 @@ def _sharing(batch: Any, categories: dict[int, Any]) -> tuple[Any, int]:
 
 
 def _rows_at_a_time(file: Any, max_bytes: int) -> int:
-    """As many as surely fit: no text is longer than all the text of its row group, which is stored once at least."""
+    """As many rows as surely fit: no text is longer than all the text of its row group."""
     groups = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
     columns = [[group.column(k) for k in range(group.num_columns)] for group in groups]
     check_size((sum(one.num_values for group in columns for one in group),), 8, max_bytes, "the table")
@@ -92,7 +91,7 @@ def _rows_at_a_time(file: Any, max_bytes: int) -> int:
 
 
 def _unpacks(column: Any, k: int, schema: Any) -> bool:
-    """Whether a column holds text that is written out for every row; that of categories is not."""
+    """Whether a column holds text for every row; that of categories is stored once."""
     from pyarrow import types
 
     if column.physical_type != "BYTE_ARRAY":

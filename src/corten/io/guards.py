@@ -1,4 +1,4 @@
-"""Looks at a file before the libraries in C do: nothing outside it is read, nothing inflates, no code is run."""
+"""Check NetCDF and HDF5 files before C libraries read them: no links to other files, no sizes beyond the limit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from corten.io.files import check_size
 
 __all__ = ["check_netcdf", "refuse_outside"]
 
+
 def check_netcdf(path: Path, max_bytes: int) -> None:
-    """Refuse a NetCDF file that would make its library reach outside, or allocate more than is there."""
+    """Refuse a NetCDF file with links to other files, or that declares more than the limit."""
     with path.open("rb") as stream:
         magic = stream.read(8)
     if magic[:3] == b"CDF" and magic[3:4] in (b"\1", b"\2", b"\5"):
@@ -38,7 +39,7 @@ def _check_group(path: Path, file: Any, max_bytes: int) -> None:
     def item(name: str, found: Any) -> None:
         if isinstance(found, h5py.Dataset):
             refuse_outside(f"{path}, {name}", found, max_bytes)
-            # Coordinates and text are read when the file is opened, before anybody asks for them.
+            # Coordinates and text are read when the file is opened.
             if found.ndim == 1 or found.dtype.kind not in "biuf":
                 check_size(found.shape, found.dtype.itemsize, max_bytes, f"{path}, {name}")
 
@@ -47,7 +48,7 @@ def _check_group(path: Path, file: Any, max_bytes: int) -> None:
 
 
 def refuse_outside(what: str, dataset: Any, max_bytes: int) -> None:
-    """Refuse an HDF5 dataset whose values lie in other files, or whose chunks would inflate beyond their shape."""
+    """Refuse an HDF5 dataset with values in other files, or with chunks larger than their shape."""
     if dataset.is_virtual or dataset.external is not None:
         raise ValueError(f"{what} keeps its values in other files, which are never followed: copy them into one")
     if dataset.chunks is None:
@@ -57,7 +58,7 @@ def refuse_outside(what: str, dataset: Any, max_bytes: int) -> None:
     whole = math.prod(dataset.chunks) * size
 
     def look(chunk: Any) -> None:
-        # Packing never makes data an eighth larger: this chunk would unpack to something else.
+        # Compression never makes data an eighth larger.
         if chunk.size > whole + whole // 8 + 4096:
             raise ValueError(f"{what}: a chunk of {whole} bytes is stored as {chunk.size}: it is damaged")
 
@@ -79,7 +80,7 @@ def _check_classic(path: Path, version: int) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            # Maps the file and lays every variable over it, which fails where it is shorter; no value is touched.
+            # Maps every variable onto the file, which fails if the file is shorter; no value is read.
             file = netcdf_file(path, mmap=True)
             file.variables.clear()
             file.close()

@@ -48,7 +48,7 @@ def read_ionex(
     """Read TEC maps (and RMS maps, where present) as `tec` and `rms` over lat, lon, time, in TECU.
 
     A global map usually writes the meridian of -180 degrees again at +180. Here it is kept once (a value
-    missing at one end is taken from the other), so that longitude closes on itself;
+    missing at one end is taken from the other), so that longitude is periodic;
     `keep_repeated_meridian=True` keeps both. Several shells give a further axis, height.
 
     Example:
@@ -71,7 +71,7 @@ def _text(path: Path, max_bytes: int) -> str:
     except (ValueError, EOFError, OSError, zlib.error) as problem:
         raise ValueError(f"{path} could not be unpacked (damaged or cut short): {problem}") from None
     if len(raw) > max_bytes:
-        raise ValueError(f"{path} unpacks to more than {max_bytes} bytes")
+        raise ValueError(f"{path} decompresses to more than {max_bytes} bytes")
     return raw.decode("latin-1")
 
 
@@ -109,9 +109,7 @@ class _Reader:
             order = np.argsort(np.array(maps.times), kind="stable")
             times = np.array(maps.times)[order]
             if len(np.unique(times)) < len(times):
-                raise ValueError(
-                    f"{self.path}: two {kind.upper()} maps have the same epoch, expected each once"
-                )
+                raise ValueError(f"{self.path}: two {kind.upper()} maps have the same epoch, expected each once")
             values = np.stack([maps.values[i] for i in order], axis=-1)
             if repeated:
                 values = _join(values)
@@ -192,9 +190,9 @@ class _Reader:
         self.grid.setdefault("HGT", np.array([450.0]))
         shape = (self.grid["HGT"].size, self.grid["LAT"].size, self.grid["LON"].size)
         check_size((*shape, max(self.declared or 1, 1)), 8, self.max_bytes, str(self.path))
-        # A value takes five columns: a grid of more cells than that is made of nothing.
+        # A value takes five columns: a larger grid cannot be in the file.
         if 5 * int(np.prod(shape)) > sum(map(len, self.lines)):
-            self.fail(f"values for the {' x '.join(map(str, shape))} cells that the header declares")
+            self.fail(f"the {' x '.join(map(str, shape))} values that the header declares")
         self.at += 1
 
     def axis(self, first: float, last: float, step: float) -> np.ndarray:
@@ -274,13 +272,7 @@ class _Reader:
 
     def epoch(self) -> np.datetime64:
         year, month, day, hour, minute, second = (int(n) for n in self.numbers(0, 6, 6, "an epoch"))
-        if not (
-            1 <= month <= 12
-            and 1 <= day <= 31
-            and 0 <= hour <= 24
-            and 0 <= minute <= 60
-            and 0 <= second <= 60
-        ):
+        if not (1 <= month <= 12 and 1 <= day <= 31 and 0 <= hour <= 24 and 0 <= minute <= 60 and 0 <= second <= 60):
             self.fail("an epoch: year, month, day, hour (0-24), minute, second")
         start = np.datetime64(f"{year:04d}-{month:02d}", "D") + np.timedelta64(day - 1, "D")
         return start.astype("datetime64[ns]") + np.timedelta64(3600 * hour + 60 * minute + second, "s")

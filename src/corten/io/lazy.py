@@ -1,4 +1,4 @@
-"""A tensor that is read in runs of planes of its first axis: what `ObservedTensor` is, for data larger than memory."""
+"""A tensor read in blocks of planes of its first axis: `ObservedTensor` for data larger than memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,8 @@ from corten.engine.memory import is_mapped, let_go
 from corten.io import npy
 from corten.io.apart import read_apart
 from corten.io.files import MAX_BYTES, Unchanged, existing, plain_error, suffix_of
-from corten.io.guards import check_netcdf
 from corten.io.registry import PARTS
-from corten.io.stores import choose, of_dataset, opened
-from corten.io.zarr_guard import check_zarr
+from corten.io.stores import choose, of_dataset, open_dataset
 
 __all__ = ["OPENABLE", "LazyTensor", "open_lazily", "stored_size"]
 
@@ -31,9 +28,9 @@ OPENABLE = PARTS
 
 @dataclass(frozen=True, eq=False)
 class LazyTensor:
-    """Values and domain of a tensor, run of planes by run of planes; nothing of it is kept.
+    """Values and domain of a tensor, read block by block; nothing is kept in memory.
 
-    chunk: planes that the store reads at once; dtype: what values are answered in.
+    chunk: planes that the store reads at once; dtype: type of the values that `read` returns.
     """
 
     shape: tuple[int, ...]
@@ -58,7 +55,7 @@ class LazyTensor:
         return prod(self.shape[1:])
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Values of planes start:stop (NaN where not observed) and where they lie in the domain (None: everywhere).
+        """Values of planes start:stop (NaN where missing) and which are in the domain (None: all).
 
         A file that was changed since it was opened, or is damaged there, is a ValueError that names it.
         """
@@ -78,7 +75,7 @@ class LazyTensor:
         return values, inside
 
     def refuse_changed(self, *, whole: bool = True) -> None:
-        """Say no if the file behind the tensor is not the one that was opened."""
+        """A ValueError if the file has changed since it was opened."""
         if self._file is not None:
             self._file.check(whole=whole)
 
@@ -122,7 +119,7 @@ class LazyTensor:
         if dtype.kind not in "biuf":
             raise TypeError(f"{source} has dtype {dtype}: real numbers (float, integer, bool) are allowed")
         if len(shape) < 2 or 0 in shape:
-            raise ValueError(f"{source} has shape {shape}: a tensor needs two or more modes, none of length 0")
+            raise ValueError(f"{source} has shape {shape}: a tensor needs two or more axes, none of length 0")
         axes = _axes.axes_of_dataarray(x) if labelled else _axes.axes_of_names(None, shape)
         axes = _axes.refine(axes, periodic, axis_kinds or {})
         single = dtype.kind == "f" and dtype.itemsize <= 4
@@ -168,7 +165,7 @@ def open_lazily(
     file = Unchanged(path)
     if suffix not in OPENABLE:
         raise ValueError(
-            f"{path} does not fit in memory, and only {', '.join(OPENABLE)} can be read part by part: convert it, or "
+            f"{path} does not fit in memory, and only {', '.join(OPENABLE)} can be read block by block: convert it, or "
             "give more memory"
         )
     if suffix == ".npy":
@@ -180,7 +177,7 @@ def open_lazily(
             raise ValueError(f"where is {where!r}, but {path} holds one array without names: give the array")
         yield replace(LazyTensor.of(planes, where, source=str(path), **options), _file=file)
         return
-    with _dataset(path) as dataset:
+    with open_dataset(path, MAX_BYTES) as dataset:
         stored = of_dataset(dataset)
         name = choose(path, stored, variable, [where] if isinstance(where, str) else [])
         inside = dataset[where] if isinstance(where, str) else where
@@ -190,7 +187,7 @@ def open_lazily(
             if str(path) in str(problem):
                 raise
             raise ValueError(f"{path}: {problem}") from None
-        except Exception as problem:  # labels are read here, by libraries with errors of their own
+        except Exception as problem:  # labels are read here, by libraries with their own exceptions
             raise plain_error(path, f"an array {name!r}", problem) from None
         yield replace(lazy, _file=file)
 
@@ -205,23 +202,15 @@ def stored_size(path: Path, variable: str | None = None) -> int:
             return 0
         stored = read_apart(Path(path), "sizes")
     except (OSError, ValueError):
-        return 0  # whoever reads the file says what is wrong with it
+        return 0  # reading the file raises the error
     tensors = [size for size, is_tensor in stored.values() if is_tensor]
     return stored[variable][0] if variable in stored else max(tensors, default=0)
 
 
 def declared_sizes(path: Path, *, max_bytes: int = MAX_BYTES) -> dict[str, tuple[int, bool]]:
     """Entries of every variable of a file, and whether it could be completed."""
-    with _dataset(path) as dataset:
+    with open_dataset(path, MAX_BYTES) as dataset:
         return {name: (prod(one.shape), one.is_tensor) for name, one in of_dataset(dataset).items()}
-
-
-def _dataset(path: Path) -> Any:
-    if suffix_of(path) == ".zarr":
-        known = None if (path / ".zmetadata").exists() else False
-        check: Any = partial(check_zarr, path, MAX_BYTES)
-        return opened(path, "Zarr", check, engine="zarr", consolidated=known)
-    return opened(path, "NetCDF", partial(check_netcdf, path, MAX_BYTES))
 
 
 def _chunk_of(x: Any) -> int:
@@ -245,27 +234,26 @@ def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> Calla
         first = x.dims[0]
 
         def named(start: int, stop: int) -> np.ndarray:
-            run = slice(start, stop)
-            part = where.isel({first: run}) if first in where.dims else where
-            return _flags(_axes.broadcast_by_name(part, x.isel({first: run})))
+            block = slice(start, stop)
+            part = where.isel({first: block}) if first in where.dims else where
+            return _flags(_axes.broadcast_by_name(part, x.isel({first: block})))
 
         return named
     sizes = tuple(int(n) for n in np.shape(where))
     if len(sizes) != len(shape) or any(m not in (1, n) for m, n in zip(sizes, shape)):
         raise ValueError(
-            f"where has shape {sizes}, x has {shape}: give one flag per cell, or length 1 along the modes it does not "
-            "depend on"
+            f"where has shape {sizes}, x has {shape}: give one flag per entry, or length 1 along the axes it "
+            "does not depend on"
         )
     return lambda start, stop: _flags(np.asarray(where[start:stop] if sizes[0] > 1 else where[:]))
 
 
 def _corner(x: Any, where: Any) -> Any:
-    """One cell of x along the axes of where, after their lengths were compared."""
+    """One entry of x along the axes of where, after a check of their lengths."""
     for dim in where.dims:
         if dim in x.dims and where.sizes[dim] != x.sizes[dim]:
             raise ValueError(
-                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must cover the same "
-                "cells"
+                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must have the same axes"
             )
     return x.isel({dim: slice(0, 1) for dim in where.dims if dim in x.dims})
 

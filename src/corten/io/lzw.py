@@ -44,7 +44,7 @@ def decompress(data: bytes, max_bytes: int = 2**31) -> bytes:
         out.append(word)
         size += len(word)
         if size > max_bytes:
-            raise ValueError(f"byte {byte}: unpacks to more than the limit of {max_bytes} bytes")
+            raise ValueError(f"byte {byte}: decompresses to more than the limit of {max_bytes} bytes")
         if previous and len(words) < 1 << widest:
             words.append(previous + word[:1])
         previous = word

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.io.files import MAX_BYTES, check_size, existing, plain_error
-from corten.io.folding import regular_axis
 from corten.io.guards import refuse_outside
+from corten.io.table import from_table
 
 if TYPE_CHECKING:
     import h5py
@@ -42,7 +42,7 @@ def _inside(file: h5py.File, place: str) -> bool:
 def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -> xr.Dataset:
     """Read `tec` (and `dtec`, where present) over lat, lon, time, in TECU.
 
-    Cells that no row mentions are missing. Regular axes are made whole; several values of one cell are
+    Entries without a row are missing. Missing steps are inserted in regular axes; several rows of one entry are
     averaged and counted in the attribute `duplicates`.
 
     Example:
@@ -78,13 +78,13 @@ def _check(what: str, item: Any, max_bytes: int) -> None:
 
 
 def _from_rows(path: Path, table: h5py.Dataset, max_bytes: int) -> xr.Dataset:
+    import pandas as pd
+
     fields = {name.lower(): name for name in table.dtype.names or ()}
     wanted = (*_CLOCK, "gdlat", "glon", "tec")
     absent = [name for name in wanted if name not in fields]
     if absent:
-        raise ValueError(
-            f"{path}: '{TABLE}' lacks {', '.join(absent)}; it has {', '.join(fields) or 'no columns'}"
-        )
+        raise ValueError(f"{path}: '{TABLE}' lacks {', '.join(absent)}; it has {', '.join(fields) or 'no columns'}")
     check_size(table.shape, table.dtype.itemsize, max_bytes, str(path))
     rows = table[()]
     if not len(rows):
@@ -95,37 +95,19 @@ def _from_rows(path: Path, table: h5py.Dataset, max_bytes: int) -> xr.Dataset:
     months = ((clock[0] - 1970) * 12 + clock[1] - 1).astype("timedelta64[M]") + np.datetime64("1970-01", "M")
     seconds = 86400 * (clock[2] - 1) + 3600 * clock[3] + 60 * clock[4] + np.floor(clock[5])
     times = months.astype("datetime64[s]") + seconds.astype("timedelta64[s]")
-    columns = {
-        "lat": rows[fields["gdlat"]].astype(float),
-        "lon": rows[fields["glon"]].astype(float),
-        "time": times,
-    }
-    axes: dict[str, np.ndarray] = {}
-    places = []
+    columns: dict[str, Any] = {"lat": rows[fields["gdlat"]].astype(float), "lon": rows[fields["glon"]].astype(float)}
     for name, column in columns.items():
-        labels, place = np.unique(column, return_inverse=True)
-        if name != "time" and not np.isfinite(labels).all():
+        if not np.isfinite(column).all():
             raise ValueError(f"{path}: '{TABLE}' has rows without {name}")
-        full = regular_axis(labels)
-        if full is not None:
-            place, labels = np.searchsorted(full, labels)[place], full
-        axes[name] = labels
-        places.append(place)
-    shape = tuple(len(labels) for labels in axes.values())
-    check_size(shape, 8, max_bytes, str(path))
-    cells = np.ravel_multi_index(places, shape)
+    columns["time"] = times
     values = {}
     for name in ("tec", "dtec"):
         if name in fields:
             numbers = rows[fields[name]].astype(np.float64)
-            seen = np.isfinite(numbers)
-            size = int(np.prod(shape))
-            count = np.bincount(cells[seen], minlength=size)
-            total = np.bincount(cells[seen], weights=numbers[seen], minlength=size)
-            mean = np.full(size, np.nan)
-            np.divide(total, count, out=mean, where=count > 0)
-            values[name] = mean.reshape(shape)
-    return _dataset(values, axes, int(len(cells) - len(np.unique(cells))))
+            frame = pd.DataFrame(columns | {name: np.where(np.isfinite(numbers), numbers, np.nan)})
+            grid = from_table(frame, name, list(columns), max_bytes=max_bytes, source=str(path))
+            values[name] = grid.data.values
+    return _dataset(values, {name: grid.data.coords[name].values for name in columns}, grid.duplicates)
 
 
 def _from_arrays(path: Path, group: h5py.Group, max_bytes: int) -> xr.Dataset:
@@ -145,12 +127,10 @@ def _from_arrays(path: Path, group: h5py.Group, max_bytes: int) -> xr.Dataset:
         if stored is None:
             continue
         check_size(stored.shape, 8, max_bytes, f"{path}, {name}")
-        orders = [
-            order for order in permutations(range(3)) if stored.shape == tuple(lengths[k] for k in order)
-        ]
+        orders = [order for order in permutations(range(3)) if stored.shape == tuple(lengths[k] for k in order)]
         if not orders:
             raise ValueError(f"{path}: {name} has shape {stored.shape}, expected lat x lon x time, {lengths}")
-        # The usual order comes first; another one is taken only where the lengths leave no doubt.
+        # The usual order comes first; another one is taken only if the lengths exclude it.
         values[name] = np.asarray(stored[()], dtype=float).transpose(np.argsort(orders[0]))
     return _dataset(values, axes, 0)
 
@@ -163,8 +143,7 @@ def _dataset(values: dict[str, np.ndarray], axes: dict[str, np.ndarray], duplica
         for name, labels in axes.items()
     }
     variables = {
-        name: (list(axes), array, {"units": "TECU", "long_name": _NAMES[name]})
-        for name, array in values.items()
+        name: (list(axes), array, {"units": "TECU", "long_name": _NAMES[name]}) for name, array in values.items()
     }
     return xr.Dataset(variables, coords=coords, attrs={"source_format": "Madrigal", "duplicates": duplicates})
 

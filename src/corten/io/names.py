@@ -1,30 +1,40 @@
-"""Names that a file can hold, of axes, coordinates and attributes: looked at before the long work starts."""
+"""Names of axes, coordinates and attributes that each format can hold, checked before the work starts."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from corten.data.axes import is_dataarray
 from corten.io.files import suffix_of
+from corten.io.registry import NETCDF, TABLES
 
 __all__ = [
-    "NETCDF", "TABLES", "VARIABLES", "check_labels", "refuse_clash", "refuse_for_members", "refuse_for_netcdf",
-    "refuse_for_zarr",
+    "VARIABLES", "check_labels", "level_names", "refuse_clash", "refuse_for_members",
+    "refuse_for_netcdf", "refuse_for_zarr",
 ]  # fmt: skip
 
-NETCDF = (".nc", ".nc4", ".cdf", ".h5", ".hdf5")
-TABLES = (".csv", ".csv.gz", ".parquet")
 VARIABLES = ("estimate", "lower", "upper", "flag", "propensity")
 MEMBERS = ("estimate", "lower", "upper", "flag", "axes", "coverage", "coverages", "about")
-_LONGEST = 255  # bytes
+_MAX_BYTES = 255
 _NETCDF_NAME = re.compile(r"[0-9A-Za-z_\u0080-\U0010ffff]([ -.0-~\u0080-\U0010ffff]*[!-.0-~\u0080-\U0010ffff])?")
 _ZARR_NAME = re.compile(r"[^/\\\0]+")
 _MATLAB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
 _FURTHER = re.compile(r"(lower|upper)_\d+(_\d+)?")
+
+
+def level_names(coverages: Sequence[float]) -> list[tuple[str, str]]:
+    """Names of the bounds of each coverage: lower and upper for the first, with the percentage for a further one.
+
+    Example:
+        >>> level_names([0.9, 0.95, 0.999])
+        [('lower', 'upper'), ('lower_95', 'upper_95'), ('lower_99_9', 'upper_99_9')]
+    """
+    percents = [f"{100 * one:.10g}".replace(".", "_") for one in coverages[1:]]
+    return [("lower", "upper"), *((f"lower_{one}", f"upper_{one}") for one in percents)]
 
 
 def check_labels(path: str | os.PathLike[str], data: Any) -> None:
@@ -42,7 +52,7 @@ def check_labels(path: str | os.PathLike[str], data: Any) -> None:
 
 
 def refuse_clash(names: Iterable[str]) -> None:
-    """Refuse labels that are called as what is written beside them."""
+    """Refuse labels with the name of a result variable."""
     clash = sorted({*VARIABLES} & {*names})
     if clash:
         raise ValueError(
@@ -51,19 +61,19 @@ def refuse_clash(names: Iterable[str]) -> None:
 
 
 def refuse_for_netcdf(path: str | os.PathLike[str], names: Iterable[Any], attrs: Iterable[Any] = ()) -> None:
-    """Refuse what the library would refuse, by name."""
+    """Refuse names that the NetCDF library would refuse."""
     for what, given in (("an axis or variable", names), ("an attribute", attrs)):
         for name in map(str, given):
-            if not _NETCDF_NAME.fullmatch(name) or len(name.encode("utf-8", "replace")) > _LONGEST:
+            if not _NETCDF_NAME.fullmatch(name) or len(name.encode("utf-8", "replace")) > _MAX_BYTES:
                 raise ValueError(
                     f"{Path(path).name} cannot hold {what} called {name[:80]!r}: names in NetCDF begin with a letter, "
-                    f"a digit or _, have no /, no control characters, no space at the end and at most {_LONGEST} "
+                    f"a digit or _, have no /, no control characters, no space at the end and at most {_MAX_BYTES} "
                     "bytes; rename it, or write .npz or .csv"
                 )
 
 
 def refuse_for_members(path: str | os.PathLike[str], axes: Iterable[str]) -> None:
-    """Refuse names of axes that .npz, .mat or a table would lose, or would write to another place."""
+    """Refuse names of axes that .npz, .mat or a table cannot hold."""
     suffix, axes = suffix_of(path), list(axes)
     taken = {".npz": MEMBERS, ".mat": MEMBERS}.get(suffix, VARIABLES if suffix in TABLES else ())
     for name in axes:
@@ -84,10 +94,10 @@ def refuse_for_members(path: str | os.PathLike[str], axes: Iterable[str]) -> Non
 
 
 def refuse_for_zarr(path: str | os.PathLike[str], names: Iterable[Any]) -> None:
-    """Refuse names that are no names of folders."""
+    """Refuse names that cannot be the name of a folder."""
     for name in map(str, names):
-        if not _ZARR_NAME.fullmatch(name) or name in (".", "..") or len(name.encode("utf-8", "replace")) > _LONGEST:
+        if not _ZARR_NAME.fullmatch(name) or name in (".", "..") or len(name.encode("utf-8", "replace")) > _MAX_BYTES:
             raise ValueError(
                 f"{Path(path).name} cannot hold an axis or variable called {name[:80]!r}: in Zarr it names a folder, "
-                f"so without / or \\ and of at most {_LONGEST} bytes; rename it, or write .npz or .csv"
+                f"so without / or \\ and of at most {_MAX_BYTES} bytes; rename it, or write .npz or .csv"
             )

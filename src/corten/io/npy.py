@@ -1,4 +1,4 @@
-"""NumPy's own array format, read with care: no pickles, and no more memory than the stream can hold values."""
+"""NumPy array files: nothing is unpickled, and the size that a header declares is not trusted."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 
 __all__ = ["Planes", "declared", "member_size"]
 
-LONGEST_HEADER = 1 << 16
-_PART = 1 << 24  # bytes that a walk through a file holds at a time
-_SKIP = 1 << 16  # bytes that take longer to read than to step over
-_RATIO = 1100  # deflate packs at most 1032 to 1
+MAX_HEADER_BYTES = 1 << 16
+_PART_BYTES = 1 << 24  # read at a time from a file in Fortran order
+_SKIP_BYTES = 1 << 16  # more than this is faster to skip than to read
+_MAX_RATIO = 1100  # deflate compresses at most 1032 to 1
 _READERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
 
@@ -34,17 +34,17 @@ def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether the first mode runs fastest, and type; the stream is left where the values begin."""
+    """Shape, whether the order is Fortran's, and type; the stream is left at the first value."""
     try:
         version = np.lib.format.read_magic(stream)
         if version[0] not in _READERS:
             raise ValueError(f"expected version 1 or 2 of the npy format, found {version[0]}")
         length = stream.read(2 * version[0])
-        if int.from_bytes(length, "little") > LONGEST_HEADER:  # before it is unpacked: NumPy looks only after
-            raise ValueError(f"its header declares {int.from_bytes(length, 'little')} bytes, above {LONGEST_HEADER}")
+        if int.from_bytes(length, "little") > MAX_HEADER_BYTES:  # checked before it is read: NumPy checks afterwards
+            raise ValueError(f"its header declares {int.from_bytes(length, 'little')} bytes, above {MAX_HEADER_BYTES}")
         header = io.BytesIO(length + stream.read(int.from_bytes(length, "little")))
         shape, fortran, dtype = _READERS[version[0]](header)
-    except Exception as problem:  # it is read as Python text, which fails in many ways
+    except Exception as problem:  # the header is Python text, which can be invalid in many ways
         raise ValueError(f"its header cannot be understood: {problem}") from None
     if any(type(length) is not int or length < 0 for length in shape):
         raise ValueError(f"its shape is {shape}: lengths must be whole numbers of at least 0")
@@ -56,7 +56,7 @@ def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dty
 
 @dataclass(frozen=True)
 class Planes:
-    """A .npy file sliced along its first mode; read, not mapped, as a map of a file cut short ends the process.
+    """A .npy file sliced along its first axis. It is not memory-mapped: a map of a truncated file ends the process.
 
     Example:
         >>> Planes.of(Path("x.npy"))[2:4]                                 # doctest: +SKIP
@@ -74,20 +74,20 @@ class Planes:
             shape, fortran, dtype = _header(stream, path.stat().st_size)
             return Planes(path, shape, dtype, fortran, stream.tell())
 
-    def __getitem__(self, run: slice) -> np.ndarray:
-        start, stop, _ = run.indices(self.shape[0])
+    def __getitem__(self, block: slice) -> np.ndarray:
+        start, stop, _ = block.indices(self.shape[0])
         rest = self.shape[1:]
         plane = math.prod(rest)
         with self.path.open("rb", buffering=0) as stream:
             if not self.fortran:
                 return self._take(stream, start * plane, (stop - start) * plane).reshape(-1, *rest)
-            # The planes lie across the whole file, which is walked through, or stepped through where that is less.
+            # In Fortran order the planes are spread over the file: read all of it, or skip if the gaps are large.
             lines, length = np.empty((plane, stop - start), self.dtype), self.shape[0]
-            if (length - (stop - start)) * self.dtype.itemsize > _SKIP:
+            if (length - (stop - start)) * self.dtype.itemsize > _SKIP_BYTES:
                 for at in range(plane):
                     lines[at] = self._take(stream, at * length + start, stop - start)
                 return lines.reshape(*reversed(rest), stop - start).T
-            step = max(1, _PART // (length * self.dtype.itemsize))
+            step = max(1, _PART_BYTES // (length * self.dtype.itemsize))
             for at in range(0, plane, step):
                 count = min(step, plane - at)
                 part = self._take(stream, at * length, count * length).reshape(count, length)
@@ -103,5 +103,5 @@ class Planes:
 
 
 def member_size(info: zipfile.ZipInfo) -> int:
-    """What a member can hold, whatever the archive says: no more than its packed bytes can unpack to."""
-    return min(info.file_size, _RATIO * info.compress_size + 1024)
+    """Upper limit of the bytes of a member, whatever the archive declares."""
+    return min(info.file_size, _MAX_RATIO * info.compress_size + 1024)

@@ -1,4 +1,4 @@
-"""The file formats: their suffixes, who reads them, who writes them, and what that needs.
+"""The file formats: their suffixes, readers, writers and the packages they need.
 
 A new format is one more `Format` here and a function that opens a file as named variables.
 """
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from corten.io.files import suffix_of
 from corten.io.ionex import is_ionex_name
 
-__all__ = ["FORMATS", "PARTS", "READABLE", "WRITABLE", "Format", "format_of"]
+__all__ = ["FORMATS", "NETCDF", "PARTS", "READABLE", "TABLES", "WRITABLE", "Format", "format_of"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Format:
     extra: str = "files"
 
     def open(self, *arguments: Any) -> Any:
-        """Call the opener, after what it needs was loaded."""
+        """Call the opener, after a check of the packages it needs."""
         self.refuse_absent()
         for name in self.needs:
             try:
@@ -50,38 +50,43 @@ class Format:
         return resolve(str(self.opener))(*arguments)
 
     def refuse_absent(self) -> None:
-        """Say which package is not installed, and which extra has it."""
+        """An ImportError that names the missing package and the extra that has it."""
         absent = [name for name in self.needs if find_spec(name) is None]
         if absent:
             raise ImportError(f"reading {self.name} needs the package {absent[0]}: pip install 'corten[{self.extra}]'")
 
 
-_STORES, _TABLES = "corten.io.stores:", "corten.io.writers:write"
+_STORES, _ARRAYS, _NETCDF = "corten.io.stores:", "corten.io.writers:write", "corten.io.dataset:write_netcdf"
 FORMATS = (
-    Format(
-        "NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_netcdf", "corten.io.dataset:write_netcdf", "careful", True
-    ),
-    Format("Zarr", (".zarr",), _STORES + "open_zarr", "corten.io.dataset:write_zarr", "careful", True, ("zarr",)),
-    Format("npz", (".npz",), _STORES + "open_npz", _TABLES),
-    Format("NumPy array", (".npy",), _STORES + "open_npy", _TABLES, in_parts=True),
-    Format("MAT", (".mat",), _STORES + "open_mat", _TABLES, "always"),
-    Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", "corten.io.dataset:write_netcdf", "careful"),
+    Format("NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_variables", _NETCDF, "careful", True),
+    Format("Zarr", (".zarr",), _STORES + "open_variables", "corten.io.dataset:write_zarr", "careful", True, ("zarr",)),
+    Format("npz", (".npz",), _STORES + "open_npz", _ARRAYS),
+    Format("NumPy array", (".npy",), _STORES + "open_npy", _ARRAYS, in_parts=True),
+    Format("MAT", (".mat",), _STORES + "open_mat", _ARRAYS, "always"),
+    Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", _NETCDF, "careful"),
     Format("GeoTIFF", (".tif", ".tiff"), _STORES + "open_geotiff", None, "careful", needs=("rioxarray",), extra="geo"),
     Format(
-        "GRIB", (".grib", ".grib2", ".grb", ".grb2"), _STORES + "open_grib", None, "careful", needs=("cfgrib",),
+        "GRIB",
+        (".grib", ".grib2", ".grb", ".grb2"),
+        _STORES + "open_grib",
+        None,
+        "careful",
+        needs=("cfgrib",),
         extra="geo",
     ),
-    Format("CSV", (".csv", ".csv.gz"), None, _TABLES),
-    Format("Parquet", (".parquet",), None, _TABLES, "careful", needs=("pyarrow",)),
+    Format("CSV", (".csv", ".csv.gz"), None, _ARRAYS),
+    Format("Parquet", (".parquet",), None, _ARRAYS, "careful", needs=("pyarrow",)),
     Format("IONEX", (".inx", ".ionex", ".19i (any year; also .Z and .gz)"), _STORES + "open_ionex"),
 )
 READABLE = tuple(suffix for one in FORMATS for suffix in one.suffixes)
 WRITABLE = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.writer is not None)
 PARTS = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.in_parts)
+TABLES = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.opener is None)
+NETCDF = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.writer == _NETCDF)
 
 
 def format_of(path: str | os.PathLike[str]) -> Format:
-    """The format that the name of a file says.
+    """The format of a file by its name.
 
     Example:
         >>> format_of("sst.nc").name, format_of("traffic.CSV.gz").opener, format_of("uqrg1150.19i.Z").name

@@ -1,4 +1,4 @@
-"""What reading does to a tensor besides: flags that blank, labels put in order, a time axis folded."""
+"""Steps of reading: apply flags, blank declared missing values, sort labels, fold a time axis."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["blank", "comparable", "folded", "in_sorted_order", "spread", "withou
 
 
 def spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
-    """Flags over the modes of the data: by name where both have names, else from the first mode on."""
+    """Flags in the shape of the data: matched by axis names if both have them, else from the first axis on."""
     if is_dataarray(flags) and is_dataarray(data):
         try:
             return broadcast_by_name(flags, data)
@@ -39,7 +39,7 @@ def comparable(path: Path, name: str, flags: np.ndarray, accept: Sequence[float 
 
 
 def blank(data: Any, keep: np.ndarray) -> Any:
-    """The data with gaps where they are not to be kept."""
+    """The data, missing where `keep` is False."""
     if is_dataarray(data):
         return data.copy(data=blank(data.values, keep))
     data = np.asarray(data)
@@ -48,16 +48,16 @@ def blank(data: Any, keep: np.ndarray) -> Any:
 
 
 def without_codes(data: Any, codes: Sequence[float]) -> tuple[Any, tuple[str, ...]]:
-    """The data with gaps where a number stands that was declared to mean missing; what was done, in words."""
+    """The data with declared missing values as NaN, and notes about them."""
     if not codes or np.asarray(data).dtype.kind not in "iuf":
         return data, ()
     data = blank(data, np.array(True))
-    said = blank_declared(data.values if is_dataarray(data) else data, codes)
-    return data, tuple(f"missing value {one.taken}: {one.because}" for one in said)
+    found = blank_declared(data.values if is_dataarray(data) else data, codes)
+    return data, tuple(f"missing value {one.taken}: {one.because}" for one in found)
 
 
 def in_sorted_order(data: Any, where: Any, axis_kinds: Mapping[str, str]) -> tuple[Any, Any, tuple[str, ...]]:
-    """Sort the slices of ordered axes that come in disorder; repeated ones are left to be refused."""
+    """Sort ordered axes by their coordinate; repeated coordinates are refused later."""
     notes = []
     for dim in data.dims if is_dataarray(data) else ():
         values = data[dim].values
@@ -71,7 +71,7 @@ def in_sorted_order(data: Any, where: Any, axis_kinds: Mapping[str, str]) -> tup
 
 
 def folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str]]) -> tuple[Any, Any]:
-    """Data and domain with a time axis folded into two; cells that no time reaches are outside."""
+    """Data and domain with a time axis folded into two; entries without a time are outside the domain."""
     if not is_dataarray(data):
         raise ValueError(f"{path} has no axis names, so fold cannot find its time axis: name them (axes=)")
     folded, reached = fold_time(data, fold)

@@ -1,4 +1,4 @@
-"""Open a file of any format as named variables, nothing loaded yet: `{name: Stored}`."""
+"""Open a file of any format as named variables without loading them: `{name: Stored}`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.io import npy
-from corten.io.files import plain_error
+from corten.io.files import plain_error, suffix_of
 from corten.io.guards import check_netcdf, refuse_outside
 from corten.io.ionex import read_ionex
 from corten.io.zarr_guard import check_zarr
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import h5py
     import xarray as xr
 
-__all__ = ["Stored", "choose", "of_dataset", "open_netcdf", "open_zarr", "opened"]
+__all__ = ["Stored", "choose", "of_dataset", "open_dataset"]
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A variable in a file: what it declares, and how to load it.
+    """A variable in a file: shape, type and a function that loads it.
 
-    role: "data", "main" (data, and what is meant where nothing is said), "coordinate" or "bounds".
+    role: "data", "main" (the default variable of the file), "coordinate" or "bounds".
     """
 
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ class Stored:
 
     @property
     def is_tensor(self) -> bool:
-        """Something that could be completed: numbers in two or more modes."""
+        """Whether it could be completed: numbers in two or more axes."""
         return self.role in ("data", "main") and self.dtype.kind in "biuf" and len(self.shape) >= 2
 
     def describe(self, name: str) -> str:
@@ -48,7 +48,7 @@ class Stored:
 
 
 def choose(path: Path, store: Mapping[str, Stored], variable: str | None, extra: Sequence[str] = ()) -> str:
-    """The variable that is meant; `extra` are others that are asked for and so cannot be it."""
+    """The variable to read; `extra` are flag variables, which cannot be it."""
     for name in (*extra, *(() if variable is None else (variable,))):
         if name not in store:
             tensors_first = sorted(store.items(), key=lambda item: not item[1].is_tensor)
@@ -64,7 +64,7 @@ def choose(path: Path, store: Mapping[str, Stored], variable: str | None, extra:
         listed = ", ".join(store[name].describe(name) for name in fitting)
         raise ValueError(f"{path} has several variables: {listed}; say which variable (variable=, --variable)")
     listed = ", ".join(one.describe(key) for key, one in store.items()) or "nothing"
-    raise ValueError(f"{path} has no variable of numbers with two or more modes; it has {listed}")
+    raise ValueError(f"{path} has no variable of numbers with two or more axes; it has {listed}")
 
 
 def of_dataset(dataset: xr.Dataset, main: str | None = None) -> dict[str, Stored]:
@@ -80,7 +80,7 @@ def of_dataset(dataset: xr.Dataset, main: str | None = None) -> dict[str, Stored
 
 
 def opened(path: Path, kind: str, check: Callable[[], None], **options: Any) -> xr.Dataset:
-    """A Dataset of a file, nothing loaded, decoded as CF says (fill values, packing, times); durations stay numbers."""
+    """A lazy Dataset of a file, decoded by the CF conventions (fill values, packing, times); durations stay numbers."""
     import xarray as xr
 
     try:
@@ -93,18 +93,21 @@ def opened(path: Path, kind: str, check: Callable[[], None], **options: Any) -> 
     return dataset
 
 
-def open_netcdf(path: Path, max_bytes: int) -> Any:
-    return _closing(opened(path, "NetCDF", partial(check_netcdf, path, max_bytes), engine="netcdf4"))
-
-
-def open_zarr(path: Path, max_bytes: int) -> Any:
+def open_dataset(path: Path, max_bytes: int) -> xr.Dataset:
+    """NetCDF or Zarr, checked before the C libraries see it."""
+    if suffix_of(path) != ".zarr":
+        return opened(path, "NetCDF", partial(check_netcdf, path, max_bytes), engine="netcdf4")
     known = None if (path / ".zmetadata").exists() else False
-    return _closing(opened(path, "Zarr", partial(check_zarr, path, max_bytes), engine="zarr", consolidated=known))
+    return opened(path, "Zarr", partial(check_zarr, path, max_bytes), engine="zarr", consolidated=known)
+
+
+def open_variables(path: Path, max_bytes: int) -> Any:
+    return _closing(open_dataset(path, max_bytes))
 
 
 @contextmanager
 def open_geotiff(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
-    """GeoTIFF by rioxarray: bands, y, x. Only the file itself is read, nothing beside it."""
+    """GeoTIFF by rioxarray: bands, y, x. Files beside it are not read."""
     import rasterio
 
     check = partial(_begins, path, (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"))
@@ -131,7 +134,7 @@ def _closing(dataset: xr.Dataset) -> Iterator[dict[str, Stored]]:
 
 
 def _begins(path: Path, magic: tuple[bytes, ...]) -> None:
-    """Libraries with many drivers choose by the content of a file, some of which read other files."""
+    """Refuse other content: libraries choose a driver by content, and some drivers read other files."""
     with path.open("rb") as stream:
         if stream.read(4) not in magic:
             raise ValueError("it does not begin like one")
@@ -211,19 +214,19 @@ def _load_mat(path: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
     try:
         found = np.asarray(loadmat(path, appendmat=False, variable_names=[name])[name])
     except MemoryError:
-        raise ValueError(f"{name!r} unpacks to more than there is room for") from None
+        raise ValueError(f"{name!r} needs more memory than is available") from None
     if found.shape != shape or found.dtype.kind not in "biuf":
         raise ValueError(f"{name!r} is no array of real numbers of shape {shape}")
     return found
 
 
 _NO_LABELS = "This is a netCDF dimension but not a netCDF variable"
-"""How NetCDF-4 names a scale that gives a mode its length and name, and is full of zeros."""
+"""How NetCDF-4 marks a dimension without coordinates, whose scale is full of zeros."""
 
 
 @contextmanager
 def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[dict[str, Stored]]:
-    """HDF5: every dataset by its path, with fill values, packing and attached scales honoured."""
+    """HDF5: every dataset by its path, with fill values, packing and attached scales applied."""
     import h5py
 
     from corten.io.madrigal import is_madrigal, read_madrigal
@@ -256,7 +259,7 @@ def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[
 
 
 def _scale_names(item: h5py.Dataset) -> tuple[str, ...] | None:
-    """Names of the modes from attached scales, where every mode has one."""
+    """Names of the axes from attached scales, if every axis has one."""
     names = [dim[0].name.rsplit("/", 1)[-1] if len(dim) else "" for dim in item.dims]
     return tuple(names) if names and all(names) and len(set(names)) == len(names) else None
 
@@ -295,18 +298,18 @@ def _labels(scale: h5py.Dataset) -> np.ndarray:
 
 
 def unpack(values: np.ndarray, attrs: Mapping[str, Any]) -> np.ndarray:
-    """Honour `_FillValue`, `missing_value`, `scale_factor` and `add_offset` of a raw array."""
-    holes = [attrs[key] for key in ("_FillValue", "missing_value") if key in attrs]
+    """Apply `_FillValue`, `missing_value`, `scale_factor` and `add_offset` to a raw array."""
+    missing = [attrs[key] for key in ("_FillValue", "missing_value") if key in attrs]
     packed = "scale_factor" in attrs or "add_offset" in attrs
-    if not (holes or packed) or values.dtype.kind not in "iuf":
+    if not (missing or packed) or values.dtype.kind not in "iuf":
         return values
     single = values.dtype == np.float32 and not packed
     numbers: Any = values.astype(np.float32 if single else np.float64)
     if packed:
         numbers *= float(attrs.get("scale_factor", 1.0))
         numbers += float(attrs.get("add_offset", 0.0))
-    for hole in holes:
-        numbers[values == hole] = np.nan
+    for code in missing:
+        numbers[values == code] = np.nan
     return np.asarray(numbers)
 
 

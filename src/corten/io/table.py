@@ -33,8 +33,8 @@ ANSWERS = ("estimate", "lower", "upper", "flag")
 class LongTable:
     """A long table read as a tensor: `data` (and `where`) to complete, and the way back to rows.
 
-    `duplicates` counts the rows that shared a cell with another (they were averaged), `inserted` the steps
-    put into each regular axis that no row had. `zones` has the time zone of each column whose times have one: the
+    `duplicates` counts the rows that share an entry with another row (they are averaged), `inserted` the steps
+    inserted in each regular axis. `zones` has the time zone of each column whose times have one: the
     tensor has them in UTC, `to_frame` gives them back in their zone.
     """
 
@@ -43,7 +43,7 @@ class LongTable:
     frame: pd.DataFrame
     value: str
     coordinates: tuple[str, ...]
-    cells: np.ndarray
+    entries: np.ndarray
     duplicates: int
     inserted: Mapping[str, int]
     fold: Mapping[str, tuple[str, str]]
@@ -51,16 +51,16 @@ class LongTable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What reading did, in words."""
+        """What reading changed."""
         notes = [f"{count} missing step(s) inserted along {axis}" for axis, count in self.inserted.items()]
         if self.duplicates:
-            notes.append(f"{self.duplicates} row(s) shared a cell with another and were averaged")
+            notes.append(f"{self.duplicates} row(s) share an entry with another row: their mean is used")
         for axis, zone in self.zones.items():
-            notes.append(f"the times of {axis} have the zone {zone} and are computed with in UTC")
+            notes.append(f"the times of {axis} are in the zone {zone}, and used in UTC")
         return tuple(notes)
 
     def to_frame(self, result: Intervals) -> pd.DataFrame:
-        """The rows in their order with estimate, lower, upper and flag; then rows for missing cells.
+        """The rows in their order with estimate, lower, upper and flag; then rows for the other missing entries.
 
         Example:
             >>> table = from_table(frame, value="speed")                              # doctest: +SKIP
@@ -75,9 +75,9 @@ class LongTable:
         grid = arrays["estimate"]
         answers = {name: array.transpose(*self.coordinates).values.ravel() for name, array in arrays.items()}
         there = np.zeros(grid.size, dtype=bool)
-        there[self.cells] = True
+        there[self.entries] = True
         extra = np.flatnonzero(~there & (answers["flag"] != 4))
-        rows = np.concatenate([self.cells, extra])
+        rows = np.concatenate([self.entries, extra])
         places = np.unravel_index(extra, tuple(grid.sizes[name] for name in self.coordinates))
         labels: dict[str, Any] = {
             name: grid.coords[name].values[place] for name, place in zip(self.coordinates, places)
@@ -106,7 +106,7 @@ def from_table(
     """Read a long table as a tensor.
 
     Args:
-        frame: one row per cell (rows may be missing, or share a cell).
+        frame: one row per entry (rows may be missing, or share an entry).
         value: the column of values; "value" where there is one of that name.
         coordinates: the columns that become axes; all others by default.
         axis_kinds: `{"station": "unordered"}` keeps a numeric column as it is: no steps are inserted.
@@ -130,9 +130,7 @@ def from_table(
     kinds = dict(axis_kinds or {})
     unknown = [name for name in kinds if name not in coordinates]
     if unknown:
-        raise ValueError(
-            f"axis_kinds names {unknown[0]!r}, which is no coordinate; they are {', '.join(coordinates)}"
-        )
+        raise ValueError(f"axis_kinds names {unknown[0]!r}, which is no coordinate; they are {', '.join(coordinates)}")
     if frame.empty:
         raise ValueError(f"{source} has no rows")
     numbers = _values(frame[value], value, source)
@@ -154,10 +152,10 @@ def from_table(
         places.append(place)
     shape = tuple(len(labels) for labels in axes.values())
     check_size(shape, 8, max_bytes, source)
-    cells = np.ravel_multi_index(places, shape)
-    seen = ~np.isnan(numbers)
-    count = np.bincount(cells[seen], minlength=int(np.prod(shape)))
-    total = np.bincount(cells[seen], weights=numbers[seen], minlength=int(np.prod(shape)))
+    entries = np.ravel_multi_index(places, shape)
+    finite = ~np.isnan(numbers)
+    count = np.bincount(entries[finite], minlength=int(np.prod(shape)))
+    total = np.bincount(entries[finite], weights=numbers[finite], minlength=int(np.prod(shape)))
     values = np.full(count.shape, np.nan)
     np.divide(total, count, out=values, where=count > 0)
     attrs = {key: text for key, text in frame.attrs.items() if key in ("units", "long_name")}
@@ -165,14 +163,14 @@ def from_table(
     where = None
     if fold:
         data, where = fold_time(data, fold)
-    duplicates = int(len(cells) - len(np.unique(cells)))
+    duplicates = int(len(entries) - len(np.unique(entries)))
     return LongTable(
-        data, where, frame, value, tuple(coordinates), cells, duplicates, inserted, dict(fold or {}), zones
+        data, where, frame, value, tuple(coordinates), entries, duplicates, inserted, dict(fold or {}), zones
     )
 
 
 def long_form(result: Intervals) -> pd.DataFrame:
-    """One row per cell of the domain: coordinates, estimate, lower, upper, flag."""
+    """One row per entry of the domain: coordinates, estimate, lower, upper, flag."""
     import pandas as pd
 
     observed = result.observed
@@ -195,9 +193,7 @@ def about(result: Intervals) -> str:
 
 def _labelled(result: Intervals, name: str) -> xr.DataArray:
     if result.observed.kind != "dataarray":
-        raise TypeError(
-            "the result does not come from a DataArray: complete table.data, which carries the labels"
-        )
+        raise TypeError("the result does not come from a DataArray: complete table.data, which carries the labels")
     array: xr.DataArray = getattr(result, name)
     return array
 
@@ -220,9 +216,7 @@ def _columns(
     if value in chosen:
         raise ValueError(f"{source}: {value!r} cannot be both value and coordinate")
     if len(chosen) < 2:
-        raise ValueError(
-            f"{source}: a tensor needs two or more coordinate columns, got {', '.join(chosen) or 'none'}"
-        )
+        raise ValueError(f"{source}: a tensor needs two or more coordinate columns, got {', '.join(chosen) or 'none'}")
     return value, chosen
 
 
@@ -265,12 +259,8 @@ def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np
             return np.asarray(labels, dtype=str), np.asarray(place, dtype=np.intp), None
         zone = "UTC" if any(_OFFSET.search(one) for one in text) else None
         try:
-            values = (
-                pd.to_datetime(pd.Series(text), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
-            )
+            values = pd.to_datetime(pd.Series(text), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
         except ValueError as problem:
-            raise ValueError(
-                f"{source}: column {name!r} looks like dates but one is not: {problem}"
-            ) from None
+            raise ValueError(f"{source}: column {name!r} looks like dates but one is not: {problem}") from None
     labels, place = np.unique(values, return_inverse=True)
     return labels, np.asarray(place, dtype=np.intp), zone

@@ -1,4 +1,4 @@
-"""Writing files: whole or not at all, whatever ends the program; nothing is left behind, nothing else is replaced."""
+"""Write files atomically: complete or not at all, even if the program is killed; other files are not replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HERE = sha256(platform.node().encode()).hexdigest()[:6]
 _LEFT = re.compile(r"\.corten-(?P<host>[0-9a-f]{6})-(?P<pid>\d+)-[0-9a-f]{8}\.")
 _PART_OF_A_STORE = re.compile(r"\.zgroup|\.zattrs|\.zarray|\.zmetadata|zarr\.json|c|\d+(\.\d+)*")
 _unfinished: set[Path] = set()
-_naming = threading.Lock()  # held while files get their names, and for good when the program ends
+_naming = threading.Lock()  # held during renames, and forever once the program ends
 
 
 def refuse_taken(target: Path, overwrite: bool, *, store: bool = False) -> None:
@@ -90,10 +90,10 @@ def refuse_inputs(targets: Iterable[Path | None], inputs: Iterable[Path]) -> Non
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], overwrite: bool = False, *, store: bool = False) -> Iterator[Path]:
-    """A temporary name in the same folder, moved to `path` when the block ends well and removed when not.
+    """A temporary name in the same folder, renamed to `path` if the block succeeds and removed if it fails.
 
     store: a Zarr store (a folder) is written, not a file. What may be replaced: see `refuse_taken`. What a killed
-    program left behind under such a name goes when the file is written again.
+    program left under such a name is removed when the file is written again.
 
     Example:
         >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
@@ -107,7 +107,7 @@ def whole_file(path: str | os.PathLike[str], overwrite: bool = False, *, store: 
     try:
         yield temporary
         _flush(temporary)
-        # Somebody may have written the file meanwhile: look again before taking its place.
+        # Another program may have written the file meanwhile: check again.
         refuse_taken(target, overwrite, store=store)
         with _naming:
             _move(temporary, target)
@@ -122,24 +122,24 @@ def whole_file(path: str | os.PathLike[str], overwrite: bool = False, *, store: 
             f"{free:.0f} MB are free): make room, or write elsewhere",
         ) from None
     finally:
-        # Stays in the list when something went wrong: a library's thread may be writing still, and make it anew.
+        # Stays in the list after an error: a library's thread may still write, and create it again.
         _remove(temporary)
 
 
 def discard_unfinished() -> None:
-    """Remove what is being written, for a program that ends at once; nothing gets its name any more.
+    """Remove unfinished files before the program exits; no file is renamed afterwards.
 
-    Threads that still write into a folder would make it anew: a plain file stands in its place until all is gone.
+    Threads that still write into a folder would create it again: a plain file takes its name until all is removed.
     """
     _naming.acquire()
-    doomed = tuple(_unfinished)
-    moved = [gone for temporary in doomed for gone in _step_aside(temporary)]
-    for path in (*moved, *doomed):
+    unfinished = tuple(_unfinished)
+    moved = [gone for temporary in unfinished for gone in _block_name(temporary)]
+    for path in (*moved, *unfinished):
         _remove(path)
 
 
-def _step_aside(temporary: Path) -> list[Path]:
-    """Put a plain file where a file or folder is, however often threads make the folder anew; where those went."""
+def _block_name(temporary: Path) -> list[Path]:
+    """Put a plain file in place of a file or folder, even if threads create the folder again; their new names."""
     moved: list[Path] = []
     for again in range(ATTEMPTS):
         gone = temporary.with_name(temporary.name + ".gone" * (again + 1))
@@ -153,7 +153,7 @@ def _step_aside(temporary: Path) -> list[Path]:
 
 
 def _flush(written: Path) -> None:
-    """Bring every byte to the disk before the name: a power cut leaves the old file or the new one."""
+    """Flush all bytes before the rename: after a power cut there is the old file or the new one."""
     files = [found for found in written.rglob("*") if found.is_file()] if written.is_dir() else [written]
     for file in files:
         with file.open("rb") as stream:
@@ -164,7 +164,7 @@ def _move(temporary: Path, target: Path) -> None:
     if not target.is_dir():
         os.replace(temporary, target)
         return
-    # A folder cannot be replaced in one step: the old one steps aside, so that one of them is always whole.
+    # A folder cannot be replaced in one step: the old one is renamed first, so that one of them is always complete.
     aside = temporary.with_name(f"{temporary.name}.old")
     try:
         os.replace(target, aside)
@@ -179,9 +179,7 @@ def _move(temporary: Path, target: Path) -> None:
 
 
 def _clear_away(target: Path) -> None:
-    """Remove what programs of this machine left of the same file when they were killed; a folder that had stepped
-    aside comes back.
-    """
+    """Remove what killed programs of this machine left of the same file; a folder renamed by `_move` is restored."""
     for found in target.parent.glob(f".corten-{_HERE}-*"):
         match = _LEFT.match(found.name)
         if not match or _runs(int(match["pid"])):

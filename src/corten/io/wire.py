@@ -1,4 +1,4 @@
-"""Values as JSON and raw arrays: what a process that has read a file sends back. Nothing is ever unpickled."""
+"""Values as JSON and raw arrays, sent between the process that reads a file and this one. Never pickled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from corten.data.axes import is_dataarray
 
-__all__ = ["decode", "described", "encode", "made", "raw_bytes"]
+__all__ = ["array_of", "decode", "described", "encode", "raw_bytes"]
 
 _DTYPE = re.compile(r"[<>|=]?[biufcmMSU][0-9]+(\[[0-9]*[a-zA-Z]+\])?")
 _EXTENSION = re.compile(r"object|str|string|boolean|U?Int(8|16|32|64)|Float(32|64)")
@@ -56,12 +56,12 @@ def decode(tree: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def described(array: np.ndarray) -> dict[str, Any]:
-    """What the receiver has to know before the bytes of an array."""
+    """Type, shape and order of an array, sent before its bytes."""
     across = array.flags.f_contiguous and not array.flags.c_contiguous
     return {"dtype": array.dtype.str, "shape": list(array.shape), "order": "F" if across else "C"}
 
 
-def made(about: Any) -> np.ndarray:
+def array_of(about: Any) -> np.ndarray:
     """An empty array of that description; only numbers, dates and text of fixed length are allowed."""
     if not _DTYPE.fullmatch(about["dtype"]) or not all(type(n) is int and n >= 0 for n in about["shape"]):
         raise ValueError(f"unknown array {about['dtype']!r:.40}, {about['shape']!r:.80}")
@@ -69,7 +69,7 @@ def made(about: Any) -> np.ndarray:
 
 
 def raw_bytes(array: np.ndarray) -> Any:
-    """The memory of an array as bytes, in the order in which they lie; written to by who receives it."""
+    """The memory of an array as bytes, in memory order; the receiver writes into it."""
     return memoryview(array.reshape(-1, order="A").view(np.uint8)) if array.nbytes else b""  # type: ignore[arg-type]
 
 

@@ -1,9 +1,10 @@
-"""Write a result to a file, whole or not at all; the suffix says how."""
+"""Write a result to a file; the suffix decides the format. It appears when it is complete."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +12,23 @@ import numpy as np
 
 from corten.io.dataset import to_dataset, write_netcdf, write_zarr
 from corten.io.files import suffix_of
-from corten.io.names import NETCDF, TABLES, refuse_for_members
+from corten.io.names import level_names, refuse_for_members
+from corten.io.registry import NETCDF, TABLES, WRITABLE
 from corten.io.table import LongTable, about, long_form
 from corten.io.whole import refuse_taken, whole_file
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
 
-__all__ = ["WRITABLE", "check_target", "write"]
+__all__ = ["WRITABLE", "check_target", "write", "write_arrays", "write_table"]
 
-WRITABLE = (*NETCDF, ".zarr", ".npz", ".npy", *TABLES, ".mat")
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 
 
 def check_target(path: str | os.PathLike[str], overwrite: bool = False) -> None:
     """Refuse a target before the long work starts: unknown suffix, existing file, absent folder."""
     if suffix_of(path) not in WRITABLE:
-        raise ValueError(f"{path} has no suffix to write by; the known ones are {', '.join(WRITABLE)}")
+        raise ValueError(f"{path} has no known suffix; files can be written as {', '.join(WRITABLE)}")
     refuse_taken(Path(path), overwrite, store=suffix_of(path) == ".zarr")
 
 
@@ -35,14 +36,16 @@ def write(
     path: str | os.PathLike[str],
     result: Intervals,
     *,
+    further: Sequence[Intervals] = (),
     overwrite: bool = False,
     table: LongTable | None = None,
 ) -> Path:
     """Write a result; an existing file is refused.
 
+    further: the same fit at other coverages, written beside it as lower_95, upper_95.
     .nc .h5 .zarr hold everything with labels; .npz and .mat the arrays and coordinates; .npy estimate, lower
-    and upper stacked along a new first mode; .csv .csv.gz .parquet one row per cell or, given the `table`
-    that was read, its own rows in their order followed by rows for the missing cells. All but .npy and .csv, which
+    and upper stacked along a new first axis; .csv .csv.gz .parquet one row per entry or, given the `table`
+    that was read, its own rows in their order followed by rows for the missing entries. All but .npy and .csv, which
     have no place for it, hold the seed and all settings.
 
     Example:
@@ -50,23 +53,31 @@ def write(
     """
     check_target(path, overwrite)
     suffix = suffix_of(path)
-    if suffix in NETCDF:
-        return write_netcdf(to_dataset(result), path, overwrite=overwrite)
-    if suffix == ".zarr":
-        return write_zarr(to_dataset(result), path, overwrite=overwrite)
+    results = (result, *further)
+    names = level_names([one.coverage for one in results])
+    # Of each further bound its name, the position of its result, and which bound it is.
+    bounds = [(name, k, end) for k, pair in enumerate(names) if k for name, end in zip(pair, names[0])]
+    arrays = {name: getattr(results[k], f"{end}_array") for name, k, end in bounds}
+    if suffix in NETCDF or suffix == ".zarr":
+        dataset = to_dataset(result)
+        for name, k, end in bounds:
+            dataset[name] = (dataset["lower"].dims, arrays[name], results[k]._bound_attrs(end))
+        return (write_zarr if suffix == ".zarr" else write_netcdf)(dataset, path, overwrite=overwrite)
     refuse_for_members(path, [axis.name for axis in result.observed.axes])
     with whole_file(path, overwrite) as temporary:
         if suffix in TABLES:
-            write_table(long_form(result) if table is None else table.to_frame(result), temporary, suffix)
+            frames = [long_form(one) if table is None else table.to_frame(one) for one in results]
+            for name, k, end in bounds:
+                frames[0][name] = frames[k][end].to_numpy()
+            write_table(frames[0], temporary, suffix)
         elif suffix == ".npy":
-            np.save(temporary, np.stack([result.estimate_array, result.lower_array, result.upper_array]))
-        elif suffix == ".npz":
-            # Passed as one mapping: an axis may be called anything, "file" included.
-            _save_npz(temporary, _arrays(result))
+            np.save(
+                temporary, np.stack([result.estimate_array, result.lower_array, result.upper_array, *arrays.values()])
+            )
         else:
-            from scipy.io import savemat
-
-            savemat(temporary, _arrays(result), appendmat=False, do_compression=True, long_field_names=True)
+            if further:
+                arrays["coverages"] = np.array([one.coverage for one in results])
+            write_arrays(temporary, suffix, _arrays(result) | arrays)
     return Path(path)
 
 
@@ -74,7 +85,7 @@ def write_table(frame: Any, path: Path, suffix: str) -> None:
     """Write a table as .parquet, .csv or .csv.gz.
 
     In .csv text that a spreadsheet would take for a formula (=, +, -, @, a tab or a return in front) gets a ' in front,
-    in cells and in the names of columns; numbers, also as text, stay as they are.
+    in values and in the names of columns; numbers, also as text, stay as they are.
     """
     if suffix == ".parquet":
         frame.to_parquet(path, index=False)
@@ -86,14 +97,14 @@ def write_table(frame: Any, path: Path, suffix: str) -> None:
     safe.to_csv(path, index=False, compression="gzip" if suffix.endswith(".gz") else None)
 
 
-def _no_formula(cell: Any) -> Any:
-    if not isinstance(cell, str) or not _FORMULA.match(cell):
-        return cell
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str) or not _FORMULA.match(value):
+        return value
     try:
-        float(cell)
+        float(value)
     except ValueError:
-        return f"'{cell}"
-    return cell
+        return f"'{value}"
+    return value
 
 
 def _arrays(result: Intervals) -> dict[str, np.ndarray]:
@@ -115,7 +126,13 @@ def _arrays(result: Intervals) -> dict[str, np.ndarray]:
     return found
 
 
-def _save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def write_arrays(path: Path, suffix: str, arrays: dict[str, np.ndarray]) -> None:
+    """Write .npz or .mat. NumPy's own function takes names as arguments, and an axis may be called "file"."""
+    if suffix == ".mat":
+        from scipy.io import savemat
+
+        savemat(path, arrays, appendmat=False, do_compression=True, long_field_names=True)
+        return
     import zipfile
 
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:

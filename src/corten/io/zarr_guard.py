@@ -1,4 +1,4 @@
-"""Looks at a Zarr folder before it is opened: its metadata, and the frames that Blosc, a library in C, trusts."""
+"""Check a Zarr folder before it is opened: its metadata, and the sizes that Blosc, a C library, trusts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CODECS = {
     "fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "json2", "lz4", "lzma", "msgpack2", "packbits",
     "quantize", "sharding_indexed", "shuffle", "transpose", "vlen-array", "vlen-bytes", "vlen-utf8", "zlib", "zstd",
 }  # fmt: skip
-MOST_CHUNKS = 10**6  # each costs a tenth of a millisecond or more to look for
-_LARGEST_METADATA = 64 * 2**20
+MAX_CHUNKS = 10**6  # each takes a tenth of a millisecond or more to find
+_MAX_METADATA_BYTES = 64 * 2**20
 _METADATA = (".zarray", "zarr.json", ".zmetadata")
 _BLOSC = struct.Struct("<4B3i")  # versions, flags, item size; bytes unpacked, of a block, and of the whole frame
 
@@ -34,7 +34,7 @@ def check_zarr(path: Path, max_bytes: int) -> None:
             if at.is_symlink() and not at.resolve().is_relative_to(root):
                 raise ValueError(f"{at.relative_to(path)} is a link that leads outside the folder")
             if name in _METADATA and name in files:
-                check_size((at.stat().st_size,), 1, _LARGEST_METADATA, f"{path}, {name}")
+                check_size((at.stat().st_size,), 1, _MAX_METADATA_BYTES, f"{path}, {name}")
                 try:
                     for place, array in _arrays(at, json.loads(at.read_bytes())):
                         _check_sizes(path, array, max_bytes)
@@ -68,8 +68,8 @@ def _arrays(at: Path, described: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
 def _check_codecs(array: dict[str, Any]) -> int | None:
     """Refuse unknown codecs; the bytes that follow a Blosc frame in a chunk, None where there are no such frames.
 
-    Blosc believes the sizes in a frame, which may lead it out of its memory. Frames that are a whole file can be looked
-    at before; those inside of something else are refused.
+    Blosc trusts the sizes in a frame and may read outside its memory. Frames that are a file of their own are checked
+    before; frames inside another codec are refused.
     """
     behind = None
     filters = array.get("filters")
@@ -124,7 +124,7 @@ def _check_sizes(path: Path, array: dict[str, Any], max_bytes: int) -> None:
             if one is chunks or len(one) == 1:
                 check_size(one, 1, max_bytes, str(path))
         number = math.prod(-(-length // max(step, 1)) for length, step in zip(shapes[0], shapes[-1])) if shapes else 0
-        if number > MOST_CHUNKS:
+        if number > MAX_CHUNKS:
             raise ValueError(
-                f"an array of shape {shapes[0]} comes in {number} chunks, above {MOST_CHUNKS}: write larger chunks"
+                f"an array of shape {shapes[0]} comes in {number} chunks, above {MAX_CHUNKS}: write larger chunks"
             )

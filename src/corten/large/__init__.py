@@ -1,1 +1,1 @@
-"""Completion of tensors larger than memory: read, fitted, calibrated and written in runs of planes."""
+"""Completion of tensors larger than memory: read, fitted, calibrated and written block by block."""

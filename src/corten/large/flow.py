@@ -1,4 +1,4 @@
-"""The flow for data larger than memory, in one screen: look, complete, model the missingness, score, write."""
+"""Out-of-core completion: read, complete, model the missingness, score and write, block by block."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from corten.completer import ConformalCompleter
 from corten.completion.riemannian import descend_on
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
@@ -22,7 +23,7 @@ from corten.engine.threads import default_threads, one_library_thread
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
-from corten.io.names import refuse_clash, refuse_for_zarr
+from corten.io.names import level_names, refuse_clash, refuse_for_zarr
 from corten.io.whole import refuse_inputs, refuse_taken
 from corten.large import settings, stages
 from corten.large.needs import Needs
@@ -42,7 +43,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, eq=False)
 class FilledStore:
-    """A tensor filled on disk: `path` holds estimate, lower, upper and flag; `open()` loads them lazily."""
+    """A tensor filled on disk: `path` holds estimate, lower, upper and flag; `open()` gives them lazily."""
 
     path: Path
     coverages: tuple[float, ...]
@@ -51,7 +52,7 @@ class FilledStore:
     _summary: Summary = field(repr=False)
 
     def summary(self) -> Summary:
-        """What was filled, how wide the intervals are, what was chosen and why, and what to beware of."""
+        """Counts, widths of the intervals, automatic settings and warnings."""
         return self._summary
 
     def open(self) -> Any:
@@ -85,28 +86,66 @@ def complete_to_zarr(
 ) -> FilledStore:
     """Fill a tensor larger than memory and write estimate, lower, upper and flag to a compressed Zarr store.
 
-    x: the path of a .zarr, .nc or .npy file, a lazily loaded DataArray, a Zarr or HDF5 array or a memory map; it is
-    read in runs of planes of its first axis. output: the store, written under another name until it is whole.
-    coverage: one or several (the first is the main one). variable: which one of the file. memory: the most to use,
-    such as "2 GB"; by default 60 % of what is free. say: is told beforehand what it will take. All other options as
-    for `complete`: the split is always random, the completion Tucker or tensor train, settings on "auto" are chosen
-    on a part that fits, and cutoffs come from a sketch that is at most 0.8 % wider than the exact ones. engine: threads
-    read the mask from disk; a GPU or a cluster takes all of it at once, which must fit beside the rest.
+    The calibration set is always a random share of the observed entries, the completion Tucker or tensor train.
+    Settings on "auto" are chosen on a part that fits in memory. Intervals are at most 0.8 % wider than in memory,
+    because scores are rounded up to a grid.
 
-    Example:
-        >>> import corten
-        >>> filled = corten.complete_to_zarr("sst.zarr", "filled.zarr", memory="2 GB")   # doctest: +SKIP
-        >>> filled.open().estimate                                                       # doctest: +SKIP
+    Parameters
+    ----------
+    x : path or array
+        A .zarr, .nc or .npy file, a lazily loaded DataArray, a Zarr or HDF5 array or a memory map. It is read in
+        blocks of planes of its first axis.
+    output : path
+        The store to write, a name that ends in .zarr. It appears when it is complete.
+    coverage : float or sequence of float, default 0.9
+        Nominal coverage; of several the first is the main one.
+    variable : str, optional
+        Variable of the file; needed if it has several.
+    completion : {"auto", "tucker", "tensor-train"} or object, default "auto"
+        What fills the gaps.
+    propensity, score, weights, seed, bounds, periodic, axis_kinds
+        As for `complete`.
+    calibration : {"auto", "random"} or SplitCalibration, default "auto"
+        Out-of-core mode supports a random split only.
+    engine : default "auto"
+        Threads read the mask from disk; a GPU or a cluster takes all of it at once, which must fit in memory.
+    where : array or str, optional
+        The domain: nonzero where an entry could be observed; a name is a variable of the same file.
+    memory : int or str, optional
+        Memory limit in bytes or as "2 GB". Default: 60 % of the free memory.
+    overwrite : bool, default False
+        Whether a store that corten wrote may be replaced.
+    progress : callable, optional
+        Called with a stage and the share of it that is done.
+    say : callable, optional
+        Called once, before the work, with the predicted memory and disk in words.
+
+    Returns
+    -------
+    FilledStore
+        Path, settings and summary of the store; ``open()`` loads it lazily.
+
+    Raises
+    ------
+    MemoryError
+        If one plane, or one chunk of the input, does not fit in the memory limit.
+    ValueError
+        If an option is not supported out of core, or the data have no gap.
+
+    Examples
+    --------
+    >>> import corten
+    >>> filled = corten.complete_to_zarr("sst.zarr", "filled.zarr", memory="2 GB")   # doctest: +SKIP
+    >>> filled.open().estimate                                                       # doctest: +SKIP
     """
     began = perf_counter()
     coverages = tuple(check_coverage(c) for c in (coverage if isinstance(coverage, list | tuple) else [coverage]))
-    how, model, limits = as_score(score), as_propensity(propensity), check_bounds(bounds)
+    ConformalCompleter(completion, propensity, calibration, score, weights, seed, engine, bounds=bounds)  # checks them
+    scoring, model, limits = as_score(score), as_propensity(propensity), check_bounds(bounds)
     filler, split = settings.check_completion(completion), settings.check_calibration(calibration)
-    if weights not in ("exact", "approximate"):
-        raise ValueError(f'weights is {weights!r}; give "exact" or "approximate"')
     target = Path(output)
     if suffix_of(target) != ".zarr":
-        raise ValueError(f"{target}: what does not fit in memory is written to Zarr; give a name that ends in .zarr")
+        raise ValueError(f"{target}: out-of-core mode writes Zarr; give a name that ends in .zarr")
     refuse_taken(target, overwrite, store=True)
     if isinstance(x, str | os.PathLike):
         refuse_inputs([target], [Path(x)])
@@ -129,21 +168,21 @@ def complete_to_zarr(
         labels = [*dims, *map(str, () if lazy.coords is None else lazy.coords)]
         refuse_clash(labels)
         refuse_for_zarr(target, labels)
-        numbers = ("estimate", *(end for pair in names for end in pair))
+        numbers = ("estimate", *(bound for pair in names for bound in pair))
         dtypes = dict.fromkeys(numbers, lazy.dtype) | {"flag": np.dtype(np.int8)}
         chunks = chunk_shape(lazy.shape, needs.planes)
-        # The store is begun first: a folder that cannot be written is found out before hours of work.
+        # The store is created first: a folder that cannot be written is refused before hours of work.
         with write_in_chunks(target, dims, lazy.coords, lazy.shape, chunks, dtypes, overwrite=overwrite) as store:
             run = _Run(lazy, needs, split.train_share, seed, progress or (lambda stage, share: None))
             run.look()
-            estimate = run.complete(filler, how)
-            law = run.model_missingness(model, engine)
+            estimate = run.complete(filler, scoring)
+            fitted = run.model_missingness(model, engine)
             sketches = stages.score(
-                lazy, run.scratch, needs, estimate, law, how, lambda share: run.tell("calibration", share)
+                lazy, run.scratch, needs, estimate, fitted, scoring, lambda share: run.tell("calibration", share)
             )
             writing = Writing(
-                run.scratch, estimate, law, how, sketches, coverages, names,
-                weights == "exact" and not law.independent, limits, run.beyond(), store,
+                run.scratch, estimate, fitted, scoring, sketches, coverages, names,
+                weights == "exact" and not fitted.independent, limits, run.beyond(), store,
             )  # fmt: skip
             widths = write(lazy, needs, writing, lambda share: run.tell("writing", share))
             options = {
@@ -162,18 +201,9 @@ def complete_to_zarr(
     return FilledStore(target, coverages, summary.choices, options, summary)
 
 
-def level_names(coverages: Sequence[float]) -> list[tuple[str, str]]:
-    """Names of the ends: lower and upper for the first coverage, lower_95 and upper_95 for a further one."""
-    names = [("lower", "upper")]
-    for one in coverages[1:]:
-        percent = f"{100 * one:.10g}".replace(".", "_")
-        names.append((f"lower_{percent}", f"upper_{percent}"))
-    return names
-
-
 @dataclass
 class _Run:
-    """One completion from disk: its scratch files, what is known of the data, and the choices made."""
+    """One out-of-core completion: its scratch files, counts of entries, settings and warnings."""
 
     lazy: LazyTensor
     needs: Needs
@@ -199,20 +229,20 @@ class _Run:
         if not self.counts.train or not self.counts.hidden:
             raise ValueError(
                 f"{lazy.source} has {self.counts.train + self.counts.hidden} observed entries, which cannot be split "
-                "into training and calibration entries"
+                "into a training set and a calibration set"
             )
         if not self.counts.missing:
             raise ValueError(f"{lazy.source} has no missing entry: there is nothing to fill")
         stages.scale(lazy, self.scratch, self.needs, self.counts, lambda share: self.tell("reading", (1 + share) / 2))
 
-    def complete(self, filler: Any, how: Score) -> Estimate:
+    def complete(self, filler: Any, score: Score) -> Estimate:
         self.tell("completion", 0.0)
         ready = settings.prepared(filler, self.lazy, self.scratch, self.needs.part, self.seed)
         point, _ = descend_on(ready, self.scratch.numbers, self.scratch.train, self.counts.train)
         self.choices += ready.choices
         self.tell("completion", 1.0)
         found = Estimate(point, self.counts.mean, self.counts.spread, self.lazy.dtype)
-        return found.with_leverage() if how.needs_leverage else found
+        return found.with_leverage() if score.needs_leverage else found
 
     def model_missingness(self, model: Any, engine: Any) -> FittedPropensity:
         self.tell("missingness", 0.0)
@@ -220,39 +250,42 @@ class _Run:
         planes, axes = self.needs.part, self.lazy.axes
         self.warnings = settings.warn_of_depth(self.lazy, self.scratch, self.train_share, self.seed)
         chosen, choices = settings.settled(model, self.lazy, self.scratch, planes, self.train_share)
-        law: FittedPropensity = chosen.fit(
+        fitted: FittedPropensity = chosen.fit(
             self.scratch.train, self.train_share, axis_names=[axis.name for axis in axes],
             periodic=[axis.periodic for axis in axes], engine=engine,
         )  # fmt: skip
-        if not isinstance(law.parameter, TensorTrain):
-            raise ValueError("propensity: from disk a known parameter must be a TensorTrain, not an array")
-        self.choices += (*choices, *law.choices)
+        if not isinstance(fitted.parameter, TensorTrain):
+            raise ValueError("propensity: in out-of-core mode a known parameter must be a TensorTrain, not an array")
+        self.choices += (*choices, *fitted.choices)
         self.tell("missingness", 1.0)
-        return law
+        return fitted
 
     def beyond(self) -> list[np.ndarray]:
-        """For each axis, slices before the first or after the last observed one of an ordered time axis."""
+        """For each axis, which positions lie before the first or after the last observed time."""
         found = []
-        for axis, seen in zip(self.lazy.axes, self.counts.seen):
-            there = np.flatnonzero(seen)
+        for axis, has_observed in zip(self.lazy.axes, self.counts.has_observed):
+            observed = np.flatnonzero(has_observed)
             index = np.arange(axis.length)
             timed = axis.is_time and axis.kind == "ordered" and not axis.periodic
-            found.append(timed & ((index < there[0]) | (index > there[-1])))
+            found.append(timed & ((index < observed[0]) | (index > observed[-1])))
         return found
 
     def summary(self, coverage: float, widths: Widths, facts: dict[str, Any]) -> Summary:
         counts, lazy = self.counts, self.lazy
         units = lazy.attrs.get("units")
-        worth = facts["effective_sample_size"]
-        if worth < MIN_EFFECTIVE_SIZE:
+        effective_size = facts["effective_sample_size"]
+        if effective_size < MIN_EFFECTIVE_SIZE:
             self.warnings += (
-                f"The weights of the {counts.hidden} calibration entries are worth {worth:.0f} equal ones: intervals "
-                "rest on few entries and many may be infinite.",
+                f"Many intervals may be infinite: the effective sample size is {effective_size:.0f} of {counts.hidden} "
+                "calibration entries.",
             )
         return Summary(
-            lazy.name, None if units is None else str(units), tuple((a.name, a.length) for a in lazy.axes), coverage,
-            counts.train + counts.hidden, counts.missing, counts.outside, widths.forecast, widths.infinite,
-            1 - widths.infinite / counts.missing, widths.mean, widths.median, facts, self.choices, self.warnings,
+            name=lazy.name, units=None if units is None else str(units),
+            axes=tuple((a.name, a.length) for a in lazy.axes), coverage=coverage,
+            observed=counts.train + counts.hidden, missing=counts.missing, outside=counts.outside,
+            forecast=widths.forecast, infinite=widths.infinite, finite_share=1 - widths.infinite / counts.missing,
+            mean_width=widths.mean, median_width=widths.median, facts=facts, choices=self.choices,
+            warnings=self.warnings,
         )  # fmt: skip
 
 

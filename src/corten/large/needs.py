@@ -1,4 +1,4 @@
-"""What completing from disk will take, said before it starts: planes at a time, memory, disk."""
+"""Memory and disk of an out-of-core completion, predicted before it starts, and the blocks that fit."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from corten.io.lazy import LazyTensor
 
 __all__ = ["Needs"]
 
-BASE = 330_000_000  # interpreter, libraries and compiled kernels, measured
-PIECE_ENTRIES = 1 << 21  # beyond this a run gains nothing
-PER_ENTRY, PER_HALO_ENTRY = 85, 25  # bytes of a run of planes while its intervals are made, measured
-PASS_BYTES = 40_000_000  # buffers of a pass, per thread
-SCRATCH = 7  # bytes an entry on disk during the fit: value, mask, training mask, expected spins
-KEPT = 6  # of these, while intervals are written
+BASE = 330_000_000  # bytes of interpreter, libraries and compiled kernels, measured
+PIECE_ENTRIES = 1 << 21  # larger blocks are not faster
+PER_ENTRY, PER_HALO_ENTRY = 85, 25  # bytes of a block while its intervals are computed, measured
+PASS_BYTES = 40_000_000  # bytes of the buffers of a pass, per thread
+SCRATCH_BYTES = 7  # per entry on disk during the fit: value, mask, training mask, expected spins
+KEPT_BYTES = 6  # of these, while intervals are written
 PART_ENTRY, PART_ENTRIES = 90, 20_000_000  # the part that settings are chosen from
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Planes worked on (`planes`) by each of `workers` threads and read (`block`) at a time, and the most memory and
-    disk it will take; settings are chosen on `part` planes.
+    """Planes that each of `workers` threads works on (`planes`) and that are read at once (`block`); the peak of
+    memory and disk in bytes; settings are chosen on `part` planes.
     """
 
     planes: int
@@ -37,15 +37,15 @@ class Needs:
 
     @staticmethod
     def of(lazy: LazyTensor, memory: int, arrays: int, threads: int, radius: int = 1) -> Needs:
-        """The most threads, then the largest runs of planes, within `memory` bytes; refuses what cannot be done."""
+        """The most threads, then the largest blocks, within `memory` bytes; a MemoryError if one plane does not fit."""
         item = lazy.dtype.itemsize
-        runs = _aligned(min(max(1, PIECE_ENTRIES // lazy.plane), lazy.shape[0]), lazy)
-        shortest = _peak(lazy, *runs[-1], threads, 1, radius)
-        for workers, (planes, block) in product(range(threads, 0, -1) if shortest <= memory else (), runs):
+        sizes = _aligned(min(max(1, PIECE_ENTRIES // lazy.plane), lazy.shape[0]), lazy)
+        shortest = _peak(lazy, *sizes[-1], threads, 1, radius)
+        for workers, (planes, block) in product(range(threads, 0, -1) if shortest <= memory else (), sizes):
             needed = _peak(lazy, planes, block, threads, workers, radius)
             if needed <= memory:
                 out = lazy.size * (arrays * item + 1)
-                disk = max(SCRATCH * lazy.size, KEPT * lazy.size + out)
+                disk = max(SCRATCH_BYTES * lazy.size, KEPT_BYTES * lazy.size + out)
                 part = int(min(PART_ENTRIES, (needed - BASE) / PART_ENTRY)) // lazy.plane
                 return Needs(planes, block, workers, needed, disk, min(lazy.shape[0], max(2, part)))
         least = _peak(lazy, 1, 1, threads, 1, radius)
@@ -62,10 +62,10 @@ class Needs:
         )
 
     def with_mask_at_once(self, lazy: LazyTensor, limit: int, engine: str) -> Needs:
-        """The same where an engine takes the whole mask, a byte an entry; on JAX's CPU device it also stays here."""
+        """The same for an engine that takes the whole mask, one byte per entry; JAX on the CPU is refused."""
         if engine.startswith("jax (cpu"):
             raise ValueError(
-                f"engine is {engine}, which works in this machine's memory: from disk take engine='threads', or 'gpu'"
+                f"engine is {engine}, which works in this machine's memory: out of core take engine='threads' or 'gpu'"
             )
         together = self.memory + lazy.size
         if together > limit:
@@ -87,14 +87,14 @@ class Needs:
 
 
 def _aligned(most: int, lazy: LazyTensor) -> list[tuple[int, int]]:
-    """Planes to work on and to read at a time, longest runs first, so that every chunk of the store is read once."""
+    """Planes to work on and to read at a time, largest first, so that every chunk of the store is read once."""
     chunk = min(lazy.chunk, lazy.shape[0])
     whole = [(k * chunk, k * chunk) for k in range(most // chunk, 0, -1)]
     return whole + [(d, chunk) for d in range(min(most, chunk - 1), 0, -1) if chunk % d == 0]
 
 
 def _peak(lazy: LazyTensor, planes: int, block: int, threads: int, workers: int, radius: int) -> int:
-    """Bytes of the heavier of two steps: a pass over the mask, and the making of intervals."""
+    """Peak bytes of the larger of two steps: a pass over the mask, and computing intervals."""
     item, plane = lazy.dtype.itemsize, lazy.plane
     halo = (planes + 2 * radius) / planes if planes < lazy.shape[0] else 1.0
     ahead = -(-(2 * workers + 1) * planes // block) + 1  # blocks that threads still read while others are fetched

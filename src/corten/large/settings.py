@@ -14,16 +14,17 @@ from corten.data.choices import Choice
 from corten.io.lazy import LazyTensor
 from corten.large.stages import Scratch
 from corten.lowrank import feasible_rank, feasible_tucker_rank
+from corten.options import as_completion
 from corten.propensity import AutoPropensity
 
 __all__ = ["Part", "check_calibration", "check_completion", "prepared", "settled", "warn_of_depth"]
 
-DEPTH_ENTRIES = 2_000_000  # enough to see how deep gaps are
+DEPTH_ENTRIES = 2_000_000  # entries from which the depth of the gaps is measured
 
 
 @dataclass(frozen=True)
 class Part:
-    """Planes of the tensor taken together, with the names of `ObservedTensor`: enough to choose settings on."""
+    """A part of the tensor with the attributes of `ObservedTensor` that choosing settings needs."""
 
     mask: np.ndarray
     missing: np.ndarray
@@ -31,29 +32,25 @@ class Part:
 
 
 def check_calibration(calibration: Any) -> SplitCalibration:
-    """The split, or a refusal of what needs the whole tensor at once."""
+    """The random split; other calibrations need the whole tensor in memory and are refused."""
     if isinstance(calibration, SplitCalibration):
         return calibration
     if isinstance(calibration, str) and calibration in ("auto", "random"):
         return SplitCalibration()
     raise ValueError(
-        f"calibration is {calibration!r}; from disk only 'random' can be had: complete parts that fit in memory, or "
-        "give more memory"
+        f'calibration is {calibration!r}: out-of-core mode supports calibration="random" only; complete parts that fit '
+        "in memory, or give more memory"
     )
 
 
 def check_completion(completion: Any) -> TuckerCompletion | TensorTrainCompletion:
-    """The completion, or a refusal of what needs the whole tensor at once."""
-    named = {
-        "auto": TuckerCompletion(ridge="auto"), "tucker": TuckerCompletion(), "tensor-train": TensorTrainCompletion()
-    }  # fmt: skip
-    if isinstance(completion, str) and completion in named:
-        return named[completion]  # type: ignore[return-value]
-    if isinstance(completion, TuckerCompletion | TensorTrainCompletion):
-        return completion
+    """The completion; those that need the whole tensor in memory are refused."""
+    found = as_completion(completion, gaps=False)
+    if isinstance(found, TuckerCompletion | TensorTrainCompletion):
+        return found
     raise ValueError(
-        f"completion is {completion!r}; from disk 'tucker' and 'tensor-train' can be had: complete parts that fit in "
-        "memory, or give more memory"
+        f"completion is {completion!r}: out-of-core mode supports 'tucker' and 'tensor-train' only; complete parts "
+        "that fit in memory, or give more memory"
     )
 
 
@@ -73,25 +70,25 @@ def prepared(
 
 
 def settled(model: Any, lazy: LazyTensor, scratch: Scratch, planes: int, train_share: float) -> tuple[Any, tuple]:
-    """The propensity model with what is left open chosen on a run of planes, and the choices made."""
+    """The propensity model with its open settings chosen on one block, and these settings."""
     automatic = isinstance(model, AutoPropensity)
     if not automatic and not _open(model):
         return model, ()
-    run = _run(lazy, planes)
-    law = model.fit(
-        np.array(scratch.train[run]), train_share, axis_names=[axis.name for axis in lazy.axes],
-        periodic=_periods(lazy, run),
+    block = _middle(lazy, planes)
+    fitted = model.fit(
+        np.array(scratch.train[block]), train_share, axis_names=[axis.name for axis in lazy.axes],
+        periodic=_periods(lazy, block),
     )  # fmt: skip
     if automatic:
-        return model.settled(law), _on_part(law.choices, run.stop - run.start, lazy)
+        return model.settled(fitted), _on_part(fitted.choices, block.stop - block.start, lazy)
     names = {f.name for f in fields(model)}
-    found = {"rank": law.rank, "coupling": law.coupling, "link": law.link}
+    found = {"rank": fitted.rank, "coupling": fitted.coupling, "link": fitted.link}
     kept = {name: value for name, value in found.items() if name in names}
-    return replace(model, **kept), _on_part(law.choices, run.stop - run.start, lazy)
+    return replace(model, **kept), _on_part(fitted.choices, block.stop - block.start, lazy)
 
 
 def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) -> tuple[str, ...]:
-    """A warning where pseudo-gaps would have been taken in memory: much lies deeper than a random split can tell."""
+    """A warning where calibration="auto" would take pseudo-gaps in memory: gaps are deeper than a random split."""
     box = middle_box(lazy.shape, DEPTH_ENTRIES)
     spins = np.array(scratch.observed[box])
     shares = share_deeper(Part(spins == 1, spins == -1, lazy.axes), SplitCalibration(train_share), seed)
@@ -99,9 +96,9 @@ def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: 
     if share <= ENOUGH:
         return ()
     return (
-        f"{share:.0%} of the missing entries lie further from training entries ({where}) than 99% of those a random "
-        "split hides: errors deep inside gaps may be larger than the intervals say. Complete parts that fit in memory "
-        "with calibration='gaps' and compare.",
+        f"Intervals deep inside gaps may under-cover: {share:.0%} of the missing entries lie further from training "
+        f"entries ({where}) than 99% of the calibration entries. Complete parts that fit in memory with "
+        "calibration='gaps' and compare.",
     )
 
 
@@ -121,20 +118,20 @@ def middle_box(shape: tuple[int, ...], entries: int) -> tuple[slice, ...]:
 
 
 def _open(model: Any) -> bool:
-    """Whether anything is left to choose."""
+    """Whether a setting of the propensity model is open."""
     parts = [getattr(model, name, None) for name in ("coupling", "link")]
     waiting = [getattr(part, word, False) for part in parts for word in ("is_auto", "is_learned")]
     return isinstance(getattr(model, "rank", None), str) or any(waiting)
 
 
-def _run(lazy: LazyTensor, planes: int) -> slice:
+def _middle(lazy: LazyTensor, planes: int) -> slice:
     start = (lazy.shape[0] - planes) // 2
     return slice(start, start + planes)
 
 
-def _periods(lazy: LazyTensor, run: slice) -> list[bool]:
+def _periods(lazy: LazyTensor, block: slice) -> list[bool]:
     periods = [axis.periodic for axis in lazy.axes]
-    periods[0] = periods[0] and run.stop - run.start == lazy.shape[0]
+    periods[0] = periods[0] and block.stop - block.start == lazy.shape[0]
     return periods
 
 

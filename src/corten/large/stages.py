@@ -1,4 +1,4 @@
-"""The stages of a completion from disk up to its scores, each a walk over runs of planes: look, scale, score."""
+"""The stages of an out-of-core completion up to its scores, each a loop over blocks: look, scale, score."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from corten.large.needs import Needs
 from corten.lowrank import TensorTrain, Tucker
 from corten.propensity.fitted import FittedPropensity
 
-__all__ = ["Counts", "Estimate", "Run", "Scratch", "Tell", "as_spins", "log_odds", "look", "pieces", "scale", "score"]
+__all__ = ["Block", "Counts", "Estimate", "Scratch", "Tell", "as_spins", "log_odds", "look", "pieces", "scale", "score"]
 
 Tell = Callable[[float], None]
-Run = tuple[int, np.ndarray, np.ndarray | None]  # first plane, values, where they lie in the domain
+Block = tuple[int, np.ndarray, np.ndarray | None]  # first plane, values, which entries are in the domain
 
 
 @dataclass
 class Scratch:
     """Tensors in files: spins of the full mask, of the training mask, and one number per entry.
 
-    The number is the centred and scaled value while the completion runs, then the cell of a calibration score.
+    The number is the centred and scaled value during the completion, then the sketch cell of a calibration score.
     """
 
     observed: np.ndarray
@@ -49,7 +49,7 @@ class Scratch:
 
 @dataclass
 class Counts:
-    """What a first look found: how many entries of each kind, the training entries' mean and spread, empty slices."""
+    """Numbers of entries of each kind, mean and spread of the training set, and which slices have observed entries."""
 
     train: int = 0
     hidden: int = 0
@@ -57,7 +57,7 @@ class Counts:
     outside: int = 0
     mean: float = 0.0
     squares: float = 0.0
-    seen: list[np.ndarray] = field(default_factory=list)
+    has_observed: list[np.ndarray] = field(default_factory=list)
 
     @property
     def spread(self) -> float:
@@ -68,15 +68,15 @@ class Counts:
         if not values.size:
             return
         count, mean = values.size, float(values.mean())
-        apart, whole = mean - self.mean, self.train + count
-        self.squares += float(np.square(values - mean).sum()) + apart**2 * self.train * count / whole
-        self.mean += apart * count / whole
+        difference, whole = mean - self.mean, self.train + count
+        self.squares += float(np.square(values - mean).sum()) + difference**2 * self.train * count / whole
+        self.mean += difference * count / whole
         self.train = whole
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The completion, in the data's own units, and its leverage where a score asks for it."""
+    """The completion in the unit of the data, and its leverage for the normalized score."""
 
     point: TensorTrain | Tucker
     centre: float
@@ -88,13 +88,13 @@ class Estimate:
         return (self.centre + self.spread * self.point.slab(start, stop)).astype(self.dtype)
 
     def scale(self, start: int, stop: int) -> np.ndarray | None:
-        """u(s) of the planes, or None where it is one everywhere."""
+        """The scale of the scores in these planes, or None if it is one everywhere."""
         if self.least is None:
             return None
         return np.maximum(np.sqrt(np.maximum(self.point.leverage(start, stop), 0.0)), self.least)
 
     def with_leverage(self, floor: float = 1e-3) -> Estimate:
-        """The same with a leverage that is not let under `floor` times its median, taken over a few planes."""
+        """The same with a leverage of at least `floor` times its median over a few planes."""
         length = self.point.shape[0]
         some = np.unique(np.linspace(0, length - 1, 9).astype(int))
         middle = np.median([np.sqrt(np.maximum(self.point.leverage(i, i + 1), 0.0)) for i in some.tolist()])
@@ -103,32 +103,32 @@ class Estimate:
         return Estimate(self.point, self.centre, self.spread, self.dtype, floor * float(middle))
 
 
-def blocks(lazy: LazyTensor, block: int, tell: Tell) -> Iterator[Run]:
-    """Runs of planes as the store reads them."""
+def blocks(lazy: LazyTensor, block: int, tell: Tell) -> Iterator[Block]:
+    """Blocks as the store reads them."""
     for start in range(0, lazy.shape[0], block):
         values, inside = lazy.read(start, min(start + block, lazy.shape[0]))
         yield start, values, inside
         tell(min(1.0, (start + block) / lazy.shape[0]))
 
 
-def pieces(lazy: LazyTensor, needs: Needs, tell: Tell) -> Iterator[Run]:
-    """The same cut into the runs that one thread works on."""
+def pieces(lazy: LazyTensor, needs: Needs, tell: Tell) -> Iterator[Block]:
+    """The same, cut into the blocks that one thread works on."""
     for start, values, inside in blocks(lazy, needs.block, tell):
         for a in range(0, len(values), needs.planes):
-            run = slice(a, a + needs.planes)
-            yield start + a, values[run], None if inside is None else inside[run]
+            part = slice(a, a + needs.planes)
+            yield start + a, values[part], None if inside is None else inside[part]
 
 
 def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, seed: int, tell: Tell) -> Counts:
-    """Read everything once: masks to scratch, split at random as `SplitCalibration` does, and what there is to know."""
+    """Read everything once: masks to scratch, split as `SplitCalibration` does, and counts."""
     rng = np.random.default_rng((seed, STREAM))
-    counts = Counts(seen=[np.zeros(n, bool) for n in lazy.shape])
+    counts = Counts(has_observed=[np.zeros(n, bool) for n in lazy.shape])
     largest = 0.0
     for start, values, inside in blocks(lazy, block, tell):
         stop = start + len(values)
         mask = ~np.isnan(values)
         largest = max(largest, largest_size(values))
-        if largest > 1:  # one too small may be followed by others, one too large may not be squared
+        if largest > 1:  # small values may be followed by larger ones; too large ones cannot be squared
             refuse_extreme(largest)
         # One plane after the other from one stream: the same split as of the whole tensor at once.
         train = np.stack([plane & (rng.random(plane.shape) < train_share) for plane in mask])
@@ -142,9 +142,9 @@ def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, see
         counts.hidden += int(np.count_nonzero(mask)) - int(np.count_nonzero(train))
         counts.missing += int(np.count_nonzero(spins == -1))
         counts.outside += int(np.count_nonzero(spins == 0))
-        counts.seen[0][start:stop] = mask.reshape(len(mask), -1).any(axis=1)
+        counts.has_observed[0][start:stop] = mask.reshape(len(mask), -1).any(axis=1)
         for k in range(1, mask.ndim):
-            counts.seen[k] |= mask.any(axis=tuple(j for j in range(mask.ndim) if j != k))
+            counts.has_observed[k] |= mask.any(axis=tuple(j for j in range(mask.ndim) if j != k))
     refuse_extreme(largest)
     return counts
 
@@ -152,7 +152,7 @@ def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, see
 def scale(lazy: LazyTensor, scratch: Scratch, needs: Needs, counts: Counts, tell: Tell) -> None:
     """Read everything again: centred and scaled training values to scratch."""
 
-    def one(item: Run) -> None:
+    def one(item: Block) -> None:
         start, values, _ = item
         stop = start + len(values)
         scaled = (values.astype(np.float64) - counts.mean) / counts.spread
@@ -171,15 +171,15 @@ def as_spins(scratch: Scratch) -> None:
 
 
 def score(
-    lazy: LazyTensor, scratch: Scratch, needs: Needs, estimate: Estimate, law: FittedPropensity, how: Score,
+    lazy: LazyTensor, scratch: Scratch, needs: Needs, estimate: Estimate, propensity: FittedPropensity, score: Score,
     tell: Tell,
 ) -> dict[Tail, ScoreSketch]:  # fmt: skip
-    """Scores of the hidden entries: their cells to scratch, and one sketch per tail that the score uses."""
-    passes = MaskPass(scratch.observed, law.model, 1.0)
-    asked = how.tails(0.5)
+    """Scores of the calibration set: their sketch cells to scratch, and one sketch per tail that the score uses."""
+    passes = MaskPass(scratch.observed, propensity.model, 1.0)
+    asked = score.tails(0.5)
     tails: list[Tail] = [tail for tail in ("lower", "upper") if getattr(asked, tail) is not None]  # type: ignore[misc]
 
-    def one(item: Run) -> list[ScoreSketch]:
+    def one(item: Block) -> list[ScoreSketch]:
         start, values, _ = item
         stop = start + len(values)
         hidden = np.flatnonzero((scratch.observed[start:stop] == 1) & (scratch.train[start:stop] != 1))
@@ -187,11 +187,11 @@ def score(
         middle = estimate.planes(start, stop).reshape(-1)[hidden].astype(np.float64)
         unit = estimate.scale(start, stop)
         unit = np.ones(1) if unit is None else unit.reshape(-1)[hidden]
-        cells = cells_of(how.score(values.reshape(-1)[hidden].astype(np.float64), middle, unit))
-        logs = -log_odds(law, passes, start, stop).reshape(-1)[hidden]
-        run = np.full(values.size, NO_CELL, np.int32)
-        run[hidden] = cells
-        scratch.cells[start:stop] = run.reshape(values.shape)
+        cells = cells_of(score.score(values.reshape(-1)[hidden].astype(np.float64), middle, unit))
+        logs = -log_odds(propensity, passes, start, stop).reshape(-1)[hidden]
+        every = np.full(values.size, NO_CELL, np.int32)
+        every[hidden] = cells
+        scratch.cells[start:stop] = every.reshape(values.shape)
         let_go(scratch.cells[start:stop])
         found = []
         for tail in tails:
@@ -203,6 +203,6 @@ def score(
     return {tail: reduce(ScoreSketch.merge, [part[t] for part in found]) for t, tail in enumerate(tails)}
 
 
-def log_odds(law: FittedPropensity, passes: MaskPass, start: int, stop: int) -> np.ndarray:
-    assert isinstance(law.parameter, TensorTrain)
-    return passes.log_odds_between(law.parameter.cores, start, stop)
+def log_odds(propensity: FittedPropensity, passes: MaskPass, start: int, stop: int) -> np.ndarray:
+    assert isinstance(propensity.parameter, TensorTrain)
+    return passes.log_odds_between(propensity.parameter.cores, start, stop)

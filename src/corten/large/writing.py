@@ -1,10 +1,10 @@
-"""The last stage of a completion from disk: every run of planes becomes estimate, intervals and flags in a store."""
+"""The last stage of an out-of-core completion: estimate, intervals and flags of every block go to a store."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import pairwise
 
 import numpy as np
@@ -20,13 +20,13 @@ from corten.engine.threads import in_order
 from corten.io.chunked import ChunkedStore
 from corten.io.lazy import LazyTensor
 from corten.large.needs import Needs
-from corten.large.stages import Estimate, Run, Scratch, Tell, log_odds, pieces
+from corten.large.stages import Block, Estimate, Scratch, Tell, log_odds, pieces
 from corten.lowrank import TensorTrain
 from corten.propensity.fitted import FittedPropensity
 
 __all__ = ["Widths", "Writing", "write"]
 
-TESTS = 1 << 18  # missing entries whose neighbours are gathered at a time
+MAX_TESTS = 1 << 18  # missing entries whose neighbours are gathered at a time
 
 
 @dataclass
@@ -55,12 +55,12 @@ class Widths:
 
 @dataclass(frozen=True)
 class Writing:
-    """Everything a run of planes needs to become estimate, intervals and flags."""
+    """What computing the estimate, intervals and flags of a block needs."""
 
     scratch: Scratch
     estimate: Estimate
-    law: FittedPropensity
-    how: Score
+    propensity: FittedPropensity
+    score: Score
     sketches: dict[Tail, ScoreSketch]
     coverages: Sequence[float]
     names: Sequence[tuple[str, str]]
@@ -71,34 +71,34 @@ class Writing:
 
     @cached_property
     def around(self) -> NeighbourChanges:
-        return NeighbourChanges.of(self.estimate.point.shape, self.law.model)
+        return NeighbourChanges.of(self.estimate.point.shape, self.propensity.model)
 
     @cached_property
     def passes(self) -> MaskPass:
-        return MaskPass(self.scratch.observed, self.law.model, 1.0)
+        return MaskPass(self.scratch.observed, self.propensity.model, 1.0)
 
-    def run(self, item: Run) -> Widths:
-        """Fill and write one run of planes."""
+    def run(self, item: Block) -> Widths:
+        """Fill and write one block."""
         start, values, inside = item
         stop = start + len(values)
         spins = np.asarray(self.scratch.observed[start:stop])
         tests = np.flatnonzero(spins == -1)
-        seen, outside = spins == 1, None if inside is None else ~inside
-        made = self.estimate.planes(start, stop)
-        middle = made.reshape(-1)[tests].astype(np.float64)
+        observed, outside = spins == 1, None if inside is None else ~inside
+        estimate = self.estimate.planes(start, stop)
+        middle = estimate.reshape(-1)[tests].astype(np.float64)
         unit = self.estimate.scale(start, stop)
         unit = np.ones(tests.size) if unit is None else unit.reshape(-1)[tests]
         flag = np.full(values.shape, FILLED, np.int8)
         widths = Widths()
-        ends = self._ends(tests, middle, unit, start, stop)
+        bounds = self._bounds(tests, middle, unit, start, stop)
         for level, names in enumerate(self.names):
-            low, high = ends[0][level], ends[1][level]
+            low, high = bounds[0][level], bounds[1][level]
             if self.limits is not None:
                 low, high = np.clip(low, *self.limits), np.clip(high, *self.limits)
             low, high = -rounded_up(-low, values.dtype), rounded_up(high, values.dtype)
-            for name, end in zip(names, (low, high)):
+            for name, bound in zip(names, (low, high)):
                 array = values.copy()  # observed entries keep their value; outside the domain there is none
-                array.reshape(-1)[tests] = end
+                array.reshape(-1)[tests] = bound
                 self.store.put(name, start, array)
             if level == 0:
                 width = (high - low).astype(np.float64)
@@ -107,12 +107,12 @@ class Writing:
                 widths.sketch.add(cells_of(width[finite]), np.zeros(int(finite.sum())))
                 flag.reshape(-1)[tests[~finite]] = INFINITE
         if self.limits is not None:
-            made = np.clip(made, *self.limits)
-        self.store.put("estimate", start, np.where(seen | (spins == 0), values, made))
+            estimate = np.clip(estimate, *self.limits)
+        self.store.put("estimate", start, np.where(observed | (spins == 0), values, estimate))
         for k, late in enumerate(self.beyond):
-            run = late[start:stop] if k == 0 else late
-            flag[np.broadcast_to(run.reshape([-1 if j == k else 1 for j in range(flag.ndim)]), flag.shape)] = FORECAST
-        flag[seen] = OBSERVED
+            here = late[start:stop] if k == 0 else late
+            flag[np.broadcast_to(here.reshape([-1 if j == k else 1 for j in range(flag.ndim)]), flag.shape)] = FORECAST
+        flag[observed] = OBSERVED
         if outside is not None:
             flag[outside] = OUTSIDE
         self.store.put("flag", start, flag)
@@ -120,53 +120,54 @@ class Writing:
         let_go(self.scratch.observed[start:stop])
         return widths
 
-    def _ends(
+    def _bounds(
         self, tests: np.ndarray, middle: np.ndarray, unit: np.ndarray, start: int, stop: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper ends of missing entries, (coverages, tests)."""
+        """Lower and upper bounds of the missing entries, (coverages, tests)."""
         around, passes = self.around, self.passes
         radius = around.radius if self.exact else 0
         planes = around.halo(start, stop) if self.exact else np.arange(start, stop)
-        runs = _runs(planes)
-        odds = np.concatenate([_on(planes, a, b, lambda x, y: log_odds(self.law, passes, x, y)) for a, b in runs])
+        slices = _consecutive(planes)
+        eta = partial(log_odds, self.propensity, passes)
+        odds = np.concatenate([_on(planes, a, b, eta) for a, b in slices])
         mine = odds[radius : radius + stop - start].reshape(-1)
         if self.exact:
-            parameter: TensorTrain = self.law.parameter  # type: ignore[assignment]
-            b = np.concatenate([_on(planes, i, j, parameter.slab).astype(np.float32) for i, j in runs])
-            cells = np.concatenate([_on(planes, i, j, lambda x, y: self.scratch.cells[x:y]) for i, j in runs])
-            for i, j in runs:  # the neighbours' planes too: the run they belong to may be over already
+            parameter: TensorTrain = self.propensity.parameter  # type: ignore[assignment]
+            b = np.concatenate([_on(planes, i, j, parameter.slab).astype(np.float32) for i, j in slices])
+            cells = np.concatenate([_on(planes, i, j, lambda x, y: self.scratch.cells[x:y]) for i, j in slices])
+            for i, j in slices:  # the neighbours' planes too: their block may be done already
                 let_go(self.scratch.cells[max(0, planes[i]) : planes[j - 1] + 1])
         low = np.empty((len(self.coverages), tests.size))
         high = np.empty((len(self.coverages), tests.size))
-        for a in range(0, tests.size, TESTS):
-            some = slice(a, a + TESTS)
+        for a in range(0, tests.size, MAX_TESTS):
+            some = slice(a, a + MAX_TESTS)
             logs = -mine[tests[some]].astype(np.float64)
             cuts: dict[str, np.ndarray | None] = {"lower": None, "upper": None}
             changes = None
             for tail, sketch in self.sketches.items():
                 if self.exact and changes is None:
                     changes = around.changes(tests[some], planes, cells, odds, b, sketch.shift)
-                levels = [getattr(self.how.tails(c), tail) for c in self.coverages]
+                levels = [getattr(self.score.tails(c), tail) for c in self.coverages]
                 cuts[tail] = sketch.cutoffs(logs, levels, changes)
-            low[:, some], high[:, some] = self.how.invert(middle[some], unit[some], cuts["lower"], cuts["upper"])
+            low[:, some], high[:, some] = self.score.invert(middle[some], unit[some], cuts["lower"], cuts["upper"])
         return low, high
 
 
-def _runs(planes: np.ndarray) -> list[tuple[int, int]]:
-    """Positions [a, b) in `planes` whose values follow each other, so that each run is one slice."""
+def _consecutive(planes: np.ndarray) -> list[tuple[int, int]]:
+    """Positions [a, b) in `planes` whose values are consecutive, so that each is one slice."""
     breaks = np.flatnonzero((np.diff(planes) != 1) | (planes[:-1] < 0)) + 1
     edges = [0, *breaks.tolist(), len(planes)]
     return list(pairwise(edges))
 
 
 def _on(planes: np.ndarray, a: int, b: int, read: Callable[[int, int], np.ndarray]) -> np.ndarray:
-    """A run of planes, zeros where there is no plane."""
+    """Planes a to b of the list; zeros where there is no plane."""
     if planes[a] < 0:
         return np.zeros_like(read(0, 1))
     return np.asarray(read(int(planes[a]), int(planes[b - 1]) + 1))
 
 
 def write(lazy: LazyTensor, needs: Needs, writing: Writing, tell: Tell) -> Widths:
-    """Write every run of planes; threads share the runs, each run has chunks of its own."""
+    """Write every block; threads share the blocks, and each block has chunks of its own."""
     found = in_order(writing.run, pieces(lazy, needs, tell), needs.workers, pool="pieces")
     return reduce(Widths.with_part, found, Widths())

@@ -1,0 +1,153 @@
+"""The options that `complete` and `audit` share: declared once, and turned into a reading function and a completer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from corten.cli.terminal import numbers
+
+if TYPE_CHECKING:
+    from corten.completer import ConformalCompleter
+    from corten.io import Loaded
+
+__all__ = ["DataOptions", "MethodOptions", "with_options"]
+
+Text = str | None
+Repeated = list[str] | None
+
+
+def _data(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel="Data")
+
+
+def _method(metavar: str, text: str, **limits: Any) -> Any:
+    return typer.Option(metavar=metavar, help=text, rich_help_panel="Method", **limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Which variable of a file is read, which entries count as observed, and what its axes are."""
+
+    variable: Annotated[Text, _data("NAME", "Variable to complete (tables: column), if there are several.")] = None
+    axes: Annotated[Text, _data("NAMES", "Names of the axes, if the file has none: lat,lon,time.")] = None
+    where: Annotated[Text, _data("NAME", "Variable that is nonzero where an entry could be observed.")] = None
+    quality: Annotated[Text, _data("NAME=FLAGS", "Quality variable and the flags to accept: quality=0,1.")] = None
+    missing_value: Annotated[
+        Text, _data("NUMBERS", "Undeclared numbers that mark missing values: -9999 or -9999,1e20.")
+    ] = None
+    periodic: Annotated[Repeated, _data("AXIS", "Periodic axis, such as lon. May be repeated.")] = None
+    unordered_axis: Annotated[
+        Repeated, _data("AXIS", "Axis whose positions have no order, such as station. May be repeated.")
+    ] = None
+
+    @property
+    def axis_kinds(self) -> dict[Any, str]:
+        return dict.fromkeys(self.unordered_axis or [], "unordered")
+
+    def read(self, path: Path, *, careful: bool = True) -> Loaded:
+        """The tensor that these options ask for."""
+        from corten import io
+
+        flags, accept = _quality(self.quality)
+        return io.read(
+            path, self.variable, domain=self.where, quality=flags, accept=accept,
+            axes=None if self.axes is None else [name.strip() for name in self.axes.split(",")],
+            axis_kinds=self.axis_kinds,
+            missing_value=None if self.missing_value is None else numbers(self.missing_value, "missing-value"),
+            careful=careful,
+        )  # fmt: skip
+
+    def for_fit(self, loaded: Loaded) -> dict[str, Any]:
+        """The arguments of `ConformalCompleter.fit` that describe the tensor."""
+        return {"where": loaded.where, "periodic": self.periodic or [], "axis_kinds": self.axis_kinds}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodOptions:
+    """How the gaps are filled and the intervals calibrated."""
+
+    completion: Annotated[
+        str, _method("NAME", "What fills: auto, tucker, tensor-train, smooth, gaussian-process, stack.")
+    ] = "auto"
+    propensity: Annotated[
+        str, _method("NAME", "Model of the probability to be observed: auto, constant, additive, bernoulli, ising.")
+    ] = "auto"
+    calibration: Annotated[
+        str, _method("NAME", "Calibration set: auto, random (one split), cross (several splits), gaps (pseudo-gaps).")
+    ] = "auto"
+    score: Annotated[
+        str, _method("NAME", "Score of an error: absolute, adaptive, normalized, signed (asymmetric intervals).")
+    ] = "absolute"
+    weights: Annotated[str, _method("NAME", "Weights of an Ising model: exact, approximate (the paper's).")] = "exact"
+    transform: Annotated[Text, _method("NAME", "Transform: log, box-cox, standardise, standardise:AXIS.")] = None
+    climatology: Annotated[Text, _method("AXIS", "Axis whose mean is removed before the fit, then added.")] = None
+    bounds: Annotated[
+        Text, _method("LOW,HIGH", "Range of the data; intervals stay inside: 0,100 or 0, (no upper bound) or ,100.")
+    ] = None
+    seed: Annotated[int, _method("N", "Seed; the same seed gives the same bits.", min=0)] = 0
+    engine: Annotated[str, _method("NAME", "Backend: auto, threads, a number of threads, jax, gpu, dask.")] = "auto"
+
+    @property
+    def backend(self) -> str | int:
+        return int(self.engine) if self.engine.isdigit() else self.engine
+
+    def completer(self) -> ConformalCompleter:
+        """The completer with these settings; unknown ones are refused."""
+        from corten.completer import ConformalCompleter
+
+        same = {f.name: getattr(self, f.name) for f in fields(self)}
+        return ConformalCompleter(**same | {"bounds": _bounds(self.bounds), "engine": self.backend})
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command for typer: a parameter that is an options dataclass becomes one option for each of its fields."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters = []
+    for name, one in signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(one.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
+            continue
+        types = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name])
+            for f in fields(groups[name])
+        ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{f.name: given.pop(f.name) for f in fields(kind)})
+        command(**given)
+
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return run
+
+
+def _bounds(bounds: str | None) -> tuple[float | None, float | None] | None:
+    """`0,`, `0,100` or `,100` as a pair; a side left out is open."""
+    if bounds is None:
+        return None
+    sides = [side.strip() for side in bounds.split(",")]
+    try:
+        low, high = (float(side) if side else None for side in (*sides, "")[: max(2, len(sides))])
+    except ValueError:
+        raise ValueError(f"bounds is {bounds!r}: give the lowest and highest value, such as 0, or 0,100") from None
+    return low, high
+
+
+def _quality(quality: str | None) -> tuple[str | None, list[str] | None]:
+    """`FLAG=0,1` as the variable and the accepted flags."""
+    if quality is None:
+        return None, None
+    name, equals, flags = quality.partition("=")
+    if not (name and equals and flags):
+        raise ValueError(f"quality is {quality!r}: give VARIABLE=FLAGS, such as quality_flag=0,1")
+    return name, [flag.strip() for flag in flags.split(",")]
