@@ -18,7 +18,7 @@ from corten.calibration.task import Plan, Round
 from corten.conformal.depth import depth
 from corten.data.observed import ObservedTensor
 from corten.evidence import metrics
-from corten.evidence.audit import _weigh
+from corten.evidence.audit import _weights
 from corten.evidence.audit_table import Sample, clustered_share
 from corten.evidence.rerun import as_if_missing, bounds_at, rerun
 
@@ -55,7 +55,7 @@ def agrees(audit, fitted, data, level, errors=3.0):
     return abs(audit.coverage(level) - true) <= errors * audit.standard_error(level)
 
 
-def test_right_weights_are_found_right(adversarial):
+def test_right_weightsts_are_found_right(adversarial):
     data, x = adversarial
     fitted = fit(x, BERNOULLI)
     audit = fitted.audit(rounds=9, levels=(0.8, 0.9), reference=BERNOULLI)
@@ -63,7 +63,7 @@ def test_right_weights_are_found_right(adversarial):
         assert agrees(audit, fitted, data, level)
         assert abs(audit.coverage(level) - level) <= 3 * audit.standard_error(level)
     assert audit.standard_error(0.9) < 0.02
-    assert "nothing speaks against" in audit.verdict()
+    assert "no evidence of under-coverage" in audit.verdict()
 
 
 def test_unweighted_intervals_are_caught(adversarial):
@@ -232,7 +232,7 @@ def test_a_recipe_of_pseudo_gaps_that_is_broken_is_caught_and_a_right_one_is_not
     assert covered["broken"] < 0.5 and abs(audited["broken"] - covered["broken"]) < 0.15
     assert "too narrow" in words["broken"]
     assert abs(audited["right"] - covered["right"]) < 0.07
-    assert "nothing speaks against" in words["right"]
+    assert "no evidence of under-coverage" in words["right"]
 
 
 @pytest.mark.parametrize("options", [{"climatology": "axis_0"}, {"transform": "log", "bounds": (0.0, None)}])
@@ -281,7 +281,7 @@ def test_what_cannot_be_audited_is_refused(adversarial, tmp_path):
         fitted.audit(rounds=2, kinds=("blocks",), reference=BERNOULLI)
 
 
-def test_gap_shaped_audits_weigh_by_depth_alone_and_say_what_lies_deeper():
+def test_gap_shaped_audits_weights_by_depth_alone_and_say_what_lies_deeper():
     """The weighted depths are those of the missing entries, whatever the odds say."""
     rng = np.random.default_rng(0)
     mask = np.ones((20, 30, 30), bool)
@@ -292,7 +292,7 @@ def test_gap_shaped_audits_weigh_by_depth_alone_and_say_what_lies_deeper():
     shallow = rng.choice(np.arange(1.0, 9.0), count, p=np.array([8, 7, 6, 5, 4, 3, 2, 1]) / 36)
     nothing = np.zeros((1, count))
     sample = Sample("moved", np.arange(count), 9.0 * rng.normal(size=count), shallow, nothing > 0, nothing)
-    weighing = _weigh([sample], observed, pooled=True)
+    weighing = _weights([sample], observed, pooled=True)
     weight = np.exp(weighing.logs)
     for edge in (2.5, 4.5, 6.5):
         assert weight[shallow < edge].sum() / weight.sum() == pytest.approx(np.mean(missing < edge), abs=0.06)

@@ -6,7 +6,7 @@ import pytest
 
 from corten.data.observed import Axis, ObservedTensor
 from corten.report import evidence
-from corten.report.planes import default_cell, default_index, labels, planes, title
+from corten.report.planes import default_entry, default_index, labels, planes, title
 from corten.results.intervals import Intervals
 from report_source import Audited, Made, made
 
@@ -121,7 +121,7 @@ def test_labels_are_as_short_as_tells_slices_apart():
 
 def test_the_default_slice_and_cell_are_worth_a_look():
     result = made()
-    cell = default_cell(result)
+    cell = default_entry(result)
     assert result.observed.missing[cell] and np.isfinite(result.width_array[cell])
     share = result.observed.missing.mean(axis=(0, 1))
     picked = share[default_index(result.observed, 2)]

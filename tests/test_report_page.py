@@ -90,7 +90,7 @@ def test_a_tensor_of_tec_size_stays_small(tmp_path):
 
 
 def test_large_tensors_are_thinned_and_say_so():
-    content = page_content(made((20, 30, 40)), most_cells=8000)
+    content = page_content(made((20, 30, 40)), max_entries=8000)
     assert np.prod(content["tensor"]["shape"]) <= 8000
     assert "every 2nd" in content["tensor"]["note"]
     assert all(n > i for n, i in zip(content["tensor"]["shape"], content["tensor"]["start"]))

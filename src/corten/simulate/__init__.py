@@ -1,4 +1,4 @@
-"""Tensors, noise and masks with a known truth, to test a method on before trusting it with data."""
+"""Simulated tensors, noise and masks with a known truth, to test a method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class PaperSetting:
-    """One draw of the paper's simulation: everything is known, `observed` is what a method may see."""
+    """One draw of the paper's simulation: parameter, mask, signal and data; `observed` is the input of a method."""
 
     parameter: NDArray[np.float64]
     mask: NDArray[np.bool_]

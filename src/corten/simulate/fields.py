@@ -86,7 +86,7 @@ def noise(
 class TecLike:
     """A TEC-like field with its truth, the mask of what receivers see, and coordinates (lat, lon, time).
 
-    settings: what it takes to draw it again.
+    settings: all arguments and versions.
     """
 
     truth: NDArray[np.float64]
@@ -101,7 +101,7 @@ class TecLike:
 
     @property
     def observed(self) -> NDArray[np.float64]:
-        """The field as a user would have it: NaN where no receiver looks."""
+        """The field with NaN where no receiver measures."""
         return np.where(self.mask, self.truth, np.nan)
 
     def to_dataset(self) -> xarray.Dataset:
@@ -144,7 +144,7 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
     truth = _ionosphere(lat, lon, hours, np.random.default_rng(field_seed))
     height = _continent(lat, lon, np.random.default_rng(map_seed))
     reach = _sight(height, lat, lon, hours, np.random.default_rng(sky_seed))
-    # the highest land that sees a cell decides; moving the sea level moves the share of missing cells
+    # an entry is observed if the highest land in its range is above sea level, which sets the share of missing entries
     sea_level = np.quantile(reach, missing)
     start = np.datetime64("2019-04-25T00:00", "ns")
     time = start + (hours * 3600).astype("timedelta64[s]").astype("timedelta64[ns]")
@@ -153,7 +153,7 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
 
 
 def recipe(*, shape: Sequence[int], **arguments: Any) -> dict[str, Any]:
-    """What it takes to draw something again, as any file can hold it: all arguments and versions.
+    """All arguments and versions, so that a simulation can be repeated; plain values for any file.
 
     Example:
         >>> recipe(kind="tec", shape=(32, 48, 48), seed=7)["shape"]
@@ -208,7 +208,7 @@ def _sight(
     hours: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """Give for every cell and time the height of the highest receiver site that sees it (-inf for none)."""
+    """For every entry the height of the highest receiver site that measures it (-inf for none)."""
     cells = _step(lat) * _step(lon)
     density = 1.6 * np.exp(-np.maximum(0.0, lat - 45.0) / 5.5) + 0.008
     sites = rng.poisson(np.repeat(density[:, None] * cells, lon.size, axis=1))
@@ -237,7 +237,7 @@ def _sight(
 
 
 def _smooth(shape: Sequence[int], lengths: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
-    """A stationary Gaussian field of unit variance; lengths in cells."""
+    """A stationary Gaussian field of unit variance; lengths in grid steps."""
     wide = [length + 2 * ceil(3 * reach) for length, reach in zip(shape, lengths)]
     field = gaussian_filter(rng.standard_normal(wide), lengths, mode="wrap")
     field /= np.sqrt(np.prod([1.0 / (2.0 * np.sqrt(np.pi) * max(reach, 0.3)) for reach in lengths]))
