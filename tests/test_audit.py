@@ -55,7 +55,7 @@ def agrees(audit, fitted, data, level, errors=3.0):
     return abs(audit.coverage(level) - true) <= errors * audit.standard_error(level)
 
 
-def test_right_weightsts_are_found_right(adversarial):
+def test_right_weights_are_found_right(adversarial):
     data, x = adversarial
     fitted = fit(x, BERNOULLI)
     audit = fitted.audit(rounds=9, levels=(0.8, 0.9), reference=BERNOULLI)
@@ -281,7 +281,7 @@ def test_what_cannot_be_audited_is_refused(adversarial, tmp_path):
         fitted.audit(rounds=2, kinds=("blocks",), reference=BERNOULLI)
 
 
-def test_gap_shaped_audits_weights_by_depth_alone_and_say_what_lies_deeper():
+def test_gap_shaped_audits_weigh_by_depth_alone_and_say_what_lies_deeper():
     """The weighted depths are those of the missing entries, whatever the odds say."""
     rng = np.random.default_rng(0)
     mask = np.ones((20, 30, 30), bool)

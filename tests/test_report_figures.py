@@ -70,9 +70,9 @@ def test_what_is_not_there_is_refused_in_words():
         plot.slice(time=1, lat=2)
     with pytest.raises(ValueError, match="runs along 'time'"):
         plot.series(time=1)
-    with pytest.raises(ValueError, match="choices with candidates: rank"):
+    with pytest.raises(ValueError, match="settings with candidates: rank"):
         plot.selection("seed")
-    with pytest.raises(ValueError, match="no model of the missingness"):
+    with pytest.raises(ValueError, match="no propensity model"):
         made(chance=False).plot.slice("propensity")
 
 

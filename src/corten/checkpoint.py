@@ -28,7 +28,7 @@ FORMAT = "corten round"
 _NAME = re.compile(r"[0-9a-f]{32}\.round")
 _ORDINARY = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.dtype, Path)
 _GENERATED = ("__dict__", "__weakref__", "__doc__", "__dataclass", "__firstlineno__", "_abc_", "__parameters__")
-_PYTHON = 1 << 9  # set for classes that Python code made: what others hold cannot be seen
+_PYTHON = 1 << 9  # flag of classes defined in Python; the state of others is hidden
 
 
 @dataclass

@@ -27,9 +27,10 @@ TO_DECLARE = "missing_value={code!r} in Python, --missing-value {code!r} on the 
 def codes_of(missing_value: MissingValue) -> tuple[float, ...]:
     """The declared numbers as a tuple; text and booleans are refused.
 
-    Example:
-        >>> codes_of(-9999), codes_of([-9999, 1e20]), codes_of(None)
-        ((-9999.0,), (-9999.0, 1e+20), ())
+    Examples
+    --------
+    >>> codes_of(-9999), codes_of([-9999, 1e20]), codes_of(None)
+    ((-9999.0,), (-9999.0, 1e+20), ())
     """
     if missing_value is None:
         return ()
@@ -59,27 +60,28 @@ def blank_declared(values: np.ndarray, codes: Sequence[float]) -> tuple[Choice, 
 def suspects(values: np.ndarray) -> list[tuple[float, int]]:
     """Repeated extreme values far outside all others, each with its count; NaN is ignored.
 
-    Example:
-        >>> x = np.concatenate([np.linspace(10, 30, 50), np.full(7, -9999.0)])
-        >>> suspects(x)
-        [(-9999.0, 7)]
+    Examples
+    --------
+    >>> x = np.concatenate([np.linspace(10, 30, 50), np.full(7, -9999.0)])
+    >>> suspects(x)
+    [(-9999.0, 7)]
     """
     rest = np.ravel(values)
     found: list[tuple[float, int]] = []
     while rest.size >= MIN_OTHERS and len(found) < MAX_SUSPECTS:
-        ends = [(end, int(np.count_nonzero(rest == end))) for end in (np.fmin.reduce(rest), np.fmax.reduce(rest))]
-        repeated = [(float(end), count) for end, count in ends if count >= MIN_REPEATS]
+        extremes = [(one, int(np.count_nonzero(rest == one))) for one in (np.fmin.reduce(rest), np.fmax.reduce(rest))]
+        repeated = [(float(one), count) for one, count in extremes if count >= MIN_REPEATS]
         if not repeated:
             break
-        others = rest[~(np.isnan(rest) | np.isin(rest, [end for end, _ in repeated]))]
+        others = rest[~(np.isnan(rest) | np.isin(rest, [one for one, _ in repeated]))]
         if others.size < MIN_OTHERS:
             break
         low, high = float(others.min()), float(others.max())
-        far = [(end, count) for end, count in repeated if max(low - end, end - high) > _far(end) * (high - low)]
+        far = [(one, count) for one, count in repeated if max(low - one, one - high) > _far(one) * (high - low)]
         if not far or not _varied(others):
             break
         found += far
-        rest = rest[~np.isin(rest, [end for end, _ in far])]
+        rest = rest[~np.isin(rest, [one for one, _ in far])]
     return found
 
 

@@ -143,7 +143,7 @@ class ObservedTensor:
         kind: InputKind = (
             "dataarray" if labelled else "masked" if isinstance(x, np.ma.MaskedArray) else "array"
         )
-        values, seen, choices = _numbers(x, (*codes_of(missing_value), *_declared(x)))
+        values, mask, choices = _numbers(x, (*codes_of(missing_value), *_declared(x)))
         if values.ndim < 2:
             raise ValueError(
                 f"x has {values.ndim} axis or axes, shape {values.shape}: a tensor needs two or more "
@@ -156,31 +156,31 @@ class ObservedTensor:
         choices += _zones(x) if labelled else ()
         domain = _domain(where, x, values.shape, labelled)
         if domain is not None:
-            seen &= domain
+            mask &= domain
         infinite = np.isinf(values)
-        infinite &= seen
+        infinite &= mask
         if infinite.any():
             first = tuple(int(i) for i in np.argwhere(infinite)[0])
             raise ValueError(
                 f"x has {int(infinite.sum())} infinite value(s), the first at {first}: only finite numbers and NaN "
                 "are allowed; set them to NaN if they stand for missing (np.where(np.isinf(x), np.nan, x))"
             )
-        if not seen.any():
+        if not mask.any():
             inside = " inside the domain given by where=" if domain is not None else ""
             raise ValueError(
                 f"x has no observed value{inside}: all {values.size} entries are missing, so nothing can be estimated"
             )
-        values[~seen] = np.nan
+        values[~mask] = np.nan
         refuse_extreme(largest_size(values))
         choices += report_suspects(values)
         if not labelled:
-            described, found = _ordered_or_not(described, axes, periodic, axis_kinds or {}, values, seen)
+            described, found = _ordered_or_not(described, axes, periodic, axis_kinds or {}, values, mask)
             choices = (*found, *choices)
-        for array in (values, seen, *(() if domain is None else (domain,))):
+        for array in (values, mask, *(() if domain is None else (domain,))):
             array.setflags(write=False)
         return cls(
             values=values,
-            mask=seen,
+            mask=mask,
             domain=domain,
             axes=described,
             name=None if not labelled or x.name is None else str(x.name),
@@ -249,9 +249,9 @@ class ObservedTensor:
         for k, axis in enumerate(self.axes):
             if not (axis.is_time and axis.kind == "ordered") or axis.periodic:
                 continue
-            seen = np.flatnonzero(self.mask.any(axis=self._others(k)))
+            observed = np.flatnonzero(self.mask.any(axis=self._others(k)))
             index = np.arange(axis.length).reshape([-1 if j == k else 1 for j in range(len(self.shape))])
-            beyond |= (index < seen[0]) | (index > seen[-1])
+            beyond |= (index < observed[0]) | (index > observed[-1])
         beyond &= self.missing
         beyond.setflags(write=False)
         return beyond
@@ -329,7 +329,7 @@ def _ordered_or_not(
     periodic: Sequence[str | int],
     axis_kinds: Mapping[str | int, str],
     values: np.ndarray,
-    seen: np.ndarray,
+    mask: np.ndarray,
 ) -> tuple[tuple[Axis, ...], tuple[Choice, ...]]:
     """The kinds of axes without a description, found from the values: ordered or unordered."""
     names = [axis.name for axis in described]
@@ -339,7 +339,7 @@ def _ordered_or_not(
     if len(said) == len(described):
         return described, ()
     axes, choices = list(described), []
-    for found in unordered_axes(values, seen):
+    for found in unordered_axes(values, mask):
         k = int(str(found.values["axis"]))
         if k not in said:
             axes[k] = replace(axes[k], kind="unordered")
@@ -373,14 +373,14 @@ def _numbers(x: Any, codes: Sequence[float]) -> tuple[np.ndarray, np.ndarray, tu
         raise TypeError(f"x has dtype {raw.dtype}: real numbers (float, integer, bool) are allowed; {advice}")
     single = raw.dtype.kind == "f" and raw.dtype.itemsize <= 4
     values = np.array(raw, dtype=np.float32 if single else np.float64, order="C", copy=True)
-    said = blank_declared(values, codes)
-    seen = ~np.isnan(values)
+    records = blank_declared(values, codes)
+    mask = ~np.isnan(values)
     if covered is not None:
-        seen &= ~covered
-    if raw.dtype.kind not in "iu" or raw.dtype.itemsize < 8 or np.abs(values[seen]).max(initial=0.0) <= 2.0**53:
-        return values, seen, said
+        mask &= ~covered
+    if raw.dtype.kind not in "iu" or raw.dtype.itemsize < 8 or np.abs(values[mask]).max(initial=0.0) <= 2.0**53:
+        return values, mask, records
     because = "Integers above 2**53 were rounded to doubles: subtract an offset first where their last digits matter."
-    return values, seen, (*said, Choice("values", "rounded", because, code="integers_rounded"))
+    return values, mask, (*records, Choice("values", "rounded", because, code="integers_rounded"))
 
 
 def largest_size(values: np.ndarray) -> float:

@@ -172,7 +172,10 @@ class Audit:
         str
             Several lines: one for each level, the weakest group, how entries were weighted, and the limits.
         """
-        lines = [*self._untested_line(), *(self._judge(self._overall(level)) for level in self.levels)]
+        return "\n".join([*self._untested_line(), *self._conclusions()])
+
+    def _conclusions(self) -> list[str]:
+        lines = [self._judge(self._overall(level)) for level in self.levels]
         worst = self._worst()
         if worst is not None and worst.coverage < worst.level:
             lines.append(
@@ -189,7 +192,7 @@ class Audit:
                 f"{100 * GAP_RMS_ERROR:.0f} percentage points (at most {100 * GAP_MAX_OVER:.0f} too high, "
                 f"{100 * GAP_MAX_UNDER:.0f} too low), because pseudo-gaps cannot lie where nothing is observed."
             )
-        return "\n".join([*lines, *self.notes, limits])
+        return [*lines, *self.notes, limits]
 
     @property
     def tolerance(self) -> float:
@@ -300,7 +303,7 @@ class Audit:
             f"mean finite width {row.width:.4g}   infinite {row.infinite_share:.1%}"
             for row in map(self._overall, self.levels)
         ]
-        return printable("\n".join([*lines, self.verdict()]))
+        return printable("\n".join([*lines, *self._conclusions()]))
 
     def __repr__(self) -> str:
         return str(self)

@@ -55,7 +55,7 @@ def with_method(fitted: Fitted) -> Fitted:
 
 @dataclass(frozen=True, eq=False)
 class _Settled:
-    """A completion with its settings; each fill starts anew, so that nothing is known of the hidden entries."""
+    """A completion with its settings; fills do not start from an earlier one, which knew the hidden entries."""
 
     prepared: Prepared
 

@@ -135,7 +135,7 @@ class WeightReport:
         rows.append(("missing entries without overlap", f"{self.without_overlap:.1%}"))
         rows.append((f"odds error that lowers {self.coverage:.0%} by 5 points", f"factor {self.odds_error:.2f}"))
         steep = ", ".join(f"{k:g}: {v:.1%}" for k, v in self.tilts.items())
-        rows.append(("coverage if log-odds are k times larger", steep))
+        rows.append(("coverage if log-odds are multiplied by k", steep))
         pairs = ", ".join(f"{b.predicted:.2f}: {b.observed:.2f}" for b in self.reliability)
         rows.append(("probability of being observed, predicted: found", pairs or "unknown"))
         return rows
@@ -341,8 +341,8 @@ def reliability(
         if not count:
             continue
         hidden = float(observed[here].mean())
-        asked = (1 - train_share) * p[here] / (1 - train_share * p[here])
-        mean = float(asked.mean())
+        expected = (1 - train_share) * p[here] / (1 - train_share * p[here])
+        mean = float(expected.mean())
         back = 1 - train_share + train_share * hidden
         error = np.sqrt(max(hidden * (1 - hidden), 0.25 / count) / count) * (1 - train_share) / back**2
         predicted = mean / (1 - train_share + train_share * mean)

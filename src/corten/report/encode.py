@@ -22,10 +22,11 @@ _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&'\u2028\u2029"}
 def pack_levels(values: np.ndarray) -> dict[str, Any]:
     """Quantise to 65,535 even levels, difference along the flat order, deflate: `{low, step, data}`.
 
-    Example:
-        >>> packed = pack_levels(np.array([0.0, 0.5, np.inf, 1.0]))
-        >>> unpack_levels(packed).tolist()
-        [0.0, 0.5, inf, 1.0]
+    Examples
+    --------
+    >>> packed = pack_levels(np.array([0.0, 0.5, np.inf, 1.0]))
+    >>> unpack_levels(packed).tolist()
+    [0.0, 0.5, inf, 1.0]
     """
     flat = np.asarray(values, dtype=np.float64).ravel()
     finite = np.isfinite(flat)
@@ -56,9 +57,10 @@ def pack_bytes(values: np.ndarray) -> str:
 def safe_json(content: Any) -> str:
     """JSON for a script element, without `<`, so that no label can end the element.
 
-    Example:
-        >>> safe_json({"name": "</script>"})
-        '{"name":"\\\\u003c/script\\\\u003e"}'
+    Examples
+    --------
+    >>> safe_json({"name": "</script>"})
+    '{"name":"\\\\u003c/script\\\\u003e"}'
     """
     text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES).encode("utf-8", "replace").decode("utf-8")
@@ -67,9 +69,10 @@ def safe_json(content: Any) -> str:
 def strides_for(shape: Sequence[int], most: int) -> tuple[int, ...]:
     """Steps along each axis that leave at most `most` entries; the longest axis is thinned first.
 
-    Example:
-        >>> strides_for((100, 100, 10), 30_000)
-        (2, 2, 1)
+    Examples
+    --------
+    >>> strides_for((100, 100, 10), 30_000)
+    (2, 2, 1)
     """
     steps = [1] * len(shape)
 

@@ -194,14 +194,14 @@ class Plots:
             ax.errorbar(
                 level, found, yerr=2 * error, fmt="o", color=RUST, capsize=3, label="audit, ± 2 standard errors"
             )
-            ax.set(xlabel="coverage asked for", ylabel="coverage found", xlim=(low, 1), ylim=(low, 1.01))
+            ax.set(xlabel="nominal coverage", ylabel="coverage found", xlim=(low, 1), ylim=(low, 1.01))
             ax.legend(frameon=False, fontsize="small")
         else:
             curve = evidence.widths_by_coverage(self.result)
             level = np.array([row["coverage"] for row in curve])
             ax.plot(level, [row["infinite_share"] for row in curve], "o-", color=BLUE, ms=4)
             ax.axvline(self.result.coverage, color=SOFT, ls=":", lw=1)
-            ax.set(xlabel="coverage asked for", ylabel="share of infinite intervals", title="not audited")
+            ax.set(xlabel="nominal coverage", ylabel="share of infinite intervals", title="not audited")
             ax.set_ylim(0, max(ax.get_ylim()[1], 0.02))
         tidy(ax)
         return ax
@@ -278,8 +278,8 @@ class Plots:
         ax = axes_for(ax, (5.5, 3.8))
         known = [choice for choice in self.result.choices if choice.candidates]
         if what is not None and what not in [choice.what for choice in known]:
-            names = ", ".join(choice.what for choice in known) or "none"
-            raise ValueError(f"what is {what!r}; settings with candidates: {names}")
+            offered = ", ".join(choice.what for choice in known) or "none"
+            raise ValueError(f"what is {what!r}; settings with candidates: {offered}")
         wanted = [choice for choice in known if what in (None, choice.what)]
         wanted.sort(key=lambda choice: len(choice.candidates) < 3)
         for choice in wanted:

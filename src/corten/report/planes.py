@@ -53,10 +53,11 @@ def planes(axes: Sequence[Axis]) -> list[Plane]:
 
     A map (latitude and longitude) comes first, then images without time.
 
-    Example:
-        >>> axes = [Axis("time", 4), Axis("lat", 3), Axis("lon", 5)]
-        >>> [(axes[p.rows].name, axes[p.columns].name) for p in planes(axes)]
-        [('lat', 'lon'), ('lon', 'time'), ('lat', 'time')]
+    Examples
+    --------
+    >>> axes = [Axis("time", 4), Axis("lat", 3), Axis("lon", 5)]
+    >>> [(axes[p.rows].name, axes[p.columns].name) for p in planes(axes)]
+    [('lat', 'lon'), ('lon', 'time'), ('lat', 'time')]
     """
     found = [_plane(axes, a, b) for a, b in combinations(range(len(axes)), 2)]
 
@@ -129,9 +130,10 @@ def _unit(axis: Axis) -> str:
 def title(axis: Axis) -> str:
     """The name of the axis with its unit.
 
-    Example:
-        >>> title(Axis("lat", 3, units="degrees_north"))
-        'lat (°N)'
+    Examples
+    --------
+    >>> title(Axis("lat", 3, units="degrees_north"))
+    'lat (°N)'
     """
     values = axis.coordinates
     if values is not None and values.dtype.kind == "M" and values.size:
@@ -188,9 +190,10 @@ def numbers(axis: Axis) -> np.ndarray | None:
 def labels(axis: Axis) -> list[str]:
     """Short names of all slices, with as many digits as tell neighbours apart.
 
-    Example:
-        >>> labels(Axis("lat", 3, np.array([20.0, 22.130434, 24.260868])))
-        ['20.00', '22.13', '24.26']
+    Examples
+    --------
+    >>> labels(Axis("lat", 3, np.array([20.0, 22.130434, 24.260868])))
+    ['20.00', '22.13', '24.26']
     """
     values = axis.coordinates
     if values is None:

@@ -474,6 +474,10 @@ class Intervals:
         """Labelled like the input but never masked: a masked flag could not mark entries outside the domain."""
         return self.observed.wrap(array, name, attrs) if self.observed.kind == "dataarray" else array
 
+    def __dir__(self) -> list[str]:
+        """Names for users, without the plain arrays that other modules use."""
+        return [name for name in super().__dir__() if not name.endswith("_array") and name != "widths_at"]
+
     def __repr__(self) -> str:
         infinite = int(np.count_nonzero(np.isinf(self.width_array)))
         tail = f", {infinite} with infinite intervals" if infinite else ""

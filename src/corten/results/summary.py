@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FOOTNOTE", "Summary", "plain"]
 
-PRINT_WIDTH = 100
+PRINT_WIDTH = 100  # columns
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,13 @@ class Summary:
         rows += [(key.replace("_", " "), _number(value)) for key, value in self.facts.items()]
         return rows
 
+    def _settings(self) -> list[tuple[str, ...]]:
+        """Name, value and reason of each setting; a reason that is also a warning is not repeated."""
+        return [
+            (one.what, one.taken, "see the warning below" if one.because in self.warnings else one.because)
+            for one in self.choices
+        ]
+
     def __rich__(self) -> Group:
         from rich.console import Group
         from rich.table import Table
@@ -145,8 +153,7 @@ class Summary:
             chosen = Table(title="settings", title_justify="left")
             for column in ("setting", "value", "reason"):
                 chosen.add_column(column)
-            for choice in self.choices:
-                row = (choice.what, choice.taken, choice.because)
+            for row in self._settings():
                 chosen.add_row(*(Text(printable(one)) for one in row))
             parts.append(chosen)
         parts += [Text(printable(f"! {warning}"), style="yellow") for warning in self.warnings]
@@ -167,15 +174,14 @@ class Summary:
         def shown(text: str) -> str:
             return html.escape(printable(text))
 
-        def table(rows: list[tuple[str, ...]]) -> str:
+        def table(rows: Iterable[tuple[str, ...]]) -> str:
             left = "<td style='text-align:left'>"
             lines = ["".join(f"{left}{shown(text)}</td>" for text in row) for row in rows]
             return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
-        parts = [f"<b>corten: intervals at {self.coverage:.4g} coverage</b>", table(list(self.rows()))]
+        parts = [f"<b>corten: intervals at {self.coverage:.4g} coverage</b>", table(self.rows())]
         if self.choices:
-            chosen = [(choice.what, choice.taken, choice.because) for choice in self.choices]
-            parts += ["<b>settings</b>", table([tuple(row) for row in chosen])]
+            parts += ["<b>settings</b>", table(self._settings())]
         parts += [f"<p>&#9888; {shown(warning)}</p>" for warning in self.warnings]
         return "".join(parts) + f"<p><small>{shown(self.footnote)}</small></p>"
 

@@ -51,9 +51,10 @@ def paper_setting(
 ) -> PaperSetting:
     """Draw a d x d x d setting of the paper's simulation: parameter of block rank `rank`, signal of rank 3.
 
-    Example:
-        >>> paper_setting(12, rank=3, model="bernoulli").observed.shape
-        (12, 12, 12)
+    Examples
+    --------
+    >>> paper_setting(12, rank=3, model="bernoulli").observed.shape
+    (12, 12, 12)
     """
     if model not in ("bernoulli", "ising"):
         raise ValueError(f'model is {model!r}; give "bernoulli" or "ising".')

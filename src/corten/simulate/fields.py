@@ -32,9 +32,10 @@ def block_parameter(
     Block means come from 0.5 N(1, spread) + 0.5 N(-1, spread); a block is ceil(d/r) consecutive indices of
     every axis; `spread` and `noise` are standard deviations (Table "simulation-details").
 
-    Example:
-        >>> float(abs(block_parameter((8, 8, 8), rank=2)).max())
-        2.0
+    Examples
+    --------
+    >>> float(abs(block_parameter((8, 8, 8), rank=2)).max())
+    2.0
     """
     ranks = _ranks(rank, shape)
     rng = np.random.default_rng(seed)
@@ -49,9 +50,10 @@ def tucker_signal(
 ) -> NDArray[np.float64]:
     """Draw the paper's noiseless data X*: Gaussian core and factors of a given Tucker rank, scaled.
 
-    Example:
-        >>> np.linalg.matrix_rank(tucker_signal((6, 7, 8), rank=2).reshape(6, -1)).item()
-        2
+    Examples
+    --------
+    >>> np.linalg.matrix_rank(tucker_signal((6, 7, 8), rank=2).reshape(6, -1)).item()
+    2
     """
     ranks = _ranks(rank, shape)
     rng = np.random.default_rng(seed)
@@ -130,9 +132,10 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
     small-scale structure. Receivers stand on land, densely in the south; each sees where its lines of sight
     to passing satellites pierce the ionosphere, so gaps are oceans, a speckled north, moving edges.
 
-    Example:
-        >>> round(1 - float(tec_like(seed=1).mask.mean()), 2)
-        0.43
+    Examples
+    --------
+    >>> round(1 - float(tec_like(seed=1).mask.mean()), 2)
+    0.43
     """
     if len(shape) != 3:
         raise ValueError(f"shape is {tuple(shape)}; give three lengths: latitudes, longitudes, times.")
@@ -155,9 +158,10 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
 def recipe(*, shape: Sequence[int], **arguments: Any) -> dict[str, Any]:
     """All arguments and versions, so that a simulation can be repeated; plain values for any file.
 
-    Example:
-        >>> recipe(kind="tec", shape=(32, 48, 48), seed=7)["shape"]
-        '32x48x48'
+    Examples
+    --------
+    >>> recipe(kind="tec", shape=(32, 48, 48), seed=7)["shape"]
+    '32x48x48'
     """
     from corten import __version__
 

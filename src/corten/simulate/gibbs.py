@@ -22,9 +22,10 @@ def bernoulli(
 ) -> NDArray[np.bool_]:
     """Draw independent entries with log-odds 2 h(B): the Ising model without coupling.
 
-    Example:
-        >>> bool(bernoulli(np.full((3, 3), 50.0)).all())
-        True
+    Examples
+    --------
+    >>> bool(bernoulli(np.full((3, 3), 50.0)).all())
+    True
     """
     parameter = _checked(parameter)
     chance = expit(2.0 * as_link(link).value(parameter))
@@ -52,9 +53,10 @@ def ising(
     in front. The paper's draws are `sweeps=40_000, burn_in=10_000, samples=30`. Entries outside `domain` are
     False and have no influence. The result depends on the seed, not on `threads`.
 
-    Example:
-        >>> ising(np.ones((4, 5, 6)), sweeps=10, samples=2).shape
-        (2, 4, 5, 6)
+    Examples
+    --------
+    >>> ising(np.ones((4, 5, 6)), sweeps=10, samples=2).shape
+    (2, 4, 5, 6)
     """
     parameter = _checked(parameter)
     if samples < 1 or sweeps < samples:
