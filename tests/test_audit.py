@@ -85,7 +85,7 @@ def test_the_default_reference_catches_unweighted_intervals_too(adversarial):
     fitted = fit(x, "uniform")
     audit = fitted.audit(rounds=6, levels=(0.9,))
     assert audit.coverage(0.9) < 0.9 - 3 * audit.standard_error(0.9)
-    assert "better than the pipeline's own" in audit.notes[0]
+    assert "Ising model of the whole mask" in audit.notes[0]
 
 
 def test_a_wrong_neighbourhood_is_caught():
@@ -173,7 +173,7 @@ def test_the_table_has_every_group_and_the_parts_add_up(adversarial):
     with pytest.raises(ValueError, match="was not audited"):
         audit.coverage(0.99)
     text = str(audit)
-    assert "asked  90.0%" in text and "Limits:" in text
+    assert "nominal  90.0%" in text and "Limits:" in text
     assert "<table>" in audit._repr_html_()
 
 

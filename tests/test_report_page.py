@@ -261,7 +261,7 @@ def contrast(one, other):
 def test_an_audit_shows_coverage_by_level_and_by_depth(visit):
     page = visit(made(), audit=Audited())
     titles = page.locator("#trust h3").all_inner_texts()
-    assert titles[:2] == ["Does it cover?", "Does it cover deep inside gaps?"]
+    assert titles[:2] == ["Coverage found by the audit", "Coverage by depth inside gaps"]
     card = page.locator("#trust figure").nth(1)
     assert card.locator("svg").count() == 1 and "4 to 8" in card.inner_text()
 
