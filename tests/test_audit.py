@@ -306,5 +306,5 @@ def test_the_verdict_begins_with_the_entries_that_were_not_audited():
     assert "Cannot tell" not in replace(audit, untested=0.0).verdict()
     for share, words in ((0.21, "21%"), (0.001, "less than 1%")):
         other = replace(audit, untested=share)
-        assert other.verdict().startswith(f"Cannot tell for {words} of the entries")
+        assert other.verdict().startswith(f"Cannot tell for {words} of the missing entries")
         assert str(other).splitlines()[1].strip().startswith("Cannot tell")

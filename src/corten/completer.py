@@ -128,6 +128,7 @@ class ConformalCompleter:
         missing_value: MissingValue = None,
         progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
+        coverage: float | None = None,
     ) -> Fitted:
         """Fit the completion, the propensity model and the calibration to one tensor.
 
@@ -147,6 +148,9 @@ class ConformalCompleter:
             Called with the name of a stage and the share of it that is done.
         checkpoint : Checkpoint, optional
             Folder that keeps finished rounds, so that an interrupted fit can be resumed.
+        coverage : float, optional
+            Nominal coverage that will be asked for. If given, the fit warns before it starts where the calibration
+            entries are too few for finite intervals.
 
         Returns
         -------
@@ -165,33 +169,8 @@ class ConformalCompleter:
         >>> fitted = ConformalCompleter().fit(x, missing_value=-9999)       # doctest: +SKIP
         >>> narrow, wide = fitted.intervals([0.8, 0.95])                     # doctest: +SKIP
         """
-        observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value)
-        return self.fit_observed(observed, progress, checkpoint)
-
-    def fit_observed(
-        self,
-        observed: ObservedTensor,
-        progress: Progress | None = None,
-        checkpoint: Checkpoint | None = None,
-        coverage: float | None = None,
-    ) -> Fitted:
-        """Fit a tensor that was read before.
-
-        Parameters
-        ----------
-        observed : ObservedTensor
-            The tensor.
-        progress, checkpoint
-            As in `fit`.
-        coverage : float, optional
-            Nominal coverage that will be asked for. If given, the fit warns before it starts where the calibration
-            entries are too few for finite intervals.
-
-        Returns
-        -------
-        Fitted
-        """
         began = perf_counter()
+        observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value)
         if observed.complete:
             return Fitted(observed, np.array(observed.values), self._settings(describe(self.engine)))
         # An engine that is not available is reported before any work is done.

@@ -168,8 +168,17 @@ def complete(
     completer = ConformalCompleter(
         completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
     )
-    observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value)
-    return completer.fit_observed(observed, progress, checkpoint, coverage).intervals(coverage)
+    fitted = completer.fit(
+        x,
+        where=where,
+        periodic=periodic,
+        axis_kinds=axis_kinds,
+        missing_value=missing_value,
+        progress=progress,
+        checkpoint=checkpoint,
+        coverage=coverage,
+    )
+    return fitted.intervals(coverage)
 
 
 def complete_table(
