@@ -186,7 +186,7 @@ def test_an_open_neighborhood_says_in_words_that_no_weights_bear_the_coverage():
     assert max(sizes) < enough(int(fitted.rounds[0].train.sum()))
     assert "no candidate's weights" in choice.because
     assert choice.candidates[int(np.argmax(sizes))]["neighborhood and coupling strength"] == choice.taken
-    assert any("no model of the missingness that was tried" in said for said in fitted.warnings())
+    assert any("No propensity model that was tried" in said for said in fitted.warnings())
 
 
 def test_held_out_cells_swap_their_role():

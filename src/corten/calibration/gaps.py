@@ -12,7 +12,7 @@ from corten.calibration.gap_rounds import run_rounds
 from corten.calibration.gap_scale import learn_locally
 from corten.calibration.hiding import draw_masks
 from corten.calibration.task import Outcome, Plan, Round, Task
-from corten.completion.axes_kinds import axis_kinds, move_gap
+from corten.completion.axes_kinds import axis_kinds, edges_of, move_gap
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
@@ -68,10 +68,12 @@ class GapCalibration:
         count = round(self.drawn * self.rounds)
         law = _law_of(observed) if count else None
         shapes = [~mask for mask in draw_masks(law, observed, count, seed)] if law is not None else []
+        edges = edges_of(gap, kinds)
         rounds = []
         for number in range(self.rounds):
             given = shapes[number] if number < len(shapes) else None
-            hidden = _hide(given, gap, seen, kinds, least, rng)
+            # Every second copy stays at the edges of the data that the gap lies at: rolled ones are easier to fill.
+            hidden = _hide(given, gap, seen, kinds, least, rng, edges if number % 2 else ())
             rounds.append(Round(seen & ~hidden, hidden, None))
         share = np.mean([r.hidden.sum() for r in rounds]) / seen.sum()
         choice = Choice(
@@ -134,6 +136,7 @@ def _hide(
     kinds: Sequence[str],
     least: float,
     rng: np.random.Generator,
+    kept: Sequence[int] = (),
 ) -> np.ndarray:
     """Observed entries under a given shape or a moved gap, enough of them and not all."""
     best = np.zeros_like(seen)
@@ -142,7 +145,7 @@ def _hide(
         if max(least, 1) <= asked.sum() < seen.sum():
             return asked
     for _ in range(ATTEMPTS):
-        hidden = move_gap(gap, kinds, rng) & seen
+        hidden = move_gap(gap, kinds, rng, kept) & seen
         if best.sum() < hidden.sum() < seen.sum():
             best = hidden
         if best.sum() >= max(least, 1):

@@ -100,8 +100,8 @@ class ObservedTensor:
             full circle is recognised.
         axis_kinds : mapping from axis to {"ordered", "unordered"}, optional
             "ordered": neighbouring positions are alike; "unordered": positions have no order (stations). Default: text
-            labels are unordered, other labels ordered; an axis without labels is unordered if the values do not depend
-            on its order (see `choices`).
+            labels are unordered, other labels ordered; for an axis without labels the held-out error decides (see
+            `corten.data.order` and `choices`).
         missing_value : float or sequence of float, optional
             Numbers that stand for a missing value, such as -9999 or [-9999, 1e20]. The attributes ``_FillValue`` and
             ``missing_value`` of a DataArray are used too.
