@@ -1,4 +1,4 @@
-"""Weights that are worth little are reported: effective sample size, highest finite coverage, what to do instead."""
+"""Low effective sample sizes are reported: the size, the highest coverage with finite intervals, what to do instead."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_flat_weights_are_not_warned_of_until_more_is_asked_than_is_finite():
     assert "highest_finite_coverage" not in one.facts(0.9)
     few = fitted(np.linspace(3.0, 0.2, 30)[:, None] * np.ones((1, 40)))
     assert 0.95 < few.highest_finite_coverage < 0.99
-    assert "more than the weights can bear" in few.intervals(0.995).summary().warnings[0]
+    assert "above the highest coverage with finite intervals" in few.intervals(0.995).summary().warnings[0]
     assert few.intervals(0.5).summary().warnings == ()
 
 

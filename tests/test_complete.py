@@ -113,7 +113,7 @@ def test_nothing_missing_says_so():
     x = full()
     result = corten.complete(x)
     assert np.array_equal(result.estimate, x) and (result.width == 0).all()
-    assert "nothing to fill" in str(result.summary())
+    assert "Nothing was missing" in str(result.summary())
     assert corten.ConformalCompleter().fit(x).entries.size == 0
 
 

@@ -142,7 +142,7 @@ def test_labelled_truth_is_matched_by_axis_name(drawn):
     assert metrics.coverage(turned, labelled) == metrics.coverage(truth, result)
     by_name = metrics.coverage_by_slice(turned, labelled, axis="lat")
     assert by_name == metrics.coverage_by_slice(truth, result, axis=1)
-    with pytest.raises(ValueError, match="axis 'depth'"):
+    with pytest.raises(ValueError, match="axis is 'depth'"):
         metrics.coverage_by_slice(turned, labelled, axis="depth")
 
 

@@ -124,7 +124,7 @@ def test_user_says_kind_and_period():
         ({"axis_kinds": {"q": "unordered"}}, "axis_kinds names the unknown axis 'q'"),
         ({"axis_kinds": {0: "station"}}, "allowed are 'ordered', 'unordered'"),
         ({"axis_kinds": {0: "unordered"}, "periodic": (0,)}, "no period"),
-        ({"axes": ("a", "b")}, "one per mode"),
+        ({"axes": ("a", "b")}, "one name per axis"),
         ({"axes": ("a", "a", "b")}, "twice"),
     ]:
         with pytest.raises(ValueError, match=words):
@@ -232,7 +232,7 @@ def test_other_calendars_are_times():
 def test_observed_tensor_passes_through():
     tensor = ObservedTensor.of(field())
     assert ObservedTensor.of(tensor) is tensor
-    with pytest.raises(TypeError, match="already"):
+    with pytest.raises(TypeError, match="has its domain and axes"):
         ObservedTensor.of(tensor, periodic=(0,))
     assert "22 observed, 2 missing" in repr(tensor)
     assert tensor.axis("axis_1") == 1

@@ -363,5 +363,5 @@ def test_other_promises_refuse_what_they_do_not_define():
     for promise in ({"groups": "axis_0"}, {"joint": "axis_0"}, {"odds_error": 1.5}):
         result = fitted.intervals(0.9, **promise)
         for ask in (lambda r: r.quantile(0.3), lambda r: r.draws(1), lambda r: r.exceedance(0.0)):
-            with pytest.raises(ValueError, match="another promise"):
+            with pytest.raises(ValueError, match="not defined for intervals with groups"):
                 ask(result)

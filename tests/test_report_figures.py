@@ -6,7 +6,7 @@ import pytest
 
 from corten.data.observed import Axis, ObservedTensor
 from corten.report import evidence
-from corten.report.planes import default_cell, default_index, labels, planes, title
+from corten.report.planes import default_entry, default_index, labels, planes, title
 from corten.results.intervals import Intervals
 from report_source import Audited, Made, made
 
@@ -70,9 +70,9 @@ def test_what_is_not_there_is_refused_in_words():
         plot.slice(time=1, lat=2)
     with pytest.raises(ValueError, match="runs along 'time'"):
         plot.series(time=1)
-    with pytest.raises(ValueError, match="choices with candidates: rank"):
+    with pytest.raises(ValueError, match="settings with candidates: rank"):
         plot.selection("seed")
-    with pytest.raises(ValueError, match="no model of the missingness"):
+    with pytest.raises(ValueError, match="no propensity model"):
         made(chance=False).plot.slice("propensity")
 
 
@@ -121,7 +121,7 @@ def test_labels_are_as_short_as_tells_slices_apart():
 
 def test_the_default_slice_and_cell_are_worth_a_look():
     result = made()
-    cell = default_cell(result)
+    cell = default_entry(result)
     assert result.observed.missing[cell] and np.isfinite(result.width_array[cell])
     share = result.observed.missing.mean(axis=(0, 1))
     picked = share[default_index(result.observed, 2)]

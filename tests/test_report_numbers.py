@@ -8,7 +8,7 @@ import pytest
 
 import corten
 from corten.conformal.depth import depth
-from corten.evidence.audit_table import OFF, Audit
+from corten.evidence.audit_table import GAP_RMS_ERROR, Audit
 from corten.report.content import page_content
 from corten.report.encode import safe_json, unpack_levels
 
@@ -107,4 +107,4 @@ def test_page_and_verdict_of_an_audit_agree_on_its_tolerance(off):
     found = Audit(audit.observed, (0.9,), audit.samples, audit.log_weights, audit.probability, True, 1.0, (), 0.0)
     found.__dict__["rows"] = (row.__class__(0.9, "all", "all", 0.9 - off, 1e-4, row.width, 0.0, row.count),)
     page = page_content(fitted.intervals(0.9), found)["notices"][-1]
-    assert ("too narrow" in found.verdict()) == (page["kind"] == "warn") == (off > OFF)
+    assert ("too narrow" in found.verdict()) == (page["kind"] == "warn") == (off > GAP_RMS_ERROR)

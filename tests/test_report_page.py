@@ -90,7 +90,7 @@ def test_a_tensor_of_tec_size_stays_small(tmp_path):
 
 
 def test_large_tensors_are_thinned_and_say_so():
-    content = page_content(made((20, 30, 40)), most_cells=8000)
+    content = page_content(made((20, 30, 40)), max_entries=8000)
     assert np.prod(content["tensor"]["shape"]) <= 8000
     assert "every 2nd" in content["tensor"]["note"]
     assert all(n > i for n, i in zip(content["tensor"]["shape"], content["tensor"]["start"]))
@@ -261,7 +261,7 @@ def contrast(one, other):
 def test_an_audit_shows_coverage_by_level_and_by_depth(visit):
     page = visit(made(), audit=Audited())
     titles = page.locator("#trust h3").all_inner_texts()
-    assert titles[:2] == ["Does it cover?", "Does it cover deep inside gaps?"]
+    assert titles[:2] == ["Coverage found by the audit", "Coverage by depth inside gaps"]
     card = page.locator("#trust figure").nth(1)
     assert card.locator("svg").count() == 1 and "4 to 8" in card.inner_text()
 

@@ -138,7 +138,7 @@ def test_a_round_that_trains_on_equal_values_counts_errors_in_the_unit_of_the_ot
     completer = corten.ConformalCompleter(
         "gaussian-process", "uniform", corten.GapCalibration(2), seed=1, transform="standardise", climatology="axis_0"
     )
-    kinds = {"periodic": (2, 4), "axis_kinds": {1: "unit"}}
+    kinds = {"periodic": (2, 4), "axis_kinds": {1: "unordered"}}
     plain = completer.fit(x, **kinds).intervals(0.5)
     other = completer.fit(x * np.float32(unit), **kinds).intervals(0.5)
     assert np.isfinite(plain.width).all()

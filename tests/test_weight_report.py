@@ -76,11 +76,11 @@ def test_the_reliability_curve_of_the_true_model_is_straight_and_of_a_wrong_one_
     law = corten.KnownPropensity(parameter, coupling=0.1).fit(mask)
     bins = reliability(law, mask, train, 0.7)
     assert sum(b.entries for b in bins) == np.count_nonzero(~train)
-    assert all(abs(b.seen - b.predicted) < 4 * b.standard_error for b in bins)
+    assert all(abs(b.observed - b.predicted) < 4 * b.standard_error for b in bins)
     flat = corten.UniformPropensity().fit(train, 0.7)
     steep = corten.KnownPropensity(2 * parameter).fit(mask)
-    assert abs(reliability(flat, mask, train, 0.7)[0].seen - mask.mean()) < 0.01
-    assert any(abs(b.seen - b.predicted) > 6 * b.standard_error for b in reliability(steep, mask, train, 0.7))
+    assert abs(reliability(flat, mask, train, 0.7)[0].observed - mask.mean()) < 0.01
+    assert any(abs(b.observed - b.predicted) > 6 * b.standard_error for b in reliability(steep, mask, train, 0.7))
 
 
 def test_robust_cutoffs_are_the_worst_case_over_all_odds_within_the_factor():

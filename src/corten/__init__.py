@@ -1,4 +1,4 @@
-"""corten: intervals you can trust for the missing entries of a tensor.
+"""corten: estimates and prediction intervals for the missing entries of a tensor.
 
     >>> import corten
     >>> result = corten.complete(x, coverage=0.9)            # doctest: +SKIP
@@ -42,12 +42,12 @@ _HOME = {
     "TuckerCompletion": "corten.completion.riemannian",
     "UniformPropensity": "corten.propensity",
     "Zero": "corten.propensity",
-    "complete": "corten.completer",
-    "complete_table": "corten.completer",
+    "complete": "corten.functions",
+    "complete_table": "corten.functions",
     "complete_to_zarr": "corten.large.flow",
     "load": "corten.results.saving",
 }
-_ROOMS = {
+_MODULES = {
     "conformal": "corten.conformal",
     "io": "corten.io",
     "lowrank": "corten.lowrank",
@@ -56,7 +56,7 @@ _ROOMS = {
     "simulate": "corten.simulate",
 }
 
-__all__ = ["__version__", *_HOME, *_ROOMS]
+__all__ = ["__version__", *_HOME, *_MODULES]
 
 if TYPE_CHECKING:
     from typing import Any
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from corten.calibration.gaps import GapCalibration
     from corten.calibration.split import SplitCalibration
     from corten.checkpoint import Checkpoint
-    from corten.completer import ConformalCompleter, complete, complete_table
+    from corten.completer import ConformalCompleter
     from corten.completion.alternating import CPCompletion
     from corten.completion.gaussian_process import GaussianProcessCompletion
     from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from corten.completion.stack import StackedCompletion
     from corten.data.observed import ObservedTensor
     from corten.evidence import metrics
+    from corten.functions import complete, complete_table
     from corten.large.flow import complete_to_zarr
     from corten.propensity import (
         AdditivePropensity,
@@ -96,8 +97,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
-    elif name in _ROOMS:
-        value = import_module(_ROOMS[name])
+    elif name in _MODULES:
+        value = import_module(_MODULES[name])
     else:
         raise AttributeError(f"module 'corten' has no attribute {name!r}")
     globals()[name] = value

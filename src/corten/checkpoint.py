@@ -1,4 +1,4 @@
-"""Keeps the rounds of a long fit on disk, so that a fit that was killed goes on where it stood, to the same bits."""
+"""Keeps finished rounds of a long fit on disk: an interrupted fit resumes and gives the same bits."""
 
 from __future__ import annotations
 
@@ -28,25 +28,45 @@ FORMAT = "corten round"
 _NAME = re.compile(r"[0-9a-f]{32}\.round")
 _ORDINARY = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.dtype, Path)
 _GENERATED = ("__dict__", "__weakref__", "__doc__", "__dataclass", "__firstlineno__", "_abc_", "__parameters__")
-_PYTHON = 1 << 9  # set for classes that Python code made: what others hold cannot be seen
+_PYTHON = 1 << 9  # flag of classes defined in Python; the state of others is hidden
 
 
 @dataclass
 class Checkpoint:
-    """A folder for the rounds of a fit that are done. Leaving the block well removes them; a kill or an error does not.
+    """A folder that keeps the finished rounds of a fit.
 
-    A round is known by a hash of the data, the entries it trains on, all options with their arrays, and the versions
-    of corten, NumPy, SciPy and Numba: after any change the fit starts clean. Code of your own is part of the hash
-    (instructions, defaults, what it closes over and the globals it names); where that cannot be told, the checkpoint is
-    refused. Files are written whole or not at all and carry checksums; a damaged one is made again. Only files that
-    corten wrote are removed.
+    Use it as a context manager. The rounds are removed when the block ends without an error; after an error or a kill
+    they stay, and the same code resumes.
 
-    kept: rounds that were found and not done again.
+    Parameters
+    ----------
+    folder : str or path
+        The folder. It is created when the first round is kept.
 
-    Example:
-        >>> with Checkpoint("tec.checkpoint") as checkpoint:                      # doctest: +SKIP
-        ...     result = corten.complete(x, checkpoint=checkpoint)
-        ...     result.to_netcdf("filled.nc")
+    Attributes
+    ----------
+    kept : int
+        Number of rounds that were read from the folder instead of computed.
+
+    Raises
+    ------
+    NotADirectoryError
+        If `folder` is a file.
+    ValueError
+        In the fit, if the completion refers to objects that cannot be compared between two runs.
+
+    Notes
+    -----
+    A round is identified by a hash of the data, its training entries, all options with their arrays, and the versions
+    of corten, NumPy, SciPy and Numba. After any change the round is computed again. Code of your own is part of the
+    hash: instructions, defaults, closures and the globals it names. Files are written whole or not at all and carry
+    checksums; a damaged one is replaced. Only files that corten wrote are removed.
+
+    Examples
+    --------
+    >>> with Checkpoint("tec.checkpoint") as checkpoint:                      # doctest: +SKIP
+    ...     result = corten.complete(x, checkpoint=checkpoint)
+    ...     result.to_netcdf("filled.nc")
     """
 
     folder: str | os.PathLike[str]
@@ -70,19 +90,19 @@ class Checkpoint:
         for file in Path(self.folder).glob("*.round"):
             with suppress(ValueError, OSError):
                 if _NAME.fullmatch(file.name) and file.is_file():
-                    read_archive(file, FORMAT)  # whatever else has such a name is not ours
+                    read_archive(file, FORMAT)  # raises where corten did not write it
                     file.unlink()
         with suppress(OSError):
             Path(self.folder).rmdir()
 
     def keeping(self, completion: Completion) -> Completion:
-        """The same completion, which looks here before it fills and leaves here what it filled."""
+        """The same completion, which reads fills from this folder and writes new ones to it."""
         return _Keeping(completion, self, fingerprint(completion))
 
     def _fill(self, key: str, shape: tuple[int, ...], work: Callable[[], Fill]) -> Fill:
         path = Path(self.folder) / f"{key}.round"
         if path.exists():
-            # A damaged file is as good as none, whatever it holds: the round is done again and the file replaced.
+            # A damaged file is treated as absent: the round is computed again and the file replaced.
             with suppress(ValueError, KeyError, TypeError):
                 content, arrays = read_archive(path, FORMAT)
                 members = {name: arrays[f"m{k}"] for k, name in enumerate(content["members"])}
@@ -102,7 +122,7 @@ class Checkpoint:
 
 
 def _leverage(work: Callable[[], Fill]) -> np.ndarray:
-    """Asked for rarely: filled again rather than kept."""
+    """The leverage of a kept round, computed again because it is rarely needed."""
     leverage = work().leverage
     assert leverage is not None
     return leverage()
@@ -135,7 +155,7 @@ class _Kept:
         return self.checkpoint._fill(key[:32], values.shape, lambda: self.prepared.fill(values, mask))
 
     def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedMix:
-        """What has learned how to mix fills once more and is not kept."""
+        """The mix learned from members; it is cheap and not kept."""
         return cast(PreparedMix, self.prepared).combine(members, truth)
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -150,34 +170,34 @@ def _versions() -> str:
 
 
 def fingerprint(value: Any) -> str:
-    """A hash of data, objects and code that changes when an answer could; a ValueError where that cannot be told."""
+    """A hash of data, objects and code; a ValueError for objects that cannot be compared between two runs."""
     found = sha256()
     _feed(value, found.update, {})
     return found.hexdigest()
 
 
-def _feed(value: Any, tell: Callable[[bytes], Any], met: dict[int, Any]) -> None:
-    """Tell the content of a value, piece by piece; an object that was met before by its number."""
+def _feed(value: Any, update: Callable[[bytes], Any], met: dict[int, Any]) -> None:
+    """Hash the content of a value, part by part; an object seen before is hashed by its number."""
     kind = type(value)
-    tell(f"<{kind.__module__}.{kind.__qualname__}>".encode())
+    update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
     if isinstance(value, _ORDINARY):
-        tell(repr(value).encode())
+        update(repr(value).encode())
         return
     if id(value) in met:
-        tell(str(list(met).index(id(value))).encode())
+        update(str(list(met).index(id(value))).encode())
         return
-    met[id(value)] = value  # held: a number must not be given to another object meanwhile
+    met[id(value)] = value  # held, so that no other object gets its id
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-        tell(f"{value.dtype} {value.shape}".encode())
-        tell(np.ascontiguousarray(value).tobytes())
+        update(f"{value.dtype} {value.shape}".encode())
+        update(np.ascontiguousarray(value).tobytes())
         return
     for part in _parts(value):
-        _feed(part, tell, met)
-    tell(b"<end>")
+        _feed(part, update, met)
+    update(b"<end>")
 
 
 def _parts(value: Any) -> list[Any]:
-    """What an object is made of, as far as its answers hang on it."""
+    """The parts of an object that its results depend on."""
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, np.ndarray):  # of objects
@@ -195,7 +215,7 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, CodeType):
         return [value.co_code, value.co_names, value.co_varnames, *value.co_consts]
     if hasattr(value, "mask_pass") or hasattr(value, "scheduler_info"):
-        return ["an engine"]  # the answer does not depend on it beyond rounding
+        return ["an engine"]  # results do not depend on it beyond rounding
     if hasattr(value, "py_func"):  # compiled by Numba
         return [value.py_func]
     if isinstance(value, ModuleType):
@@ -206,8 +226,8 @@ def _parts(value: Any) -> list[Any]:
     if isinstance(value, FunctionType):
         names = sorted(name for name in _names(value.__code__) if name in value.__globals__)
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        world = {name: value.__globals__[name] for name in names}
-        return [value.__code__, value.__defaults__, value.__kwdefaults__, cells, world]
+        used = {name: value.__globals__[name] for name in names}
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, cells, used]
     if isinstance(value, type) and value.__flags__ & _PYTHON:
         own = {name: one for name, one in vars(value).items() if not name.startswith(_GENERATED)}
         return [value.__qualname__, *value.__mro__[1:-1], own]
@@ -216,12 +236,12 @@ def _parts(value: Any) -> list[Any]:
         return [type(value), vars(value)]
     raise ValueError(
         f"a checkpoint cannot be used here: the completion refers to a {type(value).__qualname__}, and whether that is "
-        "the same in the next run cannot be told; leave the checkpoint out, or use plain values and functions"
+        "the same in the next run is unknown; leave the checkpoint out, or use plain values and functions"
     )
 
 
 def _installed(value: Any) -> bool:
-    """Whether code comes with Python, with an installed package or with corten: its version says what it does."""
+    """Whether code belongs to Python, an installed package or corten, so that its version identifies it."""
     name = str(value.__module__)
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:

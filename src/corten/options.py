@@ -1,9 +1,10 @@
-"""What users may write for an option (a name or an object), turned into the object."""
+"""Options as users write them (a name or an object), and the objects they stand for."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -17,42 +18,80 @@ from corten.completion.protocol import Completion
 from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
 from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
 from corten.engine.lazy import takes_lazy
 from corten.propensity import (
     AdditivePropensity,
     AutoPropensity,
     BernoulliPropensity,
+    FittedPropensity,
     IsingPropensity,
     UniformPropensity,
 )
 
-__all__ = ["as_calibration", "as_completion", "as_propensity", "check_bounds", "stays_here"]
+__all__ = [
+    "CalibrationName",
+    "CompletionName",
+    "FillFunction",
+    "PropensityModel",
+    "PropensityName",
+    "ScoreName",
+    "WeightsName",
+    "as_calibration",
+    "as_completion",
+    "as_propensity",
+    "check_bounds",
+    "unused_workers",
+]
+
+CompletionName = Literal["auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack"]
+PropensityName = Literal["auto", "constant", "uniform", "additive", "bernoulli", "ising"]
+CalibrationName = Literal["auto", "random", "cross", "gaps"]
+ScoreName = Literal["absolute", "adaptive", "signed", "normalized"]
+WeightsName = Literal["exact", "approximate"]
+FillFunction = Callable[[np.ndarray], np.ndarray]
+"""From an array with NaN to a full array."""
+
+
+class PropensityModel(Protocol):
+    """Fits the probability of being observed to a mask."""
+
+    def fit(
+        self,
+        training_mask: np.ndarray,
+        train_share: float = ...,
+        *,
+        domain: np.ndarray | None = ...,
+        axis_names: Sequence[str] | None = ...,
+        periodic: Sequence[bool] = ...,
+        engine: Any = ...,
+    ) -> FittedPropensity: ...
 
 
 @dataclass(frozen=True)
 class _Fixed:
-    """A calibration the user asked for: nothing to choose."""
+    """A calibration that the user named."""
 
     calibration: Calibration
 
-    def choose(self, observed: Any, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
+    def choose(self, observed: ObservedTensor, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
         return self.calibration, ()
 
 
 @dataclass(frozen=True)
 class _Auto:
-    """The calibration left open: chosen by the shape of the gaps."""
+    """A calibration that is chosen by the shape of the gaps."""
 
-    def choose(self, observed: Any, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
+    def choose(self, observed: ObservedTensor, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
         return choose_calibration(observed, seed)
 
 
 USES_ENGINE = (TuckerCompletion, TensorTrainCompletion)
 
 
-def as_calibration(calibration: Any) -> _Fixed | _Auto:
-    """A calibration from "auto", "random", "gaps" or an object with calibrate()."""
+def as_calibration(calibration: str | Calibration) -> _Fixed | _Auto:
+    """The calibration behind a name or an object with calibrate()."""
     named: dict[str, Any] = {"random": SplitCalibration, "gaps": GapCalibration, "cross": CrossCalibration}
     if isinstance(calibration, str):
         if calibration == "auto":
@@ -65,11 +104,11 @@ def as_calibration(calibration: Any) -> _Fixed | _Auto:
     raise TypeError(f"calibration is {calibration!r}; give a name or an object with calibrate(task)")
 
 
-def as_completion(completion: Any, gaps: bool, engine: Any = "auto") -> Completion:
-    """A completion from a name, an object with prepare() or any function.
+def as_completion(completion: str | Completion | FillFunction, gaps: bool, engine: Any = "auto") -> Completion:
+    """The completion behind a name, an object with prepare() or a function.
 
-    "auto" is the stack in gaps, else Tucker with its ridge chosen too. One that passes over the data with an engine,
-    and was given none, takes this one.
+    gaps: whether pseudo-gaps are hidden; "auto" then is the stack, else Tucker with an automatic ridge. A completion
+    that uses an engine and has none of its own gets `engine`.
     """
     made = _as_completion(completion, gaps)
     if isinstance(made, USES_ENGINE) and isinstance(made.engine, str) and made.engine == "auto":
@@ -77,15 +116,15 @@ def as_completion(completion: Any, gaps: bool, engine: Any = "auto") -> Completi
     return made
 
 
-def stays_here(completion: Completion, engine: Any) -> tuple[Choice, ...]:
-    """On the record: a completion that does not use the workers of a cluster."""
+def unused_workers(completion: Completion, engine: Any) -> tuple[Choice, ...]:
+    """A record where the completion does not use the workers of a cluster."""
     if isinstance(completion, USES_ENGINE) or not takes_lazy(as_engine(engine)):
         return ()
-    because = "of the completions only tucker and tensor-train use the workers of a cluster"
-    return (Choice("where gaps are filled", "this machine", because),)
+    because = "only the completions tucker and tensor-train use the workers of a cluster"
+    return (Choice("completion runs on", "this machine", because),)
 
 
-def _as_completion(completion: Any, gaps: bool) -> Completion:
+def _as_completion(completion: str | Completion | FillFunction, gaps: bool) -> Completion:
     if isinstance(completion, str):
         if completion == "auto" and not gaps:
             return TuckerCompletion(ridge="auto")
@@ -112,12 +151,9 @@ def _as_completion(completion: Any, gaps: bool) -> Completion:
     raise TypeError(f"completion is {completion!r}; give a name, an object with prepare(), or a function")
 
 
-def as_propensity(propensity: Any) -> Any:
-    """A propensity model from a name ("auto", "constant", "additive", "bernoulli", "ising") or an object with fit().
-
-    "uniform" is another name of "constant".
-    """
-    makers: dict[str, Any] = {
+def as_propensity(propensity: str | PropensityModel) -> PropensityModel:
+    """The propensity model behind a name or an object with fit(); "uniform" is another name of "constant"."""
+    makers: dict[str, Callable[[], PropensityModel]] = {
         "auto": AutoPropensity,
         "constant": UniformPropensity,
         "uniform": UniformPropensity,
@@ -135,7 +171,7 @@ def as_propensity(propensity: Any) -> Any:
 
 
 def check_bounds(bounds: Any) -> tuple[float, float] | None:
-    """Limits of the data as (low, high) with infinities for what is open, or None."""
+    """Bounds of the data as (low, high), infinite where open, or None."""
     if bounds is None:
         return None
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:

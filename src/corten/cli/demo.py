@@ -33,7 +33,7 @@ def demo(
     _refuse(output, list(targets.values()), overwrite)
     import numpy as np
 
-    from corten.completer import complete
+    from corten.functions import complete
     from corten.simulate import tec_like
 
     field = tec_like(SHAPE, seed)

@@ -1,4 +1,4 @@
-"""Axes: their names, coordinates, order and period, read from what the input carries."""
+"""Axes: names, coordinates, kind and period, read from the input."""
 
 from __future__ import annotations
 
@@ -28,13 +28,29 @@ DEGREES_EAST = {"degrees_east", "degree_east", "degree_e", "degrees_e", "degreee
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One mode of a tensor: its name, length, coordinates, and whether order and ends mean anything.
+    """One axis of a tensor.
 
-    `kind` is "ordered" where neighbours are alike (latitude, time) and "unordered" where they are not (stations).
+    Parameters
+    ----------
+    name : str
+        Name.
+    length : int
+        Number of positions.
+    coordinates : array, optional
+        One coordinate per position: numbers, dates or names.
+    kind : {"ordered", "unordered"}, default "ordered"
+        Whether neighbouring positions are alike (latitude, time) or have no order (stations).
+    periodic : bool, default False
+        Whether the last position is next to the first.
+    units : str, optional
+        Unit of the coordinates.
+    key : hashable, optional
+        The name as the input has it, if that is not text.
 
-    Example:
-        >>> Axis("lon", 4, np.array([0.0, 90.0, 180.0, 270.0]), "ordered", True, "degrees_east").label(1)
-        '90.0'
+    Examples
+    --------
+    >>> Axis("lon", 4, np.array([0.0, 90.0, 180.0, 270.0]), "ordered", True, "degrees_east").label(1)
+    '90.0'
     """
 
     name: str
@@ -47,16 +63,16 @@ class Axis:
 
     @property
     def dim(self) -> Hashable:
-        """The name as the input spelled it (xarray allows names that are not text)."""
+        """The name as in the input (xarray allows names that are not text)."""
         return self.name if self.key is None else self.key
 
     @property
     def is_time(self) -> bool:
-        """A datetime coordinate, or an axis called time."""
+        """Whether the coordinates are dates or the name is time."""
         return self.name.lower() == "time" or (self.coordinates is not None and _is_dates(self.coordinates))
 
     def label(self, index: int) -> str:
-        """How to call one slice: its coordinate where there is one, else its index."""
+        """The name of one slice: its coordinate, or its index without coordinates."""
         if self.coordinates is None:
             return str(index)
         value = self.coordinates[index]
@@ -67,12 +83,12 @@ class Axis:
 
 
 def is_dataarray(x: Any) -> bool:
-    """Whether x is an xarray.DataArray, found out without importing xarray."""
+    """Whether x is an xarray.DataArray, without importing xarray."""
     return any(c.__name__ == "DataArray" and c.__module__.split(".")[0] == "xarray" for c in type(x).__mro__)
 
 
 def zone_of(coordinate: Any) -> str | None:
-    """The time zone of a coordinate of times; None where it has none."""
+    """The time zone of a coordinate of times, or None."""
     if coordinate.ndim != 1 or (isinstance(coordinate.dtype, np.dtype) and not coordinate.dtype.hasobject):
         return None
     zone = getattr(coordinate.to_index(), "tz", None)
@@ -97,7 +113,7 @@ def _utc(coordinate: Any) -> np.ndarray:
 
 
 def position(name: str | int, names: Sequence[str], argument: str) -> int:
-    """The index of an axis given by name or position; refuses unknown ones by listing the known."""
+    """The position of an axis by name or position; a ValueError with the known names if it is unknown."""
     if isinstance(name, int | np.integer) and not isinstance(name, bool):
         if -len(names) <= name < len(names):
             return int(name) % len(names)
@@ -112,11 +128,11 @@ def axes_of_names(names: Sequence[str | Axis] | None, shape: tuple[int, ...]) ->
     given: Sequence[str | Axis] = [f"axis_{k}" for k in range(len(shape))] if names is None else names
     if isinstance(given, str):
         raise TypeError(
-            f"axes is the text {given!r}: give one name per mode, such as axes=('lat', 'lon', 'time')"
+            f"axes is the text {given!r}: give one name per axis, such as axes=('lat', 'lon', 'time')"
         )
     if len(given) != len(shape):
         raise ValueError(
-            f"axes has {len(given)} name(s), x has {len(shape)} modes of shape {shape}: give one per mode"
+            f"axes has {len(given)} name(s), x has {len(shape)} axes of shape {shape}: give one name per axis"
         )
     found = []
     for length, one in zip(shape, given):
@@ -126,18 +142,18 @@ def axes_of_names(names: Sequence[str | Axis] | None, shape: tuple[int, ...]) ->
         known = length if one.coordinates is None else len(one.coordinates)
         if (one.length, known) != (length, length):
             raise ValueError(
-                f"axes: {one.name!r} has length {one.length} and {known} coordinates, that mode of x has "
-                f"{length}"
+                f"axes: {one.name!r} has length {one.length} and {known} coordinates, that axis of x has "
+                f"length {length}"
             )
         found.append(one)
     labels = [axis.name for axis in found]
     if len(set(labels)) != len(labels):
-        raise ValueError(f"axes has a name twice: {', '.join(labels)}; every mode needs its own")
+        raise ValueError(f"axes has a name twice: {', '.join(labels)}; every axis needs its own")
     return tuple(found)
 
 
 def axes_of_dataarray(x: Any) -> tuple[Axis, ...]:
-    """Axes of a DataArray with their coordinates; text is an unordered axis, all else is ordered."""
+    """Axes of a DataArray with their coordinates; text labels are unordered, all others ordered."""
     found = []
     for dim, length in zip(x.dims, x.shape):
         coordinates, units = None, None
@@ -156,7 +172,7 @@ def axes_of_dataarray(x: Any) -> tuple[Axis, ...]:
 def refine(
     axes: tuple[Axis, ...], periodic: Sequence[str | int], axis_kinds: Mapping[str | int, str]
 ) -> tuple[Axis, ...]:
-    """Apply what the user says of kind and period, find full circles of longitude, check the order."""
+    """Axes with the kind and period that the user gives; finds full circles of longitude and checks the order."""
     names = [axis.name for axis in axes]
     if isinstance(periodic, str | int):
         periodic = (periodic,)
@@ -172,8 +188,7 @@ def refine(
         _refuse_infinite(axis)
         if k in closed and kind == "unordered":
             raise ValueError(
-                f"axis {axis.name!r} is an unordered axis, which has no order and so no period: drop it from "
-                "periodic"
+                f"axis {axis.name!r} is unordered, so it has no period: remove it from periodic"
             )
         if kind == "ordered":
             _check_sorted(axis)
@@ -183,7 +198,7 @@ def refine(
 
 
 def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
-    """Spread a DataArray of flags over the modes of x, matched by name, coordinates compared."""
+    """A DataArray of flags in the order of the axes of x, matched by name; coordinates must be equal."""
     extra = [str(dim) for dim in where.dims if dim not in x.dims]
     if extra:
         raise ValueError(
@@ -193,8 +208,8 @@ def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
     for dim in where.dims:
         if where.sizes[dim] != x.sizes[dim]:
             raise ValueError(
-                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must cover "
-                "the same cells"
+                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must have "
+                "the same positions"
             )
         both = dim in where.coords and dim in x.coords
         if both and not np.array_equal(where.coords[dim].values, x.coords[dim].values):
@@ -209,7 +224,7 @@ def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
 def _is_dates(coordinates: np.ndarray) -> bool:
     if coordinates.dtype.kind == "M":
         return True
-    # Calendars other than the Gregorian one come as objects (cftime) that know their year.
+    # Dates of other calendars are cftime objects, which have a year.
     return (
         coordinates.dtype == object and coordinates.size > 0 and all(hasattr(c, "year") for c in coordinates)
     )
@@ -224,8 +239,8 @@ def _refuse_infinite(axis: Axis) -> None:
     if values is not None and values.dtype.kind == "f" and np.isinf(values).any():
         first = int(np.flatnonzero(np.isinf(values))[0])
         raise ValueError(
-            f"the coordinate of axis {axis.name!r} is infinite at position {first}: every slice needs a finite place; "
-            f"leave that slice out (x.isel) or give it its place"
+            f"the coordinate of axis {axis.name!r} is infinite at position {first}: every slice needs a finite "
+            "coordinate; leave that slice out (x.isel) or correct it"
         )
 
 
@@ -236,7 +251,7 @@ def _check_sorted(axis: Axis) -> None:
     missing = np.isnat(values) if values.dtype.kind in "mM" else values != values
     if missing.any():
         raise ValueError(
-            f"axis {axis.name!r} has {int(missing.sum())} missing coordinate(s): every slice needs a place"
+            f"axis {axis.name!r} has {int(missing.sum())} missing coordinate(s): every slice needs one"
         )
     before, after = values[:-1], values[1:]
     if (after > before).all() or (after < before).all():
@@ -249,13 +264,13 @@ def _check_sorted(axis: Axis) -> None:
         else f"sort it (x.sortby({axis.name!r}))"
     )
     raise ValueError(
-        f"the coordinate of axis {axis.name!r} {what}, so its order has no meaning: {cure}, "
-        f"or say axis_kinds={{{axis.name!r}: 'unordered'}} if its slices have no order"
+        f"the coordinate of axis {axis.name!r} {what}, so it has no order: {cure}, "
+        f"or give axis_kinds={{{axis.name!r}: 'unordered'}}"
     )
 
 
 def _full_circle(axis: Axis) -> bool:
-    """A longitude in degrees whose cells go once around: length times step is 360."""
+    """Whether the axis is a longitude that covers the full circle: length times step is 360 degrees."""
     values = axis.coordinates
     if values is None or values.dtype.kind not in "iuf" or axis.length < 3:
         return False

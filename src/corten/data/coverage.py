@@ -10,11 +10,12 @@ __all__ = ["check_coverage"]
 
 
 def check_coverage(coverage: Any) -> float:
-    """A coverage strictly between 0 and 1, or an error that says so.
+    """A nominal coverage as a float; an error unless it is strictly between 0 and 1.
 
-    Example:
-        >>> check_coverage(0.9)
-        0.9
+    Examples
+    --------
+    >>> check_coverage(0.9)
+    0.9
     """
     if isinstance(coverage, bool | str | bytes) or not np.isscalar(coverage) or isinstance(coverage, complex):
         raise TypeError(f"coverage is {coverage!r}: give a number between 0 and 1, such as 0.9")

@@ -1,4 +1,4 @@
-"""How an entry of a result came to its value: the codes of `result.flag`."""
+"""How an entry of a result got its value: the codes of `result.flag`."""
 
 __all__ = ["BEYOND", "FILLED", "FLAG_MEANINGS", "FORECAST", "INFINITE", "OBSERVED", "OUTSIDE"]
 

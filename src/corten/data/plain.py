@@ -1,4 +1,4 @@
-"""What everything that is written shares: values as JSON knows them, and the sentence on what intervals cover."""
+"""Plain values for JSON, and sentences that summaries, files and reports share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 __all__ = ["FOOTNOTE", "NOTHING", "plain"]
 
-NOTHING = "Nothing was missing: there was nothing to fill, and every interval has zero width."
+NOTHING = "Nothing was missing: no entry was filled, and every interval has width 0."
 FOOTNOTE = (
     "The intervals cover a new noisy observation, on average over the missing entries, "
     "not the noiseless field."
@@ -16,7 +16,7 @@ FOOTNOTE = (
 
 
 def plain(value: Any) -> Any:
-    """Numpy scalars, arrays, tuples and the like as what JSON knows; infinities and NaN as text."""
+    """A value as JSON types: NumPy scalars, arrays and tuples are converted; infinities and NaN become text."""
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, np.ndarray):

@@ -17,7 +17,7 @@ __all__ = ["Chain", "FittedTransform", "Transform", "as_transform"]
 
 @runtime_checkable
 class FittedTransform(Protocol):
-    """A strictly increasing map of every entry, and its inverse; both take and give full arrays."""
+    """A strictly increasing map of every entry, and its inverse; both take and return full arrays."""
 
     def forward(self, values: np.ndarray) -> np.ndarray: ...
     def backward(self, values: np.ndarray) -> np.ndarray: ...
@@ -44,9 +44,9 @@ class Standardise:
 
 @dataclass(frozen=True)
 class Climatology:
-    """Subtract what is usual: the mean over one axis (days, years) at every cell of the others.
+    """Subtract the mean over one axis (days, years) at every position of the others.
 
-    Where few entries were seen, their mean is drawn towards the overall one, as if `prior` more entries stood there.
+    Means of few entries are shrunk to the overall mean, as if `prior` more entries had that value.
     """
 
     over: str
@@ -109,12 +109,12 @@ class BoxCox:
 
 @dataclass(frozen=True)
 class Power:
-    """The Box-Cox map of one power; where no x reaches a value of y, it is mapped back to x = 0.
+    """The Box-Cox map of one power; a value of y that no x reaches is mapped back to x = 0.
 
-    middle: the mean logarithm. x is counted in geometric means; of large x a negative power would leave no digit.
-    highest: the logarithm, in that unit, of the largest x that the power was learned from. A negative power has no y
-    beyond -1 / power, and would map larger estimates back to infinity; above `highest` the map continues as a
-    logarithm, with the same slope, and reaches all y.
+    middle: the mean logarithm; x is divided by its geometric mean, because a negative power of large x loses all
+    digits. highest: the logarithm of the largest training value, after that division. A negative power has no y above
+    -1 / power and would map larger estimates back to infinity; above `highest` the map continues as a logarithm with
+    the same slope, and reaches all y.
     """
 
     power: float
@@ -181,10 +181,10 @@ class FittedChain:
 
 
 def as_transform(transform: Any, climatology: str | None = None) -> Transform | None:
-    """A transform from "log", "box-cox", "standardise", "standardise:AXIS", an object, or None.
+    """The transform behind a name ("log", "box-cox", "standardise", "standardise:AXIS") or an object, or None.
 
-    A climatology is removed first, but after a logarithm or Box-Cox map: what is left of positive values when their
-    mean is removed is not positive.
+    A climatology is removed first, but after a logarithm or Box-Cox map, because differences from a mean can be
+    negative.
     """
     steps: list[Any] = []
     if climatology is not None:
@@ -211,7 +211,7 @@ def as_transform(transform: Any, climatology: str | None = None) -> Transform | 
 def _position(name: str, axes: Sequence[Any]) -> int:
     names = [axis.name for axis in axes]
     if name not in names:
-        raise ValueError(f"unknown axis {name!r}; known are {', '.join(map(repr, names))}")
+        raise ValueError(f"unknown axis {name!r}; the axes are {', '.join(map(repr, names))}")
     return names.index(name)
 
 
@@ -221,7 +221,7 @@ def _others(name: str, axes: Sequence[Any], order: int) -> tuple[int, ...]:
 
 
 def _moments(values: np.ndarray, mask: np.ndarray, over: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of the known entries over some axes; where there are none, those of everything known."""
+    """Mean and standard deviation of the training entries over some axes; the overall ones where there are none."""
     known = values[mask].astype(np.float64)
     whole_mean, whole_deviation = float(known.mean()), float(known.std()) or 1.0
     count = mask.sum(axis=over, keepdims=True)

@@ -1,16 +1,14 @@
-"""An audit without truth: hide observed entries again, run the pipeline without them, count how often it is right.
+"""An audit: hide observed entries again, fit without them, and count how often the intervals cover them.
 
-What it estimates. The coverage of the intervals at the *missing* entries. Hidden entries follow another law than
-missing ones: entry s is missing with chance 1 - p_s, but observed and then hidden with chance p_s h_s. So every
-hidden entry counts with the weight (1 - p_s) / (p_s h_s): the odds of a reference model of the missingness over
-the chance of the hiding. The reference is fitted anew to the whole mask, or is the pipeline's own model where that
-explains the mask better: were it always the pipeline's own, wrong weights would be weighed by themselves, and the
-audit could never see them. With pseudo-gaps hidden entries are weighed by their depth instead, and it is the fit's own
-calibration that is tried on them: fresh gaps, the same learned scale and scores, less what they know of the hidden
-entries.
+It estimates the coverage at the *missing* entries without the truth there. Hidden entries are distributed differently:
+entry s is missing with probability 1 - p_s, but observed and then hidden with probability p_s h_s. So every hidden
+entry has the weight (1 - p_s) / (p_s h_s): the odds of a reference propensity model over the probability of hiding. The
+reference is fitted to the whole mask, or is the fit's own model where that explains the mask better. If it were always
+the fit's own model, the audit could not detect wrong weights. With pseudo-gaps the hidden entries are weighted by their
+depth instead, and the fit's own calibration is tested on them: new gaps, with the same learned scale and scores, except
+what was learned from the hidden entries.
 
-What it cannot see. Missingness that depends on the values themselves, and a bias of the field inside gaps that no
-hidden entry shows.
+It cannot detect missingness that depends on the values themselves, nor a bias inside gaps that no hidden entry shows.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,13 +36,15 @@ from corten.lowrank import TensorTrain
 from corten.propensity import FittedPropensity, IsingPropensity
 
 if TYPE_CHECKING:
+    from corten.options import PropensityModel
     from corten.results.fitted import Fitted
 
-__all__ = ["Audit", "audit", "reference_law"]
+__all__ = ["Audit", "audit", "reference_model"]
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-ENOUGH = 200.0
-"""Effective number of hidden entries asked of the audit's weights: a standard error of two points at 90 %."""
+MIN_EFFECTIVE_SIZE = 200.0  # hidden entries: a standard error of two percentage points at 90 %
+MIN_EFFECTIVE_SHARE = 0.1  # of the hidden entries, where that is less
+POWERS = (1.0, 0.75, 0.5, 0.25)  # of the odds, tried in this order until the effective sample size suffices
 
 
 def audit(
@@ -55,20 +55,47 @@ def audit(
     *,
     levels: Sequence[float] = LEVELS,
     kinds: Sequence[str] | None = None,
-    reference: Any = None,
+    reference: PropensityModel | FittedPropensity | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Audit:
-    """Estimate the coverage of a fit at its missing entries, without knowing the truth there.
+    """Estimate the coverage of a fit at its missing entries, without the truth there.
 
-    rounds: how often about a seventh of the observed entries is hidden; inner_rounds: with pseudo-gaps, 0 tries this
-    fit's own calibration, 1 or more calibrates anew inside each round with so many pseudo-gaps; kinds: how to hide, of
-    "drawn" (masks drawn from the reference model), "moved" (moved copies of the real gaps) and "random"; reference: a
-    model of the missingness (an object with fit(), or a fitted one) to weigh hidden entries by; progress: called with a
-    stage and its share.
+    Parameters
+    ----------
+    fitted : Fitted
+        The fit to audit.
+    rounds : int, default 20
+        How often about a seventh of the observed entries is hidden. More rounds reduce the standard error and take
+        longer.
+    inner_rounds : int, default 0
+        For pseudo-gaps: 0 tests the fit's own calibration; with 1 or more, every round is calibrated again with this
+        number of pseudo-gaps, which is slower.
+    seed : int, default 0
+        Seed of the hiding.
+    levels : sequence of float, default (0.5, 0.8, 0.9, 0.95)
+        Nominal coverages to audit.
+    kinds : sequence of {"drawn", "moved", "random"}, optional
+        How entries are hidden: by masks drawn from the reference model, by moved copies of the real gaps (pseudo-gaps),
+        or at random. Default: "moved" for a fit with pseudo-gaps, else all three.
+    reference : propensity model, optional
+        Model (with ``fit``, or fitted) that weights hidden entries. Default: see `reference_model`.
+    progress : function of (str, float), optional
+        Called with the name of a stage and the share of it that is done.
 
-    Example:
-        >>> checked = fitted.audit(rounds=20)                             # doctest: +SKIP
-        >>> checked.coverage(0.9), checked.verdict()                      # doctest: +SKIP
+    Returns
+    -------
+    Audit
+        Coverage found with its standard error, a table by groups of entries, and a conclusion.
+
+    Raises
+    ------
+    ValueError
+        If nothing was missing, if too few entries are observed, or if the fit was loaded without its method.
+
+    Examples
+    --------
+    >>> checked = fitted.audit(rounds=20)                             # doctest: +SKIP
+    >>> checked.coverage(0.9), checked.standard_error(0.9)            # doctest: +SKIP
     """
     if fitted.calibrated is None or fitted.propensity is None:
         raise ValueError("nothing was missing, so there are no intervals to audit")
@@ -81,15 +108,15 @@ def audit(
     wanted = tuple(check_coverage(level) for level in levels)
     pooled = fitted.beyond is not None
     tell("reference", 0.0)
-    law, because = reference_law(fitted, fitted.propensity if pooled and reference is None else reference)
-    odds = np.asarray(law.log_weights(fitted.observed.mask), np.float64)
-    if law is not reference and not pooled:
+    model, because = reference_model(fitted, fitted.propensity if pooled and reference is None else reference)
+    odds = np.asarray(model.log_weights(fitted.observed.mask), np.float64)
+    if model is not reference and not pooled:
         odds = rake(odds, fitted.observed.mask, fitted.observed.missing)
     own = np.asarray(fitted.propensity.log_odds(fitted.observed.mask), np.float64)
     chosen = tuple(kinds) if kinds is not None else ("moved",) if pooled else KINDS
     samples: list[Sample] = []
     reruns: Iterator[Fitted | None]
-    hidings = draw_hidings(fitted.observed, law, rounds, seed, chosen, whole=pooled)
+    hidings = draw_hidings(fitted.observed, model, rounds, seed, chosen, whole=pooled)
     if pooled and inner_rounds == 0:
         reruns = _as_if_missing(fitted, hidings)
     else:
@@ -102,98 +129,98 @@ def audit(
         entries = np.flatnonzero(hiding.hidden)
         lower, upper = bounds_at(again, entries, wanted)
         truth = fitted.observed.values.reshape(-1)[entries].astype(np.float64)
-        seen = fitted.observed.mask & ~hiding.hidden
+        left = fitted.observed.mask & ~hiding.hidden
         logs = odds.reshape(-1)[entries] - np.broadcast_to(hiding.log_hidden, odds.shape).reshape(-1)[entries]
-        deep = depth(seen, fitted.observed.axes, np.ones(seen.ndim)).reshape(-1)[entries]
+        deep = depth(left, fitted.observed.axes, np.ones(left.ndim)).reshape(-1)[entries]
         samples.append(Sample(hiding.kind, entries, logs, deep, (lower <= truth) & (truth <= upper), upper - lower))
     if len(samples) < 2:
-        raise ValueError("too few entries are observed to hide some and still calibrate: nothing can be audited")
-    weighing = _weigh(samples, fitted.observed, pooled)
-    notes = weighing.notes if pooled else (because, *weighing.notes)
+        raise ValueError("too few entries are observed to hide some and still calibrate: this fit cannot be audited")
+    weighted = _weights(samples, fitted.observed, pooled)
+    notes = weighted.notes if pooled else (because, *weighted.notes)
     tell("audit", 1.0)
     return Audit(
-        fitted.observed, wanted, tuple(samples), weighing.logs, law.probability(fitted.observed.mask),
-        pooled, fitted.calibrated.effective_sample_size(), notes, perf_counter() - began, weighing.untested,
+        fitted.observed, wanted, tuple(samples), weighted.logs, model.probability(fitted.observed.mask),
+        pooled, fitted.calibrated.effective_sample_size(), notes, perf_counter() - began, weighted.untested,
     )  # fmt: skip
 
 
 def _as_if_missing(fitted: Fitted, hidings: Sequence[Hiding]) -> Iterator[Fitted | None]:
-    """One round after another; a few at once of the stack, as a user's own completion may not bear that."""
+    """One fit per round; several at once for the stack only, as other completions may not be thread-safe."""
     alone = None if isinstance(fitted.completion, PreparedStack) else 1
     with one_library_thread:
         yield from in_order(lambda one: as_if_missing(fitted, one), hidings, alone, pool="rounds")
 
 
-def reference_law(fitted: Fitted, reference: Any = None) -> tuple[FittedPropensity, str]:
-    """The model of the missingness that an audit weighs hidden entries by, and why.
+def reference_model(
+    fitted: Fitted, reference: PropensityModel | FittedPropensity | None = None
+) -> tuple[FittedPropensity, str]:
+    """The propensity model that weights the hidden entries of an audit, and the reason.
 
-    A fresh Ising model of the whole mask, or the pipeline's own model if its P-AIC is smaller (eq.
-    P-AIC-criterion).
+    An Ising model fitted to the whole mask, or the fit's own model if its P-AIC is smaller (eq. P-AIC-criterion).
     """
     own, observed = fitted.propensity, fitted.observed
     assert own is not None
     if isinstance(reference, FittedPropensity):
-        return reference, "Hidden entries are weighed by the model of the missingness that was given."
+        return reference, "Hidden entries are weighted by the given propensity model."
     model = IsingPropensity() if reference is None else reference
     fresh = model.fit(
         np.asarray(observed.mask), 1.0, domain=observed.domain, axis_names=[axis.name for axis in observed.axes],
         periodic=[axis.periodic for axis in observed.axes], engine=own.engine,
     )  # fmt: skip
     if reference is not None:
-        return fresh, "Hidden entries are weighed by the model of the missingness that was given."
+        return fresh, "Hidden entries are weighted by the given propensity model."
     if _aic(own, observed) <= _aic(fresh, observed):
         return own, (
-            "Hidden entries are weighed by the pipeline's own model of the missingness: a fresh one explains the mask "
-            "no better."
+            "Hidden entries are weighted by the fit's own propensity model: an Ising model of the whole mask has no "
+            "smaller P-AIC."
         )
     return fresh, (
-        "Hidden entries are weighed by an Ising model fitted to the whole mask: it explains the mask better than the "
-        "pipeline's own."
+        "Hidden entries are weighted by an Ising model of the whole mask: its P-AIC is smaller than that of the fit's "
+        "own propensity model."
     )
 
 
-def _aic(law: FittedPropensity, observed: ObservedTensor) -> float:
-    eta = np.asarray(law.log_odds(observed.mask), np.float64)[observed.inside]
+def _aic(model: FittedPropensity, observed: ObservedTensor) -> float:
+    eta = np.asarray(model.log_odds(observed.mask), np.float64)[observed.inside]
     spins = np.where(observed.mask[observed.inside], 1.0, -1.0)
-    size = law.parameter.dimension if isinstance(law.parameter, TensorTrain) else 0
+    size = model.parameter.dimension if isinstance(model.parameter, TensorTrain) else 0
     return 2.0 * float(np.logaddexp(0.0, -spins * eta).sum()) + 2.0 * size
 
 
 @dataclass(frozen=True)
-class _Weighing:
+class _Weighted:
     logs: NDArray[np.float64]
     notes: tuple[str, ...] = field(default=())
     untested: float = 0.0
 
 
-def _weigh(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) -> _Weighing:
-    """Log-weights of all hidden entries, one round after another; flattened, and said so, where a few would speak
-    for all.
+def _weights(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) -> _Weighted:
+    """Log-weights of all hidden entries, round by round; flattened, with a note, if the effective size is low.
 
-    Under gap-shaped calibration hidden entries are brought to the depths of the missing ones instead: odds and depth
-    say the same there, that an entry lies deep inside a gap, and both together count it twice.
+    For pseudo-gaps (`pooled`) the hidden entries are weighted to the depths of the missing ones instead of by their
+    odds: both measure how deep an entry lies inside a gap, and together they would count it twice.
     """
     if pooled:
         missing = depth(observed.mask, observed.axes, np.ones(observed.mask.ndim))[observed.missing]
         depths = [one.depth for one in samples]
         by_depth = DepthWeights.of(np.concatenate(depths), missing).at(np.concatenate(depths))
         beyond = float(np.mean(missing > tested_depth(depths)))
-        return _Weighing(by_depth, ("Hidden entries are weighted to have the depths of the missing entries.",), beyond)
+        return _Weighted(by_depth, ("Hidden entries are weighted to have the depths of the missing entries.",), beyond)
     notes: list[str] = []
     logs = np.concatenate([one.log_weights for one in samples])
     entries = np.concatenate([one.entries for one in samples])
-    need = min(ENOUGH, 0.1 * np.unique(entries).size)
-    power = next((p for p in (1.0, 0.75, 0.5, 0.25) if _size(p * logs, entries) >= need), 0.0)
+    need = min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * np.unique(entries).size)
+    power = next((p for p in POWERS if _size(p * logs, entries) >= need), 0.0)
     if power < 1.0:
         notes.append(
-            "The odds are so uneven that a handful of entries would speak for all, so they enter to the power "
-            f"{power:g}: the audit then says less about the entries least likely to be observed."
+            f"The odds enter to the power {power:g}, because otherwise the effective sample size of the hidden entries "
+            "is too low; the audit says less about the entries least likely to be observed."
         )
-    return _Weighing(power * logs, tuple(notes))
+    return _Weighted(power * logs, tuple(notes))
 
 
 def _size(logs: NDArray[np.float64], entries: NDArray[np.intp]) -> float:
-    """Effective number of different entries: one that is hidden in many rounds counts once."""
+    """Effective sample size, with the weights of an entry that is hidden in several rounds added."""
     _, place = np.unique(entries, return_inverse=True)
     weight = np.bincount(place, np.exp(logs - logs.max()))
     with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""What an audit found: coverage with its error, per level and per group of entries, and what may be concluded."""
+"""The result of an audit: coverage with its standard error, by level and group of entries, and a conclusion."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,25 +14,23 @@ from numpy.typing import NDArray
 from corten.data.observed import ObservedTensor
 from corten.data.printable import printable
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = ["Audit", "Row", "Sample"]
 
-OFF, KIND, STRICT = 0.06, 0.13, 0.10
-"""How far gap-shaped audits were off on fields whose truth was known (docs/evidence.md): root mean square, and at most
-above and below what was covered.
+GAP_RMS_ERROR, GAP_MAX_OVER, GAP_MAX_UNDER = 0.06, 0.13, 0.10
+"""Errors in coverage of audits with pseudo-gaps on fields with a known truth (docs/evidence.md): root mean square, and
+the largest over- and underestimate.
 """
-OFF_RANDOM = 0.01
-"""As OFF, for audits of random splits: an audit nearer to the level than this finds nothing."""
-PRECISE = 0.05
-"""A group is called the weakest only if its coverage is known to this standard error."""
-LEAST = 50
-"""Groups with fewer hidden entries than this are in the table but no verdict rests on them."""
+RANDOM_TOLERANCE = 0.01  # coverage; smaller deviations in audits of random splits are not reported
+MAX_GROUP_ERROR = 0.05  # standard error in coverage above which a group is not named the weakest
+MIN_GROUP_ENTRIES = 50  # hidden entries below which a group is not named the weakest
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One round's hidden entries: weights, depth inside the gap, and, per level, whether each was covered and
-    how widely.
-    """
+    """The hidden entries of one round: weight, depth inside the gap and, for each level, covered or not and width."""
 
     kind: str
     entries: NDArray[np.intp]
@@ -44,7 +42,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: coverage of one group of entries at one level; `width` is the mean of finite ones."""
+    """One row of the table: coverage of a group of entries at one level; `width` is the mean of finite widths."""
 
     level: float
     by: str
@@ -58,12 +56,42 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The answer of an audit: `coverage(level)`, `table()`, `verdict()`.
+    """The result of an audit. Returned by `Fitted.audit`.
 
-    Standard errors are clustered by round and by entry, as an entry hidden in two rounds is one entry, and hold
-    the error of this fit's own cutoff besides. They take errors of different entries for independent; where
-    neighbours err together the true error is larger. `untested` is the share of missing entries that lie deeper inside
-    gaps than the rounds of the audit reach.
+    Attributes
+    ----------
+    observed : ObservedTensor
+        The input of the fit.
+    levels : tuple of float
+        Nominal coverages that were audited.
+    samples : tuple of Sample
+        The hidden entries of each round.
+    log_weights : numpy.ndarray
+        Logarithms of the weights of all hidden entries, round by round.
+    probability : numpy.ndarray
+        Probability of each entry being observed, by the reference model.
+    gap_shaped : bool
+        Whether the fit was calibrated by pseudo-gaps.
+    effective_sample_size : float
+        That of the calibration entries of the fit.
+    notes : tuple of str
+        How hidden entries were weighted.
+    seconds : float
+        Wall-clock time of the audit.
+    untested : float
+        Share of the missing entries that lie deeper inside gaps than the audit reaches.
+
+    Notes
+    -----
+    Standard errors are clustered by round and by entry, as an entry hidden in two rounds is one entry, and include the
+    sampling error of the fit's own cutoff. Errors of different entries are taken as independent; where errors of
+    neighbours are correlated the true standard error is larger.
+
+    Examples
+    --------
+    >>> checked = fitted.audit()                                     # doctest: +SKIP
+    >>> checked.coverage(0.9), checked.standard_error(0.9)           # doctest: +SKIP
+    >>> checked.table("depth")                                       # doctest: +SKIP
     """
 
     observed: ObservedTensor = field(repr=False)
@@ -78,7 +106,22 @@ class Audit:
     untested: float = 0.0
 
     def coverage(self, level: float = 0.9) -> float:
-        """The audited coverage of intervals that ask for `level`."""
+        """The coverage found for intervals of nominal coverage `level`.
+
+        Parameters
+        ----------
+        level : float, default 0.9
+            One of `levels`.
+
+        Returns
+        -------
+        float
+
+        Raises
+        ------
+        ValueError
+            If `level` was not audited.
+        """
         return self._overall(level).coverage
 
     def standard_error(self, level: float = 0.9) -> float:
@@ -87,9 +130,7 @@ class Audit:
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """Every line: all entries, ways of hiding, slices of each axis, propensity deciles, gap depths; for
-        each level.
-        """
+        """Rows for each level: all entries, ways of hiding, propensity deciles, depths, slices of each axis."""
         groups = [(by, label, inside) for by, label, inside in self._groups() if inside.any()]
         return tuple(
             self._row(place, level, by, label, inside)
@@ -97,9 +138,23 @@ class Audit:
             for by, label, inside in groups
         )
 
-    def table(self, by: str | None = None) -> Any:
-        """All rows as a pandas DataFrame; `by` narrows it: "all", "hiding", "propensity", "depth" or the name
-        of an axis.
+    def table(self, by: str | None = None) -> pd.DataFrame:
+        """The coverage found, by groups of entries.
+
+        Parameters
+        ----------
+        by : str, optional
+            "all", "hiding", "propensity", "depth" or the name of an axis. Default: every row.
+
+        Returns
+        -------
+        pandas.DataFrame
+            With the columns level, by, group, coverage, standard_error, width, infinite_share, count.
+
+        Raises
+        ------
+        ValueError
+            If the table has no such groups.
         """
         import pandas as pd
 
@@ -110,57 +165,67 @@ class Audit:
         return pd.DataFrame([asdict(row) for row in rows])
 
     def verdict(self) -> str:
-        """What may be concluded, and what not."""
-        lines = [*self._cannot_tell(), *(self._judge(self._overall(level)) for level in self.levels)]
+        """The conclusion, with its limits.
+
+        Returns
+        -------
+        str
+            Several lines: one for each level, the weakest group, how entries were weighted, and the limits.
+        """
+        return "\n".join([*self._untested_line(), *self._conclusions()])
+
+    def _conclusions(self) -> list[str]:
+        lines = [self._judge(self._overall(level)) for level in self.levels]
         worst = self._worst()
         if worst is not None and worst.coverage < worst.level:
             lines.append(
                 f"Weakest group at {worst.level:.0%}: {worst.by} {worst.group}, {worst.coverage:.1%} "
-                f"(+- {worst.standard_error:.1%}, {worst.count:,} hidden entries)."
+                f"(standard error {worst.standard_error:.1%}, {worst.count:,} hidden entries)."
             )
         limits = (
-            "Limits: the audit sees neither missingness that depends on the values themselves nor errors that only "
-            "unseen gaps have."
+            "Limits: the audit does not detect missingness that depends on the values themselves, nor errors that "
+            "occur only in gaps unlike the hidden ones."
         )
         if self.gap_shaped:
             limits += (
-                f" With gap-shaped calibration it was off by {100 * OFF:.0f} points, root mean square, on small fields "
-                f"whose truth was known, at most {100 * KIND:.0f} too kind and {100 * STRICT:.0f} too strict: no "
-                "hidden gap is like a real one at the edge of what is observed."
+                f" Audits of pseudo-gaps on small fields with a known truth had a root mean square error of "
+                f"{100 * GAP_RMS_ERROR:.0f} percentage points (at most {100 * GAP_MAX_OVER:.0f} too high, "
+                f"{100 * GAP_MAX_UNDER:.0f} too low), because pseudo-gaps cannot lie where nothing is observed."
             )
-        return "\n".join([*lines, *self.notes, limits])
+        return [*lines, *self.notes, limits]
 
     @property
     def tolerance(self) -> float:
-        """How far the audited coverage may be from the level before the verdict speaks of it, besides its error."""
-        return OFF if self.gap_shaped else OFF_RANDOM
+        """Deviation in coverage that is never reported, whatever the standard error."""
+        return GAP_RMS_ERROR if self.gap_shaped else RANDOM_TOLERANCE
 
-    def _cannot_tell(self) -> list[str]:
-        """The first line of the verdict where the rounds do not reach all missing entries."""
+    def _untested_line(self) -> list[str]:
+        """The first line of the verdict if the rounds do not reach all missing entries."""
         if self.untested == 0.0:
             return []
         share = f"{self.untested:.0%}" if self.untested >= 0.01 else "less than 1%"
         return [
-            f"Cannot tell for {share} of the entries: they lie deeper inside gaps than the rounds of this audit reach. "
-            "What follows is about the others."
+            f"Cannot tell for {share} of the missing entries: they lie deeper inside gaps than this audit reaches. The "
+            "following is about the others."
         ]
 
     def _judge(self, row: Row) -> str:
-        gap = row.coverage - row.level
-        room = max(2.0 * row.standard_error, self.tolerance)
-        found = f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} (+- {row.standard_error:.1%})"
+        difference = row.coverage - row.level
+        tolerance = max(2.0 * row.standard_error, self.tolerance)
+        error = f"(standard error {row.standard_error:.1%})"
+        found = f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} {error}"
         if not np.isfinite(row.standard_error):
-            return found + ": too little was hidden to judge."
-        if abs(gap) <= room:
-            return found + ": nothing speaks against these intervals."
-        if gap < 0:
-            return found + ": the intervals are too narrow; do not rely on them as they are."
-        return found + ": the intervals are wider than needed."
+            return found + ": too few entries were hidden for a conclusion."
+        if abs(difference) <= tolerance:
+            return found + ": no evidence of under-coverage in the tested entries."
+        if difference < 0:
+            return found + ": under-coverage; the intervals are too narrow."
+        return found + ": over-coverage; the intervals are wider than needed."
 
     def _worst(self) -> Row | None:
         level = min(self.levels, key=lambda one: abs(one - 0.9))
         groups = (row for row in self.rows if row.level == level and row.by not in ("all", "hiding"))
-        able = [row for row in groups if row.count >= LEAST and row.standard_error < PRECISE]
+        able = [row for row in groups if row.count >= MIN_GROUP_ENTRIES and row.standard_error < MAX_GROUP_ERROR]
         return min(able, key=lambda row: row.coverage + 2 * row.standard_error, default=None)
 
     def _overall(self, level: float) -> Row:
@@ -222,30 +287,29 @@ class Audit:
         return Row(level, by, label, share, error, mean, infinite, int(np.unique(self._entries[at]).size))
 
     def _cutoff_error(self, level: float, share: float) -> float:
-        """How far this fit's own cutoff may be off, in coverage of the group at hand.
+        """The sampling error of the fit's own cutoff, in coverage of a group.
 
-        At its own level it is off by sqrt(c (1 - c) / n); a group that misses k times as often as asked feels it k
-        times.
+        It is sqrt(c (1 - c) / n) at the nominal coverage c, times k in a group that misses k times as often.
         """
         own = np.sqrt(level * (1.0 - level) / max(self.effective_sample_size, 1.0))
         return float(own * (1.0 - share) / (1.0 - level))
 
     def __str__(self) -> str:
         entries = np.unique(self._entries).size
-        lines = [f"Audit of {len(self.samples)} rounds, {entries:,} observed entries hidden in turn"]
-        lines += [f"  {line}" for line in self._cannot_tell()]
+        lines = [f"Audit of {len(self.samples)} rounds, {entries:,} different observed entries hidden"]
+        lines += [f"  {line}" for line in self._untested_line()]
         lines += [
-            f"  asked {row.level:6.1%}   covered {row.coverage:6.1%} +- {row.standard_error:.1%}   "
+            f"  nominal {row.level:6.1%}   found {row.coverage:6.1%} +- {row.standard_error:.1%}   "
             f"mean finite width {row.width:.4g}   infinite {row.infinite_share:.1%}"
             for row in map(self._overall, self.levels)
         ]
-        return printable("\n".join([*lines, self.verdict()]))
+        return printable("\n".join([*lines, *self._conclusions()]))
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        names = ("asked", "covered", "standard error", "mean finite width", "infinite")
+        names = ("nominal coverage", "coverage found", "standard error", "mean finite width", "infinite")
         heads = "".join(f"<th>{one}</th>" for one in names)
         body = "".join(
             f"<tr><td>{row.level:.1%}</td><td>{row.coverage:.1%}</td><td>{row.standard_error:.1%}</td>"
@@ -259,17 +323,18 @@ class Audit:
 def clustered_share(
     hit: NDArray[np.bool_], weight: NDArray[np.float64], rounds: NDArray[np.intp], entries: NDArray[np.intp]
 ) -> tuple[float, float]:
-    """A weighted share and its standard error, clustered two ways: by round and by entry.
+    """A weighted share and its standard error, clustered by round and by entry.
 
     The share is sum w c / sum w; with z = w (c - share) its variance is (R + E - B) / (sum w)^2, R and E the
     summed squares of z within rounds and within entries and B those of single z (Cameron, Gelbach and Miller);
     never less than E alone.
 
-    Example:
-        >>> hit = np.array([True, False, True, True])
-        >>> share, error = clustered_share(hit, np.ones(4), np.array([0, 0, 1, 1]), np.arange(4))
-        >>> share, round(error, 3)
-        (0.75, 0.25)
+    Examples
+    --------
+    >>> hit = np.array([True, False, True, True])
+    >>> share, error = clustered_share(hit, np.ones(4), np.array([0, 0, 1, 1]), np.arange(4))
+    >>> share, round(error, 3)
+    (0.75, 0.25)
     """
     total = float(weight.sum())
     share = min(1.0, float(weight @ hit / total))

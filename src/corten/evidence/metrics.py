@@ -1,13 +1,12 @@
-"""How good intervals were, for whoever has the truth: coverage, width, interval score.
+"""Measures of intervals where the truth is known: coverage, width, interval score.
 
-Predicting never needs the truth; this file does. Every measure comes twice: on plain arrays (`covered`,
-`widths`, `interval_scores`: one number per entry) and on a result (`coverage`, `width`, ...: one number for
-its filled entries). A result is anything with `lower`, `upper`, `missing`, `coverage` and, for
-`miscoverage`, `at(level)`; truth may be a NumPy array, a masked array or an xarray.DataArray. Entries whose
-truth is unknown (NaN, masked) are left out; an entry without an interval (a NaN bound) counts as not
-covered. Infinite bounds are allowed everywhere.
+`covered`, `widths` and `interval_scores` take plain arrays and return one number per entry. `coverage`, `width` and the
+other functions take a result and return one number for its filled entries. A result is any object with `lower`,
+`upper`, `missing`, `coverage` and, for `miscoverage`, `at(level)`. The truth may be a NumPy array, a masked array or an
+xarray.DataArray, in the unit of the result. Entries with unknown truth (NaN, masked) are ignored; an entry with a NaN
+bound counts as not covered. Infinite bounds are allowed.
 
-The intervals cover a new *noisy* observation, on average over the missing entries: compare with noisy truth.
+The intervals cover a new *noisy* observation, on average over the missing entries: compare them with noisy truth.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ __all__ = [
     "widths",
 ]
 
-_PAPER_LEVELS = tuple(round(0.80 + 0.01 * k, 2) for k in range(20))
+_PAPER_COVERAGES = tuple(round(0.80 + 0.01 * k, 2) for k in range(20))
 
 
 class IntervalsLike(Protocol):
-    """What a result must offer to be measured."""
+    """A result that can be measured."""
 
     @property
     def lower(self) -> Any: ...
@@ -54,9 +53,19 @@ class IntervalsLike(Protocol):
 class Group(NamedTuple):
     """Coverage of one group of entries: a slice, or a decile.
 
-    Example:
-        >>> Group(0, 0.9, 0.03, 100).coverage
-        0.9
+    Attributes
+    ----------
+    label : int
+        Number of the group.
+    coverage, standard_error : float
+        Share of covered entries, and its standard error for independent entries.
+    entries : int
+        Number of entries.
+
+    Examples
+    --------
+    >>> Group(0, 0.9, 0.03, 100).coverage
+    0.9
     """
 
     label: int
@@ -66,11 +75,21 @@ class Group(NamedTuple):
 
 
 def covered(truth: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> NDArray[np.bool_]:
-    """Whether each truth lies in its closed interval.
+    """Whether each value lies in its closed interval.
 
-    Example:
-        >>> covered([1.0, 5.0, 2.0], [0.0, 0.0, -np.inf], [1.0, 1.0, np.inf])
-        array([ True, False,  True])
+    Parameters
+    ----------
+    truth, lower, upper : array
+        Values and bounds, of one shape and unit.
+
+    Returns
+    -------
+    boolean array
+
+    Examples
+    --------
+    >>> covered([1.0, 5.0, 2.0], [0.0, 0.0, -np.inf], [1.0, 1.0, np.inf])
+    array([ True, False,  True])
     """
     x, low, high = _plain(truth), _plain(lower), _plain(upper)
     return np.asarray((low <= x) & (x <= high))
@@ -79,9 +98,19 @@ def covered(truth: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> NDArray[np.
 def widths(lower: ArrayLike, upper: ArrayLike) -> NDArray[np.float64]:
     """Width of each interval; infinite where a bound is.
 
-    Example:
-        >>> widths([0.0, -np.inf], [1.5, np.inf])
-        array([1.5, inf])
+    Parameters
+    ----------
+    lower, upper : array
+        Bounds.
+
+    Returns
+    -------
+    array
+
+    Examples
+    --------
+    >>> widths([0.0, -np.inf], [1.5, np.inf])
+    array([1.5, inf])
     """
     return np.asarray(_plain(upper) - _plain(lower))
 
@@ -89,30 +118,55 @@ def widths(lower: ArrayLike, upper: ArrayLike) -> NDArray[np.float64]:
 def interval_scores(
     truth: ArrayLike, lower: ArrayLike, upper: ArrayLike, coverage: float
 ) -> NDArray[np.float64]:
-    """Winkler's score of each interval: width plus 2/(1 - coverage) times the distance by which it missed.
+    """Winkler score of each interval: the width plus 2/(1 - coverage) times the distance to a value outside.
 
-    Small is good, and the true quantiles are best on average. An infinite interval scores infinity.
+    Parameters
+    ----------
+    truth, lower, upper : array
+        Values and bounds, of one shape and unit.
+    coverage : float
+        Nominal coverage, between 0 and 1.
 
-    Example:
-        >>> interval_scores([0.5, 2.0], [0.0, 0.0], [1.0, 1.0], coverage=0.9)
-        array([ 1., 21.])
+    Returns
+    -------
+    array
+        Lower is better; the true quantiles are best on average. Infinite for an infinite interval.
+
+    Raises
+    ------
+    ValueError
+        If `coverage` is not between 0 and 1.
+
+    Examples
+    --------
+    >>> interval_scores([0.5, 2.0], [0.0, 0.0], [1.0, 1.0], coverage=0.9)
+    array([ 1., 21.])
     """
     if not 0 < coverage < 1:
-        raise ValueError(f"coverage must lie strictly between 0 and 1; got {coverage!r}.")
+        raise ValueError(f"coverage is {coverage!r}; give a number strictly between 0 and 1, such as 0.9")
     x, low, high = _plain(truth), _plain(lower), _plain(upper)
     miss = np.maximum(low - x, 0.0) + np.maximum(x - high, 0.0)
     return np.asarray((high - low) + 2.0 / (1.0 - coverage) * miss)
 
 
 def standard_error(values: ArrayLike) -> float:
-    """Standard error of the mean of per-entry values, as if entries were independent; NaN for fewer than two.
+    """Standard error of the mean of per-entry values, for independent entries.
 
-    Errors of neighbouring entries go together, so on real tensors the true error is larger: a lower bound.
-    Infinite values give NaN, as their mean has no error.
+    Parameters
+    ----------
+    values : array
+        One value per entry, such as `covered` or `widths`.
 
-    Example:
-        >>> round(standard_error(covered([1.0, 3.0], [0.0, 0.0], [2.0, 2.0])), 3)
-        0.5
+    Returns
+    -------
+    float
+        NaN for fewer than two values or for infinite ones. Errors of neighbouring entries are correlated in real
+        tensors, so the true standard error is larger.
+
+    Examples
+    --------
+    >>> round(standard_error(covered([1.0, 3.0], [0.0, 0.0], [2.0, 2.0])), 3)
+    0.5
     """
     x = _plain(values).ravel()
     if x.size < 2 or not np.isfinite(x).all():
@@ -121,9 +175,25 @@ def standard_error(values: ArrayLike) -> float:
 
 
 def coverage(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Share of the filled entries whose truth lies in the interval; NaN if there are none to look at.
+    """Empirical coverage: the share of the filled entries whose truth lies in the interval.
 
-    Near `result.coverage` is what one hopes for; `where` narrows the look to a region.
+    Parameters
+    ----------
+    truth : array
+        True values, in the shape and unit of the result.
+    result : Intervals
+        The result.
+    where : boolean array, optional
+        Entries to use. Default: all filled entries.
+
+    Returns
+    -------
+    float
+        To be compared with ``result.coverage``; NaN if there are no entries.
+
+    Examples
+    --------
+    >>> corten.metrics.coverage(truth, result)                       # doctest: +SKIP
     """
     return _mean(covered(*_entries(truth, result, where)))
 
@@ -131,40 +201,117 @@ def coverage(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None = 
 def miscoverage(
     truth: ArrayLike,
     result: IntervalsLike,
-    levels: Sequence[float] = _PAPER_LEVELS,
+    levels: Sequence[float] = _PAPER_COVERAGES,
     where: ArrayLike | None = None,
 ) -> float:
-    """Mean distance between asked and reached coverage over levels 0.80, ..., 0.99, in percent.
+    """Mean absolute difference between nominal and empirical coverage, in percent.
 
-    Equation coverage-l1-loss of the paper; zero is perfect.
+    Parameters
+    ----------
+    truth : array
+        True values, in the shape and unit of the result.
+    result : Intervals
+        The result.
+    levels : sequence of float, default 0.80, 0.81, ..., 0.99
+        Nominal coverages.
+    where : boolean array, optional
+        Entries to use. Default: all filled entries.
+
+    Returns
+    -------
+    float
+        0 is best.
+
+    Notes
+    -----
+    Equation coverage-l1-loss of the paper.
     """
-    gaps = [abs(level - coverage(truth, result.at(level), where)) for level in levels]
-    return 100.0 * float(np.mean(gaps))
+    differences = [abs(level - coverage(truth, result.at(level), where)) for level in levels]
+    return 100.0 * float(np.mean(differences))
 
 
 def width(result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Mean width of the finite intervals; read it next to `infinite_share`. NaN if none is finite."""
+    """Mean width of the finite intervals; report it together with `infinite_share`.
+
+    Parameters
+    ----------
+    result : Intervals
+        The result.
+    where : boolean array, optional
+        Entries to use. Default: all filled entries.
+
+    Returns
+    -------
+    float
+        In the unit of the data; NaN if no interval is finite.
+    """
     every = widths(*_bounds(result, where))
     return _mean(every[np.isfinite(every)])
 
 
 def infinite_share(result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Share of the filled entries whose interval is infinite on at least one side."""
+    """Share of the filled entries with an infinite lower or upper bound.
+
+    Parameters
+    ----------
+    result : Intervals
+        The result.
+    where : boolean array, optional
+        Entries to use. Default: all filled entries.
+
+    Returns
+    -------
+    float
+    """
     lower, upper = _bounds(result, where)
     return _mean(np.isinf(lower) | np.isinf(upper))
 
 
 def interval_score(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Mean Winkler score at the result's own coverage; infinity as soon as one interval is infinite."""
+    """Mean Winkler score at the coverage of the result.
+
+    Parameters
+    ----------
+    truth : array
+        True values, in the shape and unit of the result.
+    result : Intervals
+        The result.
+    where : boolean array, optional
+        Entries to use. Default: all filled entries.
+
+    Returns
+    -------
+    float
+        Infinite if one interval is infinite.
+    """
     return _mean(interval_scores(*_entries(truth, result, where), coverage=float(result.coverage)))
 
 
 def coverage_by_slice(
     truth: ArrayLike, result: IntervalsLike, axis: int | str, where: ArrayLike | None = None
 ) -> list[Group]:
-    """Coverage in each slice along an axis (a number, or a name where the result is labelled).
+    """Empirical coverage in each slice along an axis.
 
-    Slices with nothing to look at have coverage NaN and zero entries.
+    Parameters
+    ----------
+    truth : array
+        True values, in the shape and unit of the result.
+    result : Intervals
+        The result.
+    axis : int or str
+        Position of the axis, or its name if the result is labelled.
+    where : boolean array, optional
+        Entries to use. Default: all filled entries.
+
+    Returns
+    -------
+    list of Group
+        Slices without entries have coverage NaN.
+
+    Raises
+    ------
+    ValueError
+        If the axis is unknown.
     """
     number = _axis_number(result, axis)
     inside, use = _inside(truth, result, where)
@@ -181,10 +328,25 @@ def coverage_by_decile(
     where: ArrayLike | None = None,
     groups: int = 10,
 ) -> list[Group]:
-    """Coverage in ten equal groups of entries, ordered by `values` (the propensity, say): is it even?
+    """Empirical coverage in groups of equal size, ordered by some values such as the propensity.
 
-    `values` has the tensor's shape. Group 0 has the smallest values; ties stay in one order, so groups are
-    of equal size even for constant values.
+    Parameters
+    ----------
+    truth : array
+        True values, in the shape and unit of the result.
+    result : Intervals
+        The result.
+    values : array
+        One value per entry, by which entries are ordered.
+    where : boolean array, optional
+        Entries to use. Default: all filled entries.
+    groups : int, default 10
+        Number of groups.
+
+    Returns
+    -------
+    list of Group
+        Group 0 has the smallest values. Ties are divided, so that groups have equal size.
     """
     inside, use = _inside(truth, result, where)
     by = _like(values, result.lower)[use]
@@ -232,7 +394,7 @@ def _use(result: IntervalsLike, where: ArrayLike | None) -> NDArray[np.bool_]:
         return use
     region = np.asarray(_aligned(where, result.lower))
     if region.dtype != bool:
-        raise TypeError(f"where must be boolean (True where to look); got {region.dtype}.")
+        raise TypeError(f"where has dtype {region.dtype}; give booleans, True at the entries to use")
     return use & region
 
 
@@ -257,7 +419,7 @@ def _aligned(array: Any, like: Any) -> Any:
 def _like(array: Any, like: Any) -> NDArray[np.float64]:
     x = _plain(_aligned(array, like))
     if x.shape != np.shape(like):
-        raise ValueError(f"shapes differ: the result is {np.shape(like)}, what came is {x.shape}.")
+        raise ValueError(f"shapes differ: the result has {np.shape(like)}, the given array {x.shape}")
     return x
 
 
@@ -266,7 +428,7 @@ def _axis_number(result: IntervalsLike, axis: int | str) -> int:
         names = tuple(getattr(result.lower, "dims", ()))
         if axis not in names:
             raise ValueError(
-                f"axis {axis!r} is not among the result's axes {names}; give a name or a number."
+                f"axis is {axis!r}; the result has {names}: give a name or a number"
             )
         return names.index(axis)
     return range(np.ndim(result.lower))[axis]

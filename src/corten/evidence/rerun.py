@@ -1,7 +1,7 @@
-"""Runs a fitted pipeline again on fewer entries: same settings, same odds, nothing chosen anew.
+"""Repeats a fit without some entries, with the same settings and odds.
 
-A split is drawn anew. Pseudo-gaps keep the calibration that the fit has: how widely a scale learned from them opens
-an interval is a matter of the very fit, and another one, learned from fewer, says nothing of it.
+A split is drawn again. With pseudo-gaps the calibration of the fit is kept: the learned scale belongs to that fit, and
+a scale learned from fewer entries would say nothing about it.
 """
 
 from __future__ import annotations
@@ -29,35 +29,33 @@ if TYPE_CHECKING:
 __all__ = ["as_if_missing", "bounds_at", "rerun", "with_method"]
 
 
-LOADED = (
-    "this fit does not know its method (a file keeps the answers and not code of your own; a calibration of your own "
-    "without refit is not known here): fit again to audit it"
+NO_METHOD = (
+    "this fit cannot be audited, because its method is unknown (a file does not keep code of your own, and a "
+    "calibration of your own cannot be repeated): fit again to audit it"
 )
-SAME = 1e-3  # of the spread of the estimate: other machines and engines differ by less
+MAX_DIFFERENCE = 1e-3  # between two fits, in standard deviations of the estimate; other machines differ by less
 
 
 def with_method(fitted: Fitted) -> Fitted:
-    """The fit itself, or, of one that was loaded, the same fit made again from its data, options and seed.
+    """The fit itself or, if it was loaded, the same fit computed again from its data, options and seed.
 
-    What a saved fit leaves out (the prepared completion, the learned scale) comes back by fitting again.
+    A file does not keep the prepared completion and the learned scale.
     """
     if hasattr(fitted.completion, "fill") or fitted.completer is None:
         return fitted
     again: Fitted = fitted.completer.fit(fitted.observed)
     apart = float(np.nanmax(np.abs(again.estimate - fitted.estimate), initial=0.0))
-    if apart > SAME * float(np.nanstd(fitted.estimate)):
+    if apart > MAX_DIFFERENCE * float(np.nanstd(fitted.estimate)):
         raise ValueError(
-            f"fitting again gave estimates that differ from the saved ones by up to {apart:.3g}, so an audit would not "
-            f"be one of the saved fit: it was made by corten {fitted.settings().get('corten')} or on other hardware"
+            f"fitting again gave estimates that differ from the saved ones by up to {apart:.3g}, so the audit would be "
+            f"of another fit; the fit was saved by corten {fitted.settings().get('corten')}, perhaps on other hardware"
         )
     return again
 
 
 @dataclass(frozen=True, eq=False)
 class _Settled:
-    """A completion whose settings were chosen before; fills start cold, as a warm start would remember what is
-    hidden now.
-    """
+    """A completion with its settings; fills do not start from an earlier one, which knew the hidden entries."""
 
     prepared: Prepared
 
@@ -66,11 +64,10 @@ class _Settled:
 
 
 @dataclass(frozen=True)
-class _Table(FittedPropensity):
-    """A law that answers from a table: the odds the first fit gave to every entry, corrected for what was hidden
-    on purpose.
+class _TablePropensity(FittedPropensity):
+    """A propensity model with a table of log-odds: those of the first fit, corrected for the hiding.
 
-    The entries hidden now were observed then, so the neighbours of the first mask are those of exact weights.
+    Hidden entries were observed in the first fit, so exact weights use the neighbours of the first mask.
     """
 
     table: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
@@ -85,52 +82,49 @@ class _Table(FittedPropensity):
 
 @dataclass(frozen=True, eq=False)
 class _Given:
-    """A model of the missingness that is not fitted again."""
+    """A propensity model that is not fitted again."""
 
-    law: FittedPropensity
+    fitted: FittedPropensity
 
     def fit(self, training_mask: np.ndarray, train_share: float = 0.7, **options: Any) -> FittedPropensity:
-        return self.law
+        return self.fitted
 
 
 def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], inner_rounds: int, seed: int) -> Fitted:
-    """Fit again without the hidden entries: ranks, scales and the law of the missingness stay, splits are drawn
-    anew.
+    """The fit without the hidden entries: ranks, scales and the propensity model stay, splits are drawn again.
 
-    A calibration entry s is kept by the hiding with a chance k_s, so its weight is divided by k_s: what is left
-    stands for the missing entries as well as the whole did.
+    The hiding keeps a calibration entry s with probability k_s, so its weight is divided by k_s.
     """
     completer = fitted.completer
     if completer is None or not hasattr(fitted.completion, "fill"):
-        raise ValueError(LOADED)
+        raise ValueError(NO_METHOD)
     left = _without(fitted.observed, hiding)
-    law = fitted.propensity
-    assert law is not None
-    known = {one.name: getattr(law, one.name) for one in fields(FittedPropensity)}
-    table = _Table(**known, table=np.asarray(own_log_odds + hiding.log_kept, np.float32))
+    assert fitted.propensity is not None
+    known = {one.name: getattr(fitted.propensity, one.name) for one in fields(FittedPropensity)}
+    table = _TablePropensity(**known, table=np.asarray(own_log_odds + hiding.log_kept, np.float32))
     return replace(
         completer,
         completion=_Settled(fitted.completion),
         propensity=_Given(table),
-        calibration=_alike(fitted.calibration, inner_rounds, hiding.hidden.sum() / fitted.observed.n_observed),
+        calibration=_same_training(fitted.calibration, inner_rounds, hiding.hidden.sum() / fitted.observed.n_observed),
         seed=seed,
     ).fit(left)
 
 
 def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
-    """The intervals that a fit with pseudo-gaps gives to the hidden entries, had they been missing.
+    """A fit with pseudo-gaps that treats the hidden entries as missing; None if no score is left.
 
-    One transform and one fill without them; their scale from models that never saw their blocks; cutoffs from the
-    scores of all other entries. Entries that are missing by nature get no meaningful interval here. None where no
-    score is left.
+    The transform and the fill are computed without the hidden entries, their scale comes from models trained without
+    their blocks, and cutoffs from the scores of all other entries. The intervals are meaningful at the hidden entries
+    only.
     """
     known = fitted.calibrated
     if not isinstance(known, CalibratedSplit) or known.local is None or not hasattr(fitted.completion, "fill"):
-        raise ValueError(LOADED)
+        raise ValueError(NO_METHOD)
     left = _without(fitted.observed, hiding)
     change, undo, values = as_transform(fitted.completer.transform, fitted.completer.climatology), None, left.values
     if change is not None:
-        # Learned anew: what is usual at a cell, say, was learned from the entries that are hidden now.
+        # Learned again: the first transform was learned from the hidden entries too.
         undo = change.fit(left.values, left.mask, left.axes)
         values = undo.forward(left.values).astype(left.values.dtype)
     fill = fitted.completion.fill(values, left.mask)
@@ -142,8 +136,7 @@ def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
         return None
     weights = PooledWeights(fitted.entries[others], fitted.log_weights[others], table)
     scored = CalibratedScores(known.score, fitted.scores[others], fitted.entries[others], weights)
-    made = np.ascontiguousarray(fill.estimate)
-    split = CalibratedSplit(scored, made, TableScale(scale), undo, fitted.propensity)
+    split = CalibratedSplit(scored, np.ascontiguousarray(fill.estimate), TableScale(scale), undo, fitted.propensity)
     estimate = split.data_estimate()
     return replace(
         fitted,
@@ -160,11 +153,10 @@ def _without(observed: ObservedTensor, hiding: Hiding) -> ObservedTensor:
     return replace(observed, values=values, mask=np.asarray(observed.mask & ~hiding.hidden))
 
 
-def _alike(calibration: Any, rounds: int, hidden_share: float) -> Any:
-    """The same calibration with fewer pooled rounds, or with as many training entries as the first fit had.
+def _same_training(calibration: Any, rounds: int, hidden_share: float) -> Any:
+    """The same calibration with fewer rounds of pseudo-gaps, or with as many training entries as the first fit had.
 
-    With fewer of them every error would be larger and the errors of easy and hard entries more alike: an audit of
-    wrong weights would look too kind.
+    With fewer training entries all errors would be larger and more alike, and the audit would miss wrong weights.
     """
     names = {one.name for one in fields(calibration)} if is_dataclass(calibration) else set()
     if "rounds" in names:
@@ -175,6 +167,6 @@ def _alike(calibration: Any, rounds: int, hidden_share: float) -> Any:
 
 
 def bounds_at(fitted: Fitted, entries: NDArray[np.intp], levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-    """Both ends of the intervals of some missing entries at several levels, (levels, entries)."""
-    ends = [fitted.bounds(level, entries) for level in levels]
-    return np.stack([pair[0] for pair in ends]), np.stack([pair[1] for pair in ends])
+    """Lower and upper bounds of some missing entries at several levels, (levels, entries)."""
+    lower, upper = zip(*(fitted.bounds(level, entries) for level in levels))
+    return np.stack(lower), np.stack(upper)

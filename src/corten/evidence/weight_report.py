@@ -1,6 +1,4 @@
-"""What stands behind the weights: how many entries carry the intervals, where nothing does, and how wrong odds
-may be.
-"""
+"""Diagnostics of the weights: effective sample size, overlap with the missing entries, and errors in the odds."""
 
 from __future__ import annotations
 
@@ -26,36 +24,64 @@ if TYPE_CHECKING:
 __all__ = ["ReliabilityBin", "WeightEvidence", "WeightReport", "reliability"]
 
 COVERAGES = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
-COMPARABLE = np.log(2.0)
-"""Two entries are comparable if their odds of being missing differ by less than this (a factor of two)."""
-FEW = 10.0
-KEPT = 0.9
-SAMPLE = 50_000
+MAX_LOG_ODDS_DIFFERENCE = np.log(2.0)  # between two comparable entries: a factor of two in the odds of being missing
+MIN_COMPARABLE = 10.0  # calibration entries; a missing entry with fewer has no overlap
+MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
+MAX_ENTRY_SHARE = 0.05  # of the weight, for one calibration entry
+MAX_AFFECTED_SHARE = 0.01  # of the missing entries, with an infinite interval or without overlap
+MAX_PROBABILITY_ERROR = 0.05  # of the propensity model in one bin
+COVERAGE_LOSS = 0.05  # nominal minus actual coverage, for the tolerated error of the odds
+TRAIN_SHARE = 0.9  # of the mask, for the reliability of a model that was fitted to all of it
+MAX_SAMPLE = 50_000  # missing entries, for the share of infinite intervals
 TILTS = (0.0, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Entries of like predicted chance to be observed: the mean prediction, the share seen and its standard
-    error.
-    """
+    """Entries of similar predicted probability: its mean, the share that is observed, and its standard error."""
 
     predicted: float
-    seen: float
+    observed: float
     standard_error: float
     entries: int
 
 
 @dataclass(frozen=True)
 class WeightReport:
-    """The report; `print` shows it, `to_dict()` gives plain numbers. Made by `fitted.weights.report()`.
+    """Diagnostics of the weights. Returned by ``fitted.weights.report()``.
 
-    slices: per axis, the effective number of calibration entries in each slice; infinite: share of infinite
-    intervals per coverage; highest_finite: the highest coverage at which all, and at which 99 %, of the intervals
-    are finite; without_overlap: the share of missing entries with fewer than ten calibration entries of like odds;
-    reliability: predicted and seen chances of being observed on a part of the mask that the model did not see;
-    odds_error: the factor by which odds may be wrong before the interval of `coverage` can lose five points;
-    tilts: what that interval covers if the log-odds are that many times as steep as fitted.
+    ``print`` shows a table, `to_dict` gives plain numbers.
+
+    Attributes
+    ----------
+    coverage : float
+        Nominal coverage that the report is about.
+    calibration_entries : int
+        Number of calibration entries.
+    effective_sample_size : float
+        (sum w)^2 / sum w^2 of their weights.
+    largest_share : float
+        Share of the weight of the entry with the largest weight.
+    slices : dict of arrays
+        For each axis, the effective sample size of each slice.
+    infinite : dict
+        Share of infinite intervals at each coverage.
+    highest_finite : (float, float)
+        Highest coverage at which all intervals, and at which 99 % of them, are finite.
+    without_overlap : float
+        Share of the missing entries with fewer than ten calibration entries whose odds are within a factor of two.
+    reliability : tuple of ReliabilityBin
+        Predicted and observed shares of observed entries, on a part of the mask that the model was not fitted to.
+    odds_error : float
+        Factor by which the odds may be wrong before the coverage can fall by more than five percentage points.
+    tilts : dict
+        Coverage if the true log-odds are a multiple (the key) of the fitted ones.
+
+    Examples
+    --------
+    >>> report = fitted.weights.report(0.9)                          # doctest: +SKIP
+    >>> print(report)                                                # doctest: +SKIP
+    >>> report.warnings()                                            # doctest: +SKIP
     """
 
     coverage: float
@@ -71,22 +97,23 @@ class WeightReport:
     tilts: dict[float, float]
 
     def warnings(self) -> list[str]:
-        """What the numbers warn of, in whole sentences."""
+        """Warnings, one sentence each."""
         found = []
-        if self.effective_sample_size < 50:
-            size = self.effective_sample_size
-            found.append(f"The calibration entries are worth {size:.0f} equal ones: few carry all.")
-        if self.largest_share > 0.05:
-            found.append(f"One calibration entry holds {self.largest_share:.0%} of the weight.")
-        if self.infinite.get(self.coverage, 0.0) > 0.01:
+        if self.effective_sample_size < MIN_EFFECTIVE_SIZE:
+            size, count = self.effective_sample_size, self.calibration_entries
+            found.append(f"The effective sample size is {size:.0f} of {count:,} calibration entries.")
+        if self.largest_share > MAX_ENTRY_SHARE:
+            found.append(f"One calibration entry has {self.largest_share:.0%} of the weight.")
+        if self.infinite.get(self.coverage, 0.0) > MAX_AFFECTED_SHARE:
             found.append(f"{self.infinite[self.coverage]:.1%} of the {self.coverage:.0%} intervals are infinite.")
-        if self.without_overlap > 0.01:
-            share = self.without_overlap
-            found.append(f"{share:.1%} of the missing entries have hardly any calibration entry of like odds.")
-        far = [b for b in self.reliability if abs(b.seen - b.predicted) > 0.05 + 3 * b.standard_error]
+        if self.without_overlap > MAX_AFFECTED_SHARE:
+            share = f"{self.without_overlap:.1%} of the missing entries"
+            found.append(f"{share} have fewer than {MIN_COMPARABLE:.0f} calibration entries with similar odds.")
+        allowed = MAX_PROBABILITY_ERROR
+        far = [b for b in self.reliability if abs(b.observed - b.predicted) > allowed + 3 * b.standard_error]
         if far:
             bins = f"{len(far)} of {len(self.reliability)} bins"
-            found.append(f"The fitted chances of being observed are off by more than five points in {bins}.")
+            found.append(f"The fitted probability of being observed is wrong by more than {allowed:g} in {bins}.")
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +121,7 @@ class WeightReport:
         return {one.name: plain(asdict(self)[one.name]) for one in fields(self)}
 
     def lines(self) -> list[tuple[str, str]]:
-        """The lines of the table: what, and how much."""
+        """The rows of the table: a name and a value, as text."""
         rows = [
             ("calibration entries", f"{self.calibration_entries:,}"),
             ("effective sample size", f"{self.effective_sample_size:,.0f}"),
@@ -103,29 +130,41 @@ class WeightReport:
         for name, sizes in self.slices.items():
             rows.append((f"effective size per slice of {name}", f"{sizes.min():,.0f} to {sizes.max():,.0f}"))
         rows.append(("infinite intervals", ", ".join(f"{c:g}: {s:.1%}" for c, s in self.infinite.items())))
-        rows.append(("highest finite coverage", "{:.4f} for all, {:.4f} for 99 %".format(*self.highest_finite)))
-        rows.append(("missing entries without comparable ones", f"{self.without_overlap:.1%}"))
-        rows.append((f"odds error that costs {self.coverage:.0%} five points", f"factor {self.odds_error:.2f}"))
+        highest = "{:.4f} for all, {:.4f} for 99 %".format(*self.highest_finite)
+        rows.append(("highest coverage with finite intervals", highest))
+        rows.append(("missing entries without overlap", f"{self.without_overlap:.1%}"))
+        rows.append((f"odds error that lowers {self.coverage:.0%} by 5 points", f"factor {self.odds_error:.2f}"))
         steep = ", ".join(f"{k:g}: {v:.1%}" for k, v in self.tilts.items())
-        rows.append(("coverage if log-odds are k times as steep", steep))
-        pairs = ", ".join(f"{b.predicted:.2f}: {b.seen:.2f}" for b in self.reliability)
-        rows.append(("chance of being observed, predicted: seen", pairs or "not known"))
+        rows.append(("coverage if log-odds are multiplied by k", steep))
+        pairs = ", ".join(f"{b.predicted:.2f}: {b.observed:.2f}" for b in self.reliability)
+        rows.append(("probability of being observed, predicted: found", pairs or "unknown"))
         return rows
 
     def __str__(self) -> str:
         wide = max(len(left) for left, _ in self.lines())
         body = [f"{left:<{wide}}  {right}" for left, right in self.lines()]
         notes = [f"! {one}" for one in self.warnings()]
-        return printable("\n".join(["corten: what the weights can bear", *body, *notes]))
+        return printable("\n".join(["corten: diagnostics of the weights", *body, *notes]))
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<tr><td>{html.escape(a)}</td><td>{html.escape(b)}</td></tr>" for a, b in self.lines())
         notes = "".join(f"<p>&#9888; {html.escape(one)}</p>" for one in self.warnings())
-        return printable(f"<b>corten: what the weights can bear</b><table>{rows}</table>{notes}")
+        return printable(f"<b>corten: diagnostics of the weights</b><table>{rows}</table>{notes}")
 
 
 class WeightEvidence:
-    """Answers questions about the weights of a fit; `report()` asks them all."""
+    """Diagnostics of the weights of a fit. Returned by `Fitted.weights`.
+
+    Parameters
+    ----------
+    fitted : Fitted
+        The fit.
+
+    Raises
+    ------
+    ValueError
+        If nothing was missing.
+    """
 
     def __init__(self, fitted: Fitted) -> None:
         if fitted.calibrated is None:
@@ -133,16 +172,28 @@ class WeightEvidence:
         self.fitted = fitted
 
     def report(self, coverage: float = 0.9, coverages: Sequence[float] = COVERAGES) -> WeightReport:
-        """Everything about the weights in one object.
+        """All diagnostics in one object.
 
-        Example:
-            >>> print(fitted.weights.report())                           # doctest: +SKIP
+        Parameters
+        ----------
+        coverage : float, default 0.9
+            Nominal coverage that the report is about.
+        coverages : sequence of float
+            Coverages at which the share of infinite intervals is reported.
+
+        Returns
+        -------
+        WeightReport
+
+        Examples
+        --------
+        >>> print(fitted.weights.report())                           # doctest: +SKIP
         """
         level = check_coverage(coverage)
         levels = sorted({level, *(check_coverage(one) for one in coverages)})
         logs = self.fitted.log_weights
         infinite = dict(zip(levels, self._infinite(levels)))
-        few = self.overlap.reshape(-1)[self.fitted.missing_entries] < FEW
+        few = self.overlap.reshape(-1)[self.fitted.missing_entries] < MIN_COMPARABLE
         return WeightReport(
             coverage=level,
             calibration_entries=logs.size,
@@ -153,12 +204,12 @@ class WeightEvidence:
             highest_finite=self._highest_finite(),
             without_overlap=float(few.mean()),
             reliability=self.reliability(),
-            odds_error=tolerated_odds_error(level, 0.05, infinite[level]),
+            odds_error=tolerated_odds_error(level, COVERAGE_LOSS, infinite[level]),
             tilts=self.tilts(level),
         )
 
     def slices(self) -> dict[str, NDArray[np.float64]]:
-        """Per axis, the effective number of calibration entries in each of its slices."""
+        """For each axis, the effective sample size of the calibration entries in each slice."""
         logs, observed = self.fitted.log_weights, self.fitted.observed
         weight = np.exp(logs - logs.max())
         found = {}
@@ -170,21 +221,31 @@ class WeightEvidence:
 
     @cached_property
     def overlap(self) -> NDArray[np.float64]:
-        """How many calibration entries have odds within a factor two of each missing entry's; NaN elsewhere."""
+        """Number of calibration entries with odds within a factor of two, for each missing entry; NaN elsewhere."""
         fitted = self.fitted
         assert fitted.calibrated is not None
         have = np.sort(fitted.log_weights)
         want = fitted.calibrated.weights.log_weight(fitted.missing_entries)
-        count = np.searchsorted(have, want + COMPARABLE) - np.searchsorted(have, want - COMPARABLE)
+        below = np.searchsorted(have, want - MAX_LOG_ODDS_DIFFERENCE)
+        count = np.searchsorted(have, want + MAX_LOG_ODDS_DIFFERENCE) - below
         table = np.full(fitted.observed.shape, np.nan)
         table.reshape(-1)[fitted.missing_entries] = count
         return table
 
     def tilts(self, coverage: float = 0.9, powers: Sequence[float] = TILTS) -> dict[float, float]:
-        """What the interval covers if the true log-odds are k times as steep as the fitted ones: a structured
-        wrongness.
+        """The coverage if the true log-odds are k times the fitted ones.
 
-        Power 1 is the model as fitted; 0 says that missingness does not depend on anything.
+        Parameters
+        ----------
+        coverage : float, default 0.9
+            Nominal coverage.
+        powers : sequence of float
+            Values of k. 1 is the model as fitted; 0 means a constant probability of being observed.
+
+        Returns
+        -------
+        dict
+            The coverage for each k.
         """
         logs, scores = self.fitted.log_weights, np.abs(self.fitted.scores)
         order = np.argsort(scores)
@@ -197,25 +258,29 @@ class WeightEvidence:
         return found
 
     def reliability(self, bins: int = 10) -> tuple[ReliabilityBin, ...]:
-        """Predicted and seen chances of being observed, on entries whose state the model did not see."""
+        """Predicted and observed shares of observed entries, on a part of the mask that the model was not fitted to."""
         fitted = self.fitted
-        law, one = fitted.propensity, fitted.rounds[0]
-        if law is None:
+        model, one = fitted.propensity, fitted.rounds[0]
+        if model is None:
             return ()
         if one.train_share is not None:
-            return reliability(law, fitted.observed.mask, one.train, one.train_share, bins)
-        kept = np.random.default_rng(0).random(fitted.observed.shape) < KEPT
+            return reliability(model, fitted.observed.mask, one.train, one.train_share, bins)
+        kept = np.random.default_rng(0).random(fitted.observed.shape) < TRAIN_SHARE
         train = np.asarray(fitted.observed.mask & kept)
         again = IsingPropensity(
-            coupling=law.coupling, link=law.link, neighborhood=law.neighborhood, rank=law.rank or 2, thinning=False
-        ).fit(train, KEPT, domain=law.domain, periodic=law.neighborhood.periodic, engine=law.engine)
-        return reliability(again, fitted.observed.mask, train, KEPT, bins)
+            coupling=model.coupling,
+            link=model.link,
+            neighborhood=model.neighborhood,
+            rank=model.rank or 2,
+            thinning=False,
+        ).fit(train, TRAIN_SHARE, domain=model.domain, periodic=model.neighborhood.periodic, engine=model.engine)
+        return reliability(again, fitted.observed.mask, train, TRAIN_SHARE, bins)
 
     def _sample(self) -> NDArray[np.intp]:
         where = self.fitted.missing_entries
-        if where.size <= SAMPLE:
+        if where.size <= MAX_SAMPLE:
             return where
-        return np.sort(np.random.default_rng(0).choice(where, SAMPLE, replace=False))
+        return np.sort(np.random.default_rng(0).choice(where, MAX_SAMPLE, replace=False))
 
     def _infinite(self, levels: Sequence[float]) -> list[float]:
         where = self._sample()
@@ -225,7 +290,7 @@ class WeightEvidence:
         return [float(share) for share in np.mean(np.isinf(low) | np.isinf(high), axis=1)]
 
     def _highest_finite(self) -> tuple[float, float]:
-        """By bisection over the level, for all and for 99 % of the missing entries."""
+        """By bisection over the coverage, for all and for 99 % of the missing entries."""
         found = []
         for allowed in (0.0, 0.01):
             low, high = 0.0, 1.0
@@ -237,18 +302,34 @@ class WeightEvidence:
 
 
 def reliability(
-    law: FittedPropensity, mask: NDArray[np.bool_], train: NDArray[np.bool_], train_share: float, bins: int = 10
+    model: FittedPropensity, mask: NDArray[np.bool_], train: NDArray[np.bool_], train_share: float, bins: int = 10
 ) -> tuple[ReliabilityBin, ...]:
-    """The reliability curve of a model fitted to a thinned mask, on what the thinning hid.
+    """The reliability curve of a propensity model fitted to a thinned mask, on the entries outside it.
 
-    The model saw `train`: each observed entry with the chance q = `train_share`. Of entries that do not train it
-    cannot know which are observed; given the others, entry s then is with chance a = (1 - q) p / (1 - q p). The
-    share seen in a bin gives p back as a / (1 - q + q a).
+    Parameters
+    ----------
+    model : FittedPropensity
+        The model, fitted to `train`.
+    mask, train : boolean arrays
+        All observed entries, and those that the model was fitted to.
+    train_share : float
+        Probability q with which an observed entry is in `train`.
+    bins : int, default 10
+        Number of bins of equal count.
+
+    Returns
+    -------
+    tuple of ReliabilityBin
+
+    Notes
+    -----
+    An entry outside `train` is observed with probability a = (1 - q) p / (1 - q p), given the others. The share
+    found in a bin gives p as a / (1 - q + q a).
     """
-    inside = np.ones(mask.shape, bool) if law.domain is None else np.asarray(law.domain, bool)
-    open_ = inside & ~train
-    p = np.asarray(law.probability(mask), np.float64)[open_]
-    seen = mask[open_]
+    inside = np.ones(mask.shape, bool) if model.domain is None else np.asarray(model.domain, bool)
+    outside = inside & ~train
+    p = np.asarray(model.probability(mask), np.float64)[outside]
+    observed = mask[outside]
     if not p.size:
         return ()
     edges = np.unique(np.quantile(p, np.linspace(0, 1, bins + 1)))
@@ -259,9 +340,9 @@ def reliability(
         count = int(np.count_nonzero(here))
         if not count:
             continue
-        hidden = float(seen[here].mean())
-        asked = (1 - train_share) * p[here] / (1 - train_share * p[here])
-        mean = float(asked.mean())
+        hidden = float(observed[here].mean())
+        expected = (1 - train_share) * p[here] / (1 - train_share * p[here])
+        mean = float(expected.mean())
         back = 1 - train_share + train_share * hidden
         error = np.sqrt(max(hidden * (1 - hidden), 0.25 / count) / count) * (1 - train_share) / back**2
         predicted = mean / (1 - train_share + train_share * mean)

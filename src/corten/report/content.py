@@ -1,4 +1,4 @@
-"""What the page says, as plain numbers and text: everything but the look."""
+"""The content of the report page, as plain numbers and text."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ import numpy as np
 from corten import __all__ as PUBLIC
 from corten.data.flags import FLAG_MEANINGS
 from corten.data.plain import NOTHING
-from corten.evidence.audit_table import OFF_RANDOM
+from corten.evidence.audit_table import RANDOM_TOLERANCE
 from corten.report import evidence
 from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
-from corten.report.planes import default_cell, labels, numbers, planes, title
+from corten.report.planes import default_entry, labels, numbers, planes, title
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
     from corten.results.summary import Summary
 
-__all__ = ["MOST_CELLS", "page_content"]
+__all__ = ["MAX_ENTRIES", "page_content"]
 
-MOST_CELLS = 1_250_000
-"""Cells a page carries; eight bytes each, in base64, stay under 15 MB even where nothing compresses."""
-RARE = 0.01  # a share of infinite intervals that needs no advice
+MAX_ENTRIES = 1_250_000  # of the tensor in a page: 8 bytes each in base64, under 15 MB without compression
+MAX_INFINITE_SHARE = 0.01  # of the intervals, above which the page advises a lower coverage
 OPTIONS = ("completion", "propensity", "calibration", "score", "weights", "transform", "climatology", "bounds", "seed")
-PROMISES = ("groups", "joint", "odds_error")
+INTERVAL_OPTIONS = ("groups", "joint", "odds_error")
 MAPS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividis", 1.0)}
-"""Colour maps that the colour-blind read too, and how much of each is used: the end of magma is black."""
+"""Colour maps suitable for colour-blind readers, and the part of each that is used: the end of magma is black."""
 
 
 def page_content(
-    result: Intervals, audit: Any = None, most_cells: int = MOST_CELLS, command: str = ""
+    result: Intervals, audit: Any = None, max_entries: int = MAX_ENTRIES, command: str = ""
 ) -> dict[str, Any]:
-    """Everything the page shows, ready for JSON."""
+    """The content of the page, ready for JSON."""
     summary = result.summary()
     observed = result.observed
     curve = evidence.widths_by_coverage(result)
@@ -49,9 +48,9 @@ def page_content(
         "units": summary.units or "",
         "coverage": result.coverage,
         "headline": _headline(summary),
-        "notices": _notices(summary, curve, checked, getattr(audit, "tolerance", OFF_RANDOM)),
+        "notices": _notices(summary, curve, checked, getattr(audit, "tolerance", RANDOM_TOLERANCE)),
         "footnote": summary.footnote,
-        "tensor": _tensor(result, most_cells),
+        "tensor": _tensor(result, max_entries),
         "maps": {use: _colours(*pick) for use, pick in MAPS.items()},
         "evidence": {
             "audit": checked,
@@ -76,18 +75,18 @@ def page_content(
 
 
 def _headline(summary: Summary) -> list[dict[str, str]]:
-    """The few numbers to read first."""
+    """The most important numbers."""
     total = summary.observed + summary.missing
     unit = f" {summary.units}" if summary.units else ""
     cards = [
         {
             "value": f"{summary.missing / total:.1%}",
-            "label": "missing, now filled",
+            "label": "missing entries, filled",
             "note": f"{summary.missing:,} of {total:,} entries",
         },
         {
             "value": f"{summary.coverage:.4g}",
-            "label": "coverage asked for",
+            "label": "nominal coverage",
             "note": f"{100 * summary.coverage:.3g} of 100 filled entries should lie in their interval",
         },
     ]
@@ -98,7 +97,7 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
             {
                 "value": _percent(summary.finite_share),
                 "label": "have a finite interval",
-                "note": f"{summary.infinite:,} are infinite: too little is known there"
+                "note": f"{summary.infinite:,} are infinite at this coverage"
                 if summary.infinite
                 else "none is infinite",
             }
@@ -106,59 +105,59 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
     size = summary.facts.get("effective_sample_size")
     if size is not None:
         count = summary.facts.get("calibration_entries")
-        of = f"what the weights of {count:,} hidden entries are worth" if count else "equally weighted entries"
+        of = f"of {count:,} calibration entries" if count else "of the calibration entries"
         cards.append({"value": f"{float(size):,.0f}", "label": "effective sample size", "note": of})
     return cards
 
 
 def _notices(
-    summary: Summary, curve: list[dict[str, Any]], checked: list[dict[str, Any]], room: float
+    summary: Summary, curve: list[dict[str, Any]], checked: list[dict[str, Any]], tolerance: float
 ) -> list[dict[str, str]]:
-    """Warnings, advice and good news, in whole sentences."""
+    """Warnings, advice and the conclusion of the audit, one sentence each."""
     notices = [{"kind": "info" if w == NOTHING else "warn", "text": w} for w in summary.warnings]
-    if summary.missing and summary.finite_share < 1.0 - RARE:
-        bearable = [row["coverage"] for row in curve if row["infinite_share"] <= RARE]
+    if summary.missing and summary.finite_share < 1.0 - MAX_INFINITE_SHARE:
+        finite = [row["coverage"] for row in curve if row["infinite_share"] <= MAX_INFINITE_SHARE]
         advice = (
-            f" At coverage {max(bearable):.3g} or less nearly all are finite; "
-            f"result.at({max(bearable):.3g}) needs no new fit."
-            if bearable
-            else f" Even at coverage {curve[0]['coverage']:.3g} it is {curve[0]['infinite_share']:.0%}: "
-            "the gaps look too unlike what was observed."
+            f" At coverage {max(finite):.3g} or less at least 99 % are finite; "
+            f"result.at({max(finite):.3g}) needs no new fit."
+            if finite
+            else f" At coverage {curve[0]['coverage']:.3g} it still is {curve[0]['infinite_share']:.0%}: "
+            "the missing entries are too different from the observed ones."
         )
         notices.append(
             {
                 "kind": "warn",
                 "text": f"{1 - summary.finite_share:.1%} of the filled entries have an infinite interval: "
-                f"the data cannot bear coverage {summary.coverage:.4g} there. Use their estimate with care.{advice}",
+                f"the calibration entries do not suffice for coverage {summary.coverage:.4g} there.{advice}",
             }
         )
     if checked:
-        notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage)), room))
+        notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage)), tolerance))
     elif summary.missing:
         notices.append(
-            {"kind": "info", "text": "No audit was run: the coverage named here was asked for, not checked."}
+            {"kind": "info", "text": "No audit was run: the nominal coverage was not checked."}
         )
     return notices
 
 
-def _verdict(row: dict[str, Any], room: float) -> dict[str, str]:
+def _verdict(row: dict[str, Any], tolerance: float) -> dict[str, str]:
     found = (
-        f"The audit hid observed entries again: {row['coverage']:.1%} of them, "
-        f"weighed to stand for the missing ones, lay in their {row['level']:.4g} interval"
+        f"The audit found a coverage of {row['coverage']:.1%} at nominal {row['level']:.4g}, on observed entries that "
+        "were hidden again and weighted like the missing ones"
     )
     found += f" (standard error {row['standard_error']:.1%})"
     short = row["level"] - row["coverage"]
-    if short > max(2 * row["standard_error"], room):
-        return {"kind": "warn", "text": f"{found}. That is too few: read the intervals as too narrow."}
-    if -short > max(2 * row["standard_error"], room):
-        return {"kind": "info", "text": f"{found}. The intervals are wider than they need to be."}
-    return {"kind": "good", "text": f"{found}: nothing speaks against these intervals."}
+    if short > max(2 * row["standard_error"], tolerance):
+        return {"kind": "warn", "text": f"{found}. This is under-coverage: the intervals are too narrow."}
+    if -short > max(2 * row["standard_error"], tolerance):
+        return {"kind": "info", "text": f"{found}. This is over-coverage: the intervals are wider than needed."}
+    return {"kind": "good", "text": f"{found}: no evidence of under-coverage in the tested entries."}
 
 
-def _tensor(result: Intervals, most_cells: int) -> dict[str, Any]:
-    """The arrays of the slice explorer, thinned where they are too many, and how to lay them out."""
+def _tensor(result: Intervals, max_entries: int) -> dict[str, Any]:
+    """The arrays of the slice explorer, thinned if they are too large, and their layout."""
     observed = result.observed
-    steps = strides_for(observed.shape, most_cells)
+    steps = strides_for(observed.shape, max_entries)
     flag = coarse(result.flag_array, steps)
     estimate = coarse(result.estimate_array, steps).astype(np.float64)
     with np.errstate(invalid="ignore"):
@@ -167,7 +166,7 @@ def _tensor(result: Intervals, most_cells: int) -> dict[str, Any]:
     outside = flag == FLAG_MEANINGS.index("outside_the_domain")
     below[outside], above[outside] = 0.0, 0.0
     chance = result.source.propensity_array()
-    start = [place // step for place, step in zip(default_cell(result), steps)]
+    start = [place // step for place, step in zip(default_entry(result), steps)]
     axes = []
     for axis, step in zip(observed.axes, steps):
         places = numbers(axis)
@@ -208,7 +207,7 @@ def _share_bytes(chance: np.ndarray) -> np.ndarray:
 
 
 def _value_range(estimate: np.ndarray) -> list[float]:
-    """One colour scale for data and estimate; the outermost half percent saturates."""
+    """The colour range of data and estimate: all but the outermost half percent on each side."""
     finite = estimate[np.isfinite(estimate)]
     low, high = np.quantile(finite, (0.005, 0.995)) if finite.size else (0.0, 1.0)
     return [float(low), float(high)] if high > low else [float(low) - 0.5, float(low) + 0.5]
@@ -222,7 +221,7 @@ def _width_range(result: Intervals) -> list[float]:
 
 
 def _percent(share: float) -> str:
-    """A share that says 100 % only when it is."""
+    """A share in percent; 100 % only if it is exactly 1."""
     if share in (0.0, 1.0):
         return f"{share:.0%}"
     close = min(share, 1.0 - share)
@@ -264,24 +263,26 @@ def _settings(result: Intervals) -> dict[str, Any]:
 
 
 def _reproduce(result: Intervals) -> str:
-    """The call that makes this result again; functions and arrays appear by a name that the reader has to define."""
+    """The call that computes this result again; functions and arrays appear by a name that the reader has to define."""
     given = result.source.settings()
-    words = [f"coverage={result.coverage:g}"]
+    arguments = [f"coverage={result.coverage:g}"]
     options = [key for key in OPTIONS if str(given.get(key, "none")).lower() != "none"]
-    words += [f"{key}={given[key]!r}" if key == "climatology" else f"{key}={_spelled(given[key])}" for key in options]
+    arguments += [
+        f"{key}={given[key]!r}" if key == "climatology" else f"{key}={_spelled(given[key])}" for key in options
+    ]
     axes = result.observed.axes
-    words.append("axis_kinds={" + ", ".join(f"{axis.name!r}: {axis.kind!r}" for axis in axes) + "}")
+    arguments.append("axis_kinds={" + ", ".join(f"{axis.name!r}: {axis.kind!r}" for axis in axes) + "}")
     if any(axis.periodic for axis in axes):
-        words.append(f"periodic={[axis.name for axis in axes if axis.periodic]}")
+        arguments.append(f"periodic={[axis.name for axis in axes if axis.periodic]}")
     if result.observed.domain is not None:
-        words.append("where=where")
+        arguments.append("where=where")
     name = result.observed.name
     source = "x" if name is None else f"data[{name!r}]"
-    call = "import corten\n\nresult = corten.complete(\n    " + ",\n    ".join([source, *words]) + ",\n)\n"
-    # Axes by name, odds errors as they are; of labels of one's own the page knows only that they were given.
-    asked = [f"{one.code}={one.values.get(one.code, 'labels')!r}" for one in result.choices if one.code in PROMISES]
-    asked = [one.replace("'labels'", "labels") for one in asked]
-    return call + (f"result = result.source.intervals({result.coverage:g}, {', '.join(asked)})\n" if asked else "")
+    call = "import corten\n\nresult = corten.complete(\n    " + ",\n    ".join([source, *arguments]) + ",\n)\n"
+    # Labels are not kept, so they appear by a name that the reader has to define.
+    asked = [one for one in result.choices if one.code in INTERVAL_OPTIONS]
+    shaped = [f"{one.code}={one.values.get(one.code, 'labels')!r}".replace("'labels'", "labels") for one in asked]
+    return call + (f"result = result.source.intervals({result.coverage:g}, {', '.join(shaped)})\n" if shaped else "")
 
 
 def _spelled(value: Any) -> str:

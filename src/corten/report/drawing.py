@@ -1,4 +1,4 @@
-"""Small helpers of the figures: axes, ticks, hatched cells, and the house's few colours."""
+"""Helpers of the figures: axes, ticks, hatching, colours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def axes_for(ax: Axes | None, size: tuple[float, float] = (7.0, 4.2)) -> Axes:
 
 
 def index_on(axis: Axis, value: Any) -> int:
-    """A place on an axis from an index or a label; what is not there is refused with what is."""
+    """The position on an axis of an index or a label; an error that names valid ones if there is none."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         if -axis.length <= value < axis.length:
             return int(value) % axis.length
@@ -43,7 +43,7 @@ def index_on(axis: Axis, value: Any) -> int:
 
 
 def ticks_of(axis: Axis, most: int) -> tuple[np.ndarray, list[str]]:
-    """Places in cells and words: round coordinates where they are numbers, else some of the labels."""
+    """Tick positions and texts: round numbers for numeric coordinates, else some of the labels."""
     from matplotlib.ticker import MaxNLocator
 
     places = numbers(axis)
@@ -66,15 +66,15 @@ def positions(axis: Axis) -> np.ndarray:
     return np.arange(axis.length)
 
 
-def fill_cells(ax: Axes, where: np.ndarray, colour: str, hatch: str) -> None:
+def hatch_entries(ax: Axes, where: np.ndarray, colour: str, hatch: str) -> None:
     if where.any():
-        cells = np.ma.masked_array(np.ones(where.shape), ~where)
-        mesh = ax.pcolor(cells, cmap=_one(colour), hatch=hatch or None, edgecolor="#b9b1a6" if hatch else colour, lw=0)
+        ones = np.ma.masked_array(np.ones(where.shape), ~where)
+        mesh = ax.pcolor(ones, cmap=_one(colour), hatch=hatch or None, edgecolor="#b9b1a6" if hatch else colour, lw=0)
         mesh.set_rasterized(True)
 
 
 def colour_map(name: str, part: float) -> Any:
-    """The first part of a colour map: the end of magma is black, where nothing can be told apart."""
+    """The first part of a colour map; the end of magma is black and shows no differences."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
@@ -82,7 +82,7 @@ def colour_map(name: str, part: float) -> Any:
 
 
 def brief_dates(ax: Axes, x: np.ndarray) -> None:
-    """Dates as short as they can be, where the axis has dates."""
+    """Short date labels, if the axis has dates."""
     if x.dtype.kind == "M":
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
@@ -98,7 +98,7 @@ def _one(colour: str) -> Any:
 
 
 def widened(where: np.ndarray) -> np.ndarray:
-    """One point more on each side, so that a single infinite entry has a breadth."""
+    """One more position on each side, so that a single infinite entry is visible."""
     wide = where.copy()
     wide[1:] |= where[:-1]
     wide[:-1] |= where[1:]
@@ -128,5 +128,5 @@ def is_numeric(rows: Any, key: str) -> bool:
 
 
 def bare(text: str) -> str:
-    """'(8, 8, 8)' and '8x8x8' are the same rank."""
+    """Text without punctuation, so that '(8, 8, 8)' and '8x8x8' are equal."""
     return " ".join("".join(c if c.isalnum() or c == "." else " " for c in text.replace("x", " ")).split())

@@ -1,4 +1,4 @@
-"""Arrays and text as a page may carry them: small, exact to a 65,000th of the range, and unable to break out."""
+"""Arrays and text for the page: compressed, exact to 1/65,000 of the range, and safe inside a script element."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from corten.data.plain import plain
 
 __all__ = ["ABSENT", "coarse", "pack_bytes", "pack_levels", "safe_json", "strides_for", "unpack_levels"]
 
-ABSENT = 65535
-"""The code of what has no finite value: outside the domain, or an infinite width."""
+ABSENT = 65535  # code of an entry without a finite value: outside the domain, or an infinite width
 _TOP = ABSENT - 1
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&'\u2028\u2029"}
 
@@ -23,10 +22,11 @@ _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&'\u2028\u2029"}
 def pack_levels(values: np.ndarray) -> dict[str, Any]:
     """Quantise to 65,535 even levels, difference along the flat order, deflate: `{low, step, data}`.
 
-    Example:
-        >>> packed = pack_levels(np.array([0.0, 0.5, np.inf, 1.0]))
-        >>> unpack_levels(packed).tolist()
-        [0.0, 0.5, inf, 1.0]
+    Examples
+    --------
+    >>> packed = pack_levels(np.array([0.0, 0.5, np.inf, 1.0]))
+    >>> unpack_levels(packed).tolist()
+    [0.0, 0.5, inf, 1.0]
     """
     flat = np.asarray(values, dtype=np.float64).ravel()
     finite = np.isfinite(flat)
@@ -42,7 +42,7 @@ def pack_levels(values: np.ndarray) -> dict[str, Any]:
 
 
 def unpack_levels(packed: dict[str, Any]) -> np.ndarray:
-    """What the page will read: the inverse of `pack_levels`, flat; infinite where there was no finite value."""
+    """The inverse of `pack_levels`, flat; infinite where there was no finite value."""
     raw = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8)
     high, low = raw[: raw.size // 2].astype(np.uint16), raw[raw.size // 2 :].astype(np.uint16)
     codes = np.cumsum((high << 8) | low, dtype=np.uint16)
@@ -55,22 +55,24 @@ def pack_bytes(values: np.ndarray) -> str:
 
 
 def safe_json(content: Any) -> str:
-    """JSON that can stand inside a script element: no `<`, so nothing in a label can end it or start another.
+    """JSON for a script element, without `<`, so that no label can end the element.
 
-    Example:
-        >>> safe_json({"name": "</script>"})
-        '{"name":"\\\\u003c/script\\\\u003e"}'
+    Examples
+    --------
+    >>> safe_json({"name": "</script>"})
+    '{"name":"\\\\u003c/script\\\\u003e"}'
     """
     text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES).encode("utf-8", "replace").decode("utf-8")
 
 
 def strides_for(shape: Sequence[int], most: int) -> tuple[int, ...]:
-    """Steps that leave at most `most` cells, by thinning the longest axis first.
+    """Steps along each axis that leave at most `most` entries; the longest axis is thinned first.
 
-    Example:
-        >>> strides_for((100, 100, 10), 30_000)
-        (2, 2, 1)
+    Examples
+    --------
+    >>> strides_for((100, 100, 10), 30_000)
+    (2, 2, 1)
     """
     steps = [1] * len(shape)
 
@@ -84,5 +86,5 @@ def strides_for(shape: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def coarse(array: np.ndarray, strides: Sequence[int]) -> np.ndarray:
-    """Every stride-th cell along each axis."""
+    """Every stride-th entry along each axis."""
     return array[tuple(slice(None, None, step) for step in strides)]

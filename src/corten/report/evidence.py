@@ -1,4 +1,4 @@
-"""The numbers behind the figures: how widths, weights and coverage hang together in one result."""
+"""The numbers of the figures: widths, weights and coverage of one result."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = [
 ]
 
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
-SAMPLE = 4000  # missing entries asked at every level: the share of infinite ones is known to a point
-DEEPEST = 2e7  # cells up to which depths are counted
+MAX_SAMPLE = 4000  # missing entries, for the share of infinite intervals to about one percentage point
+MAX_DEPTH_ENTRIES = 2e7  # of a tensor, above which depths are not computed
 
 Row = dict[str, Any]
 
 
 def widths_by_depth(result: Intervals) -> list[Row]:
-    """Widths of the filled entries by their distance to the nearest observed one, in cells along ordered axes.
+    """Widths of the filled entries by their distance to the nearest observed one, in entries along ordered axes.
 
-    Slices of unordered axes (stations, people) are not neighbours; [] without an ordered axis.
+    Positions of unordered axes (stations) are not neighbours; [] without an ordered axis.
     """
     observed = result.observed
     unordered = all(axis.kind == "unordered" for axis in observed.axes)
-    if observed.complete or unordered or observed.mask.size > DEEPEST:
+    if observed.complete or unordered or observed.mask.size > MAX_DEPTH_ENTRIES:
         return []
     missing = observed.missing
     width = result.width_array[missing]
@@ -54,7 +54,7 @@ def widths_by_depth(result: Intervals) -> list[Row]:
 
 
 def widths_by_propensity(result: Intervals, bins: int = 12) -> list[Row]:
-    """Widths of the filled entries by their chance to be observed, in bins of equal count; [] without a model."""
+    """Widths of the filled entries by the probability of being observed, in bins of equal count; [] without a model."""
     chance = result.source.propensity_array()
     if chance is None or result.observed.complete:
         return []
@@ -81,13 +81,13 @@ def _spread(width: np.ndarray) -> Row:
 
 
 def widths_by_coverage(result: Intervals, levels: Sequence[float] = LEVELS) -> list[Row]:
-    """Median finite width and share of infinite intervals at several coverages; a sample of the gaps is asked."""
+    """Median finite width and share of infinite intervals at several coverages, for a sample of the missing entries."""
     where = np.flatnonzero(result.observed.missing)
     if not where.size:
         return []
     levels = sorted({*levels, result.coverage})
-    if where.size > SAMPLE:
-        where = np.sort(np.random.default_rng(0).choice(where, SAMPLE, replace=False))
+    if where.size > MAX_SAMPLE:
+        where = np.sort(np.random.default_rng(0).choice(where, MAX_SAMPLE, replace=False))
     rows = []
     for level in levels:
         width = result.widths_at(where, level).astype(np.float64)
@@ -99,7 +99,7 @@ def widths_by_coverage(result: Intervals, levels: Sequence[float] = LEVELS) -> l
 
 
 def weight_concentration(result: Intervals, points: int = 60) -> Row | None:
-    """How the calibration weight is spread: its share held by the heaviest entries, and what it is worth."""
+    """Share of the weight of the calibration entries with the largest weights, and the effective sample size."""
     logs = np.asarray(getattr(result.source, "log_weights", np.empty(0)), dtype=float).ravel()
     if not logs.size or not np.isfinite(logs.max()):
         return None
@@ -116,23 +116,24 @@ def weight_concentration(result: Intervals, points: int = 60) -> Row | None:
 
 
 def loss_history(result: Intervals) -> np.ndarray:
-    """Loss of the missingness model after each step of its fit; empty where none was fitted."""
-    law = getattr(result.source, "propensity", None)
-    history = np.asarray(getattr(law, "history", ()), dtype=float).ravel()
+    """Loss of the propensity model after each step of its fit; empty if none was fitted."""
+    model = getattr(result.source, "propensity", None)
+    history = np.asarray(getattr(model, "history", ()), dtype=float).ravel()
     return history[np.isfinite(history)]
 
 
 def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[Row]:
     """Group, level, coverage and standard error from an audit's table: mappings, objects or a frame.
 
-    by: which rows: those of all entries, or of groups such as "depth". level: only those of the level next to it.
+    by: "all", or groups such as "depth"; level: only the rows of the nearest level.
 
-    Example:
-        >>> class Once:
-        ...     def table(self):
-        ...         return [{"level": 0.9, "coverage": 0.91, "standard_error": 0.01}]
-        >>> audit_rows(Once())
-        [{'group': '', 'level': 0.9, 'coverage': 0.91, 'standard_error': 0.01}]
+    Examples
+    --------
+    >>> class Once:
+    ...     def table(self):
+    ...         return [{"level": 0.9, "coverage": 0.91, "standard_error": 0.01}]
+    >>> audit_rows(Once())
+    [{'group': '', 'level': 0.9, 'coverage': 0.91, 'standard_error': 0.01}]
     """
     if audit is None:
         return []

@@ -1,4 +1,4 @@
-"""Figures of a result in matplotlib: each takes an `ax`, returns it, and is good without arguments."""
+"""Figures of a result in matplotlib: each takes an optional `ax` and returns it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corten.report.drawing import (
     bare,
     brief_dates,
     colour_map,
-    fill_cells,
+    hatch_entries,
     index_on,
     is_numeric,
     note,
@@ -27,7 +27,7 @@ from corten.report.drawing import (
     tidy,
     widened,
 )
-from corten.report.planes import Plane, default_cell, default_index, labels, planes, title
+from corten.report.planes import Plane, default_entry, default_index, labels, planes, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,11 +46,17 @@ MAPS = {
 
 
 class Plots:
-    """The figures of one result: `result.plot.slice(time=12)`, `.series()`, `.coverage()`, `.widths()`, ...
+    """The figures of one result: slice, series, coverage, widths, weights, selection. Returned by `Intervals.plot`.
 
-    Example:
-        >>> axes = result.plot.slice(time=12)                # doctest: +SKIP
-        >>> axes.figure.savefig("slice.png")                 # doctest: +SKIP
+    Parameters
+    ----------
+    result : Intervals
+        The result.
+
+    Examples
+    --------
+    >>> axes = result.plot.slice(time=12)                # doctest: +SKIP
+    >>> axes.figure.savefig("slice.png")                 # doctest: +SKIP
     """
 
     def __init__(self, result: Intervals) -> None:
@@ -60,11 +66,30 @@ class Plots:
         return "<Plots: slice, series, coverage, widths, weights, selection>"
 
     def slice(self, show: str = "estimate", ax: Axes | None = None, **where: Any) -> Axes:
-        """One slice as a picture: `show` is "data", "estimate", "width" or "propensity".
+        """One slice as an image.
 
-        Name the slice by index (`time=12`) or by label (`time="2019-04-25 06:00"`); all but two axes may be
-        named. Gaps of the data and infinite widths are hatched, cells outside the domain grey. Colours mean the
-        same in every slice of a result.
+        Parameters
+        ----------
+        show : {"estimate", "data", "width", "propensity"}, default "estimate"
+            What is shown.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw. Default: a new figure.
+        **where : int or label
+            The slice, by index (``time=12``) or label (``time="2019-04-25 06:00"``); all but two axes may be given.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        ValueError
+            If `show` or a position is unknown, or fewer than two axes are left.
+
+        Notes
+        -----
+        Missing data and infinite widths are hatched; entries outside the domain are grey. All slices of a result have
+        the same colour scale.
         """
         if show not in SHOWN:
             raise ValueError(f"show is {show!r}; give one of {', '.join(SHOWN)}")
@@ -73,17 +98,17 @@ class Plots:
         array, span, hatched, words = self._shown(show)
         slots: list[Any] = list(index)
         slots[plane.rows], slots[plane.columns] = slice(None), slice(None)
-        picture, holes = array[tuple(slots)], hatched[tuple(slots)]
+        picture, hatch = array[tuple(slots)], hatched[tuple(slots)]
         outside = ~self.result.observed.inside[tuple(slots)]
         if plane.rows > plane.columns:
-            picture, holes, outside = picture.T, holes.T, outside.T
+            picture, hatch, outside = picture.T, hatch.T, outside.T
         ax.set_facecolor("white")
         mesh = ax.pcolormesh(
-            np.ma.masked_array(picture, ~np.isfinite(picture) | holes | outside),
+            np.ma.masked_array(picture, ~np.isfinite(picture) | hatch | outside),
             cmap=colour_map(*MAPS[show]), vmin=span[0], vmax=span[1], rasterized=True,
         )  # fmt: skip
-        fill_cells(ax, outside, PALE, "")
-        fill_cells(ax, holes & ~outside, "#fbe3d8" if show == "width" else "#f4f1ec", "/////")
+        hatch_entries(ax, outside, PALE, "")
+        hatch_entries(ax, hatch & ~outside, "#fbe3d8" if show == "width" else "#f4f1ec", "/////")
         self._frame(ax, plane)
         figure: Any = ax.figure
         figure.colorbar(mesh, ax=ax, label=words, extend={"propensity": "neither", "width": "max"}.get(show, "both"))
@@ -93,9 +118,20 @@ class Plots:
         return ax
 
     def series(self, along: str | int | None = None, ax: Axes | None = None, **where: Any) -> Axes:
-        """Estimate and band along one axis (time, or the axis the slices turn on), at a cell named by `where`.
+        """Estimate and intervals along one axis.
 
-        Unnamed axes are set to a cell whose series is partly observed.
+        Parameters
+        ----------
+        along : str or int, optional
+            The axis. Default: time, or the axis that the first image leaves free.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw. Default: a new figure.
+        **where : int or label
+            Position on the other axes. Default: one where the series is partly observed.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
         """
         ax = axes_for(ax, (7.5, 3.6))
         observed = self.result.observed
@@ -105,21 +141,21 @@ class Plots:
         k = observed.axis(along) if along is not None else (others[0] if others else first.columns)
         if axes[k].name in where:
             raise ValueError(f"the series runs along {axes[k].name!r}: do not name a place on it")
-        index = list(default_cell(self.result))
+        index = list(default_entry(self.result))
         for name, value in where.items():
             index[observed.axis(name)] = index_on(axes[observed.axis(name)], value)
-        cell = tuple(slice(None) if j == k else index[j] for j in range(len(axes)))
+        line = tuple(slice(None) if j == k else index[j] for j in range(len(axes)))
         x = positions(axes[k])
-        estimate, seen = self.result.estimate_array[cell], observed.mask[cell]
-        lower, upper = self.result.lower_array[cell], self.result.upper_array[cell]
+        estimate, mask = self.result.estimate_array[line], observed.mask[line]
+        lower, upper = self.result.lower_array[line], self.result.upper_array[line]
         finite = np.isfinite(lower) & np.isfinite(upper)
         band = f"{self.result.coverage:.4g} interval"
         ax.fill_between(x, lower, upper, where=finite, color=RUST, alpha=0.22, lw=0, label=band)
         ax.plot(x, estimate, color=RUST, lw=1.6, label="estimate")
-        ax.plot(x[seen], estimate[seen], ".", color=INK, ms=5, label="observed")
-        ends = np.concatenate([estimate, lower[finite], upper[finite]]).astype(float)
-        set_span(ax, ends[np.isfinite(ends)])
-        infinite = ~finite & observed.missing[cell]
+        ax.plot(x[mask], estimate[mask], ".", color=INK, ms=5, label="observed")
+        drawn = np.concatenate([estimate, lower[finite], upper[finite]]).astype(float)
+        set_span(ax, drawn[np.isfinite(drawn)])
+        infinite = ~finite & observed.missing[line]
         if infinite.any():
             low, high = ax.get_ylim()
             ax.fill_between(
@@ -134,9 +170,18 @@ class Plots:
         return ax
 
     def coverage(self, audit: Any = None, ax: Axes | None = None) -> Axes:
-        """Coverage found against coverage asked for, from an audit, with bars of two standard errors.
+        """Coverage found by an audit against nominal coverage, with bars of two standard errors.
 
-        Without an audit: what each coverage would cost, as the share of infinite intervals.
+        Parameters
+        ----------
+        audit : Audit, optional
+            The result of ``fitted.audit()``. Default: the share of infinite intervals at each coverage is shown.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw. Default: a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
         """
         ax = axes_for(ax, (5.0, 4.2))
         rows = evidence.audit_rows(audit)
@@ -145,31 +190,41 @@ class Plots:
                 np.array([row[key] for row in rows]) for key in ("level", "coverage", "standard_error")
             )
             low = min(level.min(), (found - 2 * error).min()) - 0.03
-            ax.plot([low, 1], [low, 1], "--", color=SOFT, lw=1, label="as asked for")
+            ax.plot([low, 1], [low, 1], "--", color=SOFT, lw=1, label="nominal")
             ax.errorbar(
                 level, found, yerr=2 * error, fmt="o", color=RUST, capsize=3, label="audit, ± 2 standard errors"
             )
-            ax.set(xlabel="coverage asked for", ylabel="coverage found", xlim=(low, 1), ylim=(low, 1.01))
+            ax.set(xlabel="nominal coverage", ylabel="coverage found", xlim=(low, 1), ylim=(low, 1.01))
             ax.legend(frameon=False, fontsize="small")
         else:
             curve = evidence.widths_by_coverage(self.result)
             level = np.array([row["coverage"] for row in curve])
             ax.plot(level, [row["infinite_share"] for row in curve], "o-", color=BLUE, ms=4)
             ax.axvline(self.result.coverage, color=SOFT, ls=":", lw=1)
-            ax.set(xlabel="coverage asked for", ylabel="share of infinite intervals", title="not audited")
+            ax.set(xlabel="nominal coverage", ylabel="share of infinite intervals", title="not audited")
             ax.set_ylim(0, max(ax.get_ylim()[1], 0.02))
         tidy(ax)
         return ax
 
     def widths(self, by: str = "propensity", ax: Axes | None = None) -> Axes:
-        """Finite widths against the chance to be observed ("propensity") or the depth of the gap ("depth").
+        """Finite widths against the probability of being observed or the depth inside gaps.
 
-        Without a model of the missingness the depth is shown. Shares of infinite intervals are written above.
+        Parameters
+        ----------
+        by : {"propensity", "depth"}, default "propensity"
+            The horizontal axis; "depth" without a propensity model.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw. Default: a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+            Shares of infinite intervals are written above the curve.
         """
         if by not in ("propensity", "depth"):
             raise ValueError(f'by is {by!r}; give "propensity" or "depth"')
         rows = evidence.widths_by_propensity(self.result) if by == "propensity" else []
-        across = "chance to be observed" if rows else "cells to the nearest observed entry"
+        across = "probability of being observed" if rows else "entries to the nearest observed one"
         rows = rows or evidence.widths_by_depth(self.result)
         ax = axes_for(ax, (6.5, 3.8))
         low, middle, high = (
@@ -177,13 +232,13 @@ class Plots:
             for key in ("low", "median", "high")
         )
         place = np.arange(len(rows))
-        ax.fill_between(place, low, high, color=RUST, alpha=0.22, lw=0, label="tenth to nine tenths")
+        ax.fill_between(place, low, high, color=RUST, alpha=0.22, lw=0, label="10 % to 90 % quantile")
         ax.plot(place, middle, "o-", color=RUST, ms=4, label="median of finite widths")
         top = float(np.nanmax(high, initial=0.0)) if np.isfinite(high).any() else 1.0
         for k, row in enumerate(rows):
             if row["infinite_share"] > 0:
                 ax.annotate(f"{row['infinite_share']:.0%} ∞", (k, 1.06 * top), ha="center", fontsize=6.5, color=BLUE)
-        marks = [f"{row['at']:.2g}" if across.startswith("chance") else row["label"] for row in rows]
+        marks = [f"{row['at']:.2g}" if across.startswith("probability") else row["label"] for row in rows]
         ax.set_xticks(place, marks, fontsize="x-small")
         ax.set(xlabel=across, ylabel=f"width{self._in_units()}", ylim=(0, 1.18 * top or 1.0))
         tidy(ax)
@@ -192,26 +247,39 @@ class Plots:
         return ax
 
     def weights(self, ax: Axes | None = None) -> Axes:
-        """How many calibration entries stand behind the intervals: the weight held by the heaviest ones."""
+        """Share of the weight of the calibration entries with the largest weights, and the effective sample size."""
         ax = axes_for(ax, (5.5, 3.8))
         held = evidence.weight_concentration(self.result)
-        ax.set(xlabel="heaviest calibration entries", ylabel="share of the weight", ylim=(0, 1.02))
+        ax.set(xlabel="calibration entries, by weight", ylabel="share of the weight", ylim=(0, 1.02))
         tidy(ax)
         if held is None:
             return note(ax, "no calibration weights")
         ax.semilogx(held["entries"], held["entries"] / held["count"], "--", color=SOFT, lw=1, label="equal weights")
         ax.semilogx(held["entries"], held["share"], color=RUST, lw=1.8, label="these weights")
-        words = f"effective size {held['effective']:,.0f} of {held['count']:,}"
+        words = f"effective sample size {held['effective']:,.0f} of {held['count']:,}"
         ax.axvline(max(held["effective"], 1.0), color=INK, ls=":", lw=1, label=words)
         ax.legend(frameon=False, fontsize="small", loc="upper left")
         return ax
 
     def selection(self, what: str | None = None, ax: Axes | None = None) -> Axes:
-        """The candidates of one automatic choice and their criterion; the first with three or more by default."""
+        """The candidates of one automatic setting and their criterion.
+
+        Parameters
+        ----------
+        what : str, optional
+            Name of the setting. Default: the first with three or more candidates.
+        ax : matplotlib.axes.Axes, optional
+            Where to draw. Default: a new figure.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
         ax = axes_for(ax, (5.5, 3.8))
         known = [choice for choice in self.result.choices if choice.candidates]
         if what is not None and what not in [choice.what for choice in known]:
-            raise ValueError(f"what is {what!r}; choices with candidates: {', '.join(c.what for c in known) or 'none'}")
+            offered = ", ".join(choice.what for choice in known) or "none"
+            raise ValueError(f"what is {what!r}; settings with candidates: {offered}")
         wanted = [choice for choice in known if what in (None, choice.what)]
         wanted.sort(key=lambda choice: len(choice.candidates) < 3)
         for choice in wanted:
@@ -223,7 +291,7 @@ class Plots:
             score = np.array([row[measure] for row in choice.candidates], float)
             ax.plot(score, "o-", color=BLUE, ms=4)
             taken = [k for k, one in enumerate(tried) if bare(one) == bare(choice.taken)]
-            ax.plot(taken, score[taken], "o", color=RUST, ms=9, label=f"taken: {choice.taken}")
+            ax.plot(taken, score[taken], "o", color=RUST, ms=9, label=f"chosen: {choice.taken}")
             step = -(-len(tried) // 8)
             ax.set_xticks(range(0, len(tried), step), tried[::step], fontsize="small")
             ax.set(xlabel=names[0], ylabel=measure, title=f"{choice.what}: {choice.because}")
@@ -232,10 +300,10 @@ class Plots:
             if taken:
                 ax.legend(frameon=False, fontsize="small")
             return ax
-        return note(ax, "nothing was chosen among candidates")
+        return note(ax, "no setting was chosen among candidates")
 
     def _place(self, where: dict[str, Any]) -> tuple[Plane, list[int]]:
-        """The first plane that leaves the named axes free to slide, and an index for each axis."""
+        """The first plane without the given axes, and an index for each axis."""
         observed = self.result.observed
         named = {observed.axis(name): value for name, value in where.items()}
         left = [plane for plane in planes(observed.axes) if not {plane.rows, plane.columns} & set(named)]
@@ -250,14 +318,14 @@ class Plots:
         return left[0], index
 
     def _shown(self, show: str) -> tuple[np.ndarray, tuple[float, float], np.ndarray, str]:
-        """The array, its colour range over the whole tensor, what is hatched, and the words of the bar."""
+        """The array, its colour range over the whole tensor, what is hatched, and the label of the colour bar."""
         result, observed = self.result, self.result.observed
         nothing = np.zeros(observed.shape, bool)
         if show == "propensity":
             chance = result.source.propensity_array()
             if chance is None:
-                raise ValueError("show is 'propensity', but no model of the missingness was fitted")
-            return np.asarray(chance, float), (0.0, 1.0), nothing, "chance to be observed"
+                raise ValueError("show is 'propensity', but no propensity model was fitted")
+            return np.asarray(chance, float), (0.0, 1.0), nothing, "probability of being observed"
         if show == "width":
             width = np.where(observed.mask, np.nan, result.width_array.astype(float))
             finite = width[observed.missing & np.isfinite(width)]
@@ -269,7 +337,7 @@ class Plots:
         return estimate, (float(low), float(high)), observed.missing if show == "data" else nothing, self._quantity()
 
     def _frame(self, ax: Axes, plane: Plane) -> None:
-        """Ticks by coordinates, directions and aspect as the plane says."""
+        """Ticks, directions and aspect of the axes."""
         tall, wide = self.result.observed.axes[plane.rows], self.result.observed.axes[plane.columns]
         ax.set(xlabel=title(wide), ylabel=title(tall))
         for axis, set_ticks, most in ((wide, ax.set_xticks, 6), (tall, ax.set_yticks, 6)):

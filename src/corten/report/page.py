@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, opens anywhere and sends nothing."""
+"""The report: one HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -26,17 +26,34 @@ SCRIPTS = ("data.js", "chart.js", "panels.js", "explorer.js", "evidence.js", "pa
 def write_report(
     result: Intervals, path: str | os.PathLike[str], overwrite: bool = False, audit: Any = None, command: str = ""
 ) -> Path:
-    """Write the page of a result: whole or not at all; an existing file is refused unless `overwrite`.
+    """Write the page of a result, whole or not at all.
 
-    Args:
-        result: the intervals to show.
-        path: where to; `.html` by custom.
-        overwrite: whether an existing file may be replaced.
-        audit: what `fitted.audit()` gave, for the coverage curve.
-        command: the shell command that made the result, to be shown beside the Python call.
+    Parameters
+    ----------
+    result : Intervals
+        The result to show.
+    path : str or path
+        The file, usually with the suffix ``.html``.
+    overwrite : bool, default False
+        Whether an existing file is replaced.
+    audit : Audit, optional
+        The result of ``fitted.audit()``, for the coverage that it found.
+    command : str, optional
+        The shell command that computed the result, shown next to the Python call.
 
-    Example:
-        >>> write_report(result, "report.html")              # doctest: +SKIP
+    Returns
+    -------
+    pathlib.Path
+        The file that was written.
+
+    Raises
+    ------
+    FileExistsError
+        If the file exists and `overwrite` is False.
+
+    Examples
+    --------
+    >>> write_report(result, "report.html")              # doctest: +SKIP
     """
     target = Path(path)
     refuse_taken(target, overwrite)
@@ -47,9 +64,9 @@ def write_report(
 
 
 def render(content: dict[str, Any]) -> str:
-    """The page around its content.
+    """The HTML page with some content.
 
-    The policy in its head lets nothing run but our script, known by its hash, and nothing be fetched.
+    Its content security policy allows this script only, identified by its hash, and no external resource.
     """
     script = "\n".join(_asset(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
@@ -60,7 +77,7 @@ def render(content: dict[str, Any]) -> str:
         "script": script,
         "content": safe_json(content),
     }
-    # One pass: a label that reads {{script}} is text, not a place to fill.
+    # One pass, so that a label with the text {{script}} is not replaced.
     return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _asset("page.html"))
 
 

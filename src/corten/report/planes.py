@@ -1,4 +1,4 @@
-"""How axes become pictures: which two make a plane, how cells are stretched, what the ticks say."""
+"""Which two axes make an image, the aspect of its entries, and the texts of the ticks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Plane",
-    "default_cell",
+    "default_entry",
     "default_index",
     "is_latitude",
     "is_longitude",
@@ -30,15 +30,15 @@ __all__ = [
 
 LATITUDE_NAMES = {"lat", "latitude", "glat", "gdlat"}
 DEGREES_NORTH = {"degrees_north", "degree_north", "degree_n", "degrees_n", "degreen", "degreesn"}
-HALF_SEEN = 0.25
-UNEVEN = 1e-2  # steps that differ by more than this share are not one step
+MAX_FROM_HALF = 0.25  # distance of the observed share of a series from one half
+MAX_STEP_DIFFERENCE = 1e-2  # relative, between steps of an evenly spaced axis
 
 
 @dataclass(frozen=True)
 class Plane:
-    """Two axes as a picture: `aspect` is the height of a cell over its width, None where it is free.
+    """Two axes as an image: `aspect` is the height of an entry over its width, or None.
 
-    `up` says that coordinates grow upwards, `right` that they grow to the right.
+    `up`: coordinates increase upwards; `right`: they increase to the right.
     """
 
     rows: int
@@ -49,14 +49,15 @@ class Plane:
 
 
 def planes(axes: Sequence[Axis]) -> list[Plane]:
-    """Every pair of axes as a picture, the one to look at first in front.
+    """Every pair of axes as an image, the most useful first.
 
-    A map (latitude and longitude) comes first; otherwise time is left to slide along.
+    A map (latitude and longitude) comes first, then images without time.
 
-    Example:
-        >>> axes = [Axis("time", 4), Axis("lat", 3), Axis("lon", 5)]
-        >>> [(axes[p.rows].name, axes[p.columns].name) for p in planes(axes)]
-        [('lat', 'lon'), ('lon', 'time'), ('lat', 'time')]
+    Examples
+    --------
+    >>> axes = [Axis("time", 4), Axis("lat", 3), Axis("lon", 5)]
+    >>> [(axes[p.rows].name, axes[p.columns].name) for p in planes(axes)]
+    [('lat', 'lon'), ('lon', 'time'), ('lat', 'time')]
     """
     found = [_plane(axes, a, b) for a, b in combinations(range(len(axes)), 2)]
 
@@ -69,7 +70,7 @@ def planes(axes: Sequence[Axis]) -> list[Plane]:
 
 
 def _plane(axes: Sequence[Axis], a: int, b: int) -> Plane:
-    """Longitude and time lie across, latitude stands."""
+    """Longitude and time are horizontal, latitude is vertical."""
     swap = axes[a].is_time or (is_longitude(axes[a]) and not axes[b].is_time) or is_latitude(axes[b])
     rows, columns = (b, a) if swap and not (axes[a].is_time and axes[b].is_time) else (a, b)
     tall, wide = axes[rows], axes[columns]
@@ -77,7 +78,7 @@ def _plane(axes: Sequence[Axis], a: int, b: int) -> Plane:
 
 
 def _aspect(tall: Axis, wide: Axis) -> float | None:
-    """Height of a cell over its width where both are lengths of the same kind."""
+    """Height of an entry over its width, if both axes have the same unit."""
     high, broad = _step(tall), _step(wide)
     if is_latitude(tall) and is_longitude(wide) and high and broad and tall.coordinates is not None:
         middle = radians(float(np.mean(np.clip(tall.coordinates.astype(float), -80.0, 80.0))))
@@ -94,12 +95,12 @@ def _step(axis: Axis) -> float | None:
         return None
     steps = np.diff(values.astype(float))
     step = float(np.median(steps))
-    even = step != 0 and np.all(np.abs(steps - step) <= UNEVEN * abs(step))
+    even = step != 0 and np.all(np.abs(steps - step) <= MAX_STEP_DIFFERENCE * abs(step))
     return abs(step) if even else None
 
 
 def _grows(axis: Axis) -> bool:
-    """Whether the last index belongs on top: a rising numeric axis that is not time."""
+    """Whether the last index is on top: an increasing numeric axis that is not time."""
     values = axis.coordinates
     if values is None or values.dtype.kind not in "iuf" or axis.kind == "unordered" or axis.length < 2:
         return False
@@ -127,32 +128,33 @@ def _unit(axis: Axis) -> str:
 
 
 def title(axis: Axis) -> str:
-    """The axis with its units, as people write it.
+    """The name of the axis with its unit.
 
-    Example:
-        >>> title(Axis("lat", 3, units="degrees_north"))
-        'lat (°N)'
+    Examples
+    --------
+    >>> title(Axis("lat", 3, units="degrees_north"))
+    'lat (°N)'
     """
     values = axis.coordinates
     if values is not None and values.dtype.kind == "M" and values.size:
-        ends = [str(end) for end in np.datetime_as_string(values[[0, -1]], unit="D")]
-        if ends[0] == ends[1] or ends[0][:4] == ends[1][:4]:
-            return f"{axis.name} ({ends[0] if ends[0] == ends[1] else ends[0][:4]})"
+        first, last = (str(day) for day in np.datetime_as_string(values[[0, -1]], unit="D"))
+        if first[:4] == last[:4]:
+            return f"{axis.name} ({first if first == last else first[:4]})"
         return axis.name
     unit = {**dict.fromkeys(DEGREES_NORTH, "°N"), **dict.fromkeys(DEGREES_EAST, "°E")}.get(_unit(axis), axis.units)
     return f"{axis.name} ({unit})" if unit else axis.name
 
 
 def default_index(observed: ObservedTensor, axis: int) -> int:
-    """The slice whose share of gaps is most like that of the whole tensor, the middle one of several."""
+    """The slice whose share of missing entries is nearest to that of the tensor; the middle one of several."""
     others = tuple(k for k in range(len(observed.shape)) if k != axis)
     share = observed.missing.mean(axis=others)
     centre = np.abs(np.arange(share.size) - (share.size - 1) / 2) / share.size
     return int(np.argmin(np.round(np.abs(share - share.mean()), 2) + 1e-3 * centre))
 
 
-def default_cell(result: Intervals) -> tuple[int, ...]:
-    """A cell worth a look: on the default slice, filled with a finite interval, its series half seen."""
+def default_entry(result: Intervals) -> tuple[int, ...]:
+    """An entry of the default slice with a finite interval, whose series is about half observed."""
     observed = result.observed
     index: list[int] = [default_index(observed, k) for k in range(len(observed.shape))]
     first = planes(observed.axes)[0]
@@ -163,20 +165,20 @@ def default_cell(result: Intervals) -> tuple[int, ...]:
     if wanted.any():
         wide = slots.copy()
         wide[along] = slice(None)
-        seen = observed.mask[tuple(wide)].mean(
+        observed_share = observed.mask[tuple(wide)].mean(
             axis=sum(isinstance(slot, slice) for slot in wide[:along]), keepdims=not others
         )
-        odd = np.abs(np.broadcast_to(seen, wanted.shape) - 0.5)
+        from_half = np.abs(np.broadcast_to(observed_share, wanted.shape) - 0.5)
         widths = result.width_array[tuple(slots)]
-        # The widest of those seen a quarter to three quarters of the way; without one, the nearest to half.
-        best = np.where(wanted & (odd <= HALF_SEEN), widths, np.where(wanted, -odd - 1.0, -np.inf))
+        # The widest of those whose series is observed by 25 % to 75 %, or else the nearest to 50 %.
+        best = np.where(wanted & (from_half <= MAX_FROM_HALF), widths, np.where(wanted, -from_half - 1.0, -np.inf))
         row, column = np.unravel_index(int(np.argmax(best)), best.shape)
         index[min(first.rows, first.columns)], index[max(first.rows, first.columns)] = int(row), int(column)
     return tuple(index)
 
 
 def numbers(axis: Axis) -> np.ndarray | None:
-    """Coordinates as floats for ticks (milliseconds since 1970 for dates); None where they are names."""
+    """Coordinates as floats for ticks (milliseconds since 1970 for dates); None for names."""
     values = axis.coordinates
     if values is None or axis.kind == "unordered" or axis.length < 2:
         return None
@@ -188,9 +190,10 @@ def numbers(axis: Axis) -> np.ndarray | None:
 def labels(axis: Axis) -> list[str]:
     """Short names of all slices, with as many digits as tell neighbours apart.
 
-    Example:
-        >>> labels(Axis("lat", 3, np.array([20.0, 22.130434, 24.260868])))
-        ['20.00', '22.13', '24.26']
+    Examples
+    --------
+    >>> labels(Axis("lat", 3, np.array([20.0, 22.130434, 24.260868])))
+    ['20.00', '22.13', '24.26']
     """
     values = axis.coordinates
     if values is None:

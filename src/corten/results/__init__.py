@@ -1,1 +1,1 @@
-"""What a fit gives back: intervals of any coverage, their summary, and answers for groups, slices, means and draws."""
+"""Results of a fit: intervals of any coverage, their summary, groups, joint regions, means and draws."""

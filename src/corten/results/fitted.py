@@ -1,4 +1,4 @@
-"""A fitted completer: everything the intervals need, and the arrays they came from."""
+"""A fitted completer: intervals of any coverage, and the arrays they are computed from."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from corten.calibration.task import Outcome, Round
+from corten.calibration.task import Calibration, Outcome, Round
 from corten.completion.protocol import Prepared
 from corten.conformal.calibrated import Calibrated
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.observed import ObservedTensor
 from corten.propensity import FittedPropensity
+from corten.results.groups import Groups
 from corten.results.intervals import Intervals
 from corten.results.settings import circumstances
 
@@ -27,22 +28,49 @@ if TYPE_CHECKING:
 
 __all__ = ["Fitted"]
 
-MIN_EFFECTIVE_SIZE = 50.0  # below this an interval rests on a handful of entries
-FINITE_WARNED, FINITE_MENTIONED = 0.9, 0.99  # highest finite coverages below which it is warned of, or mentioned
-WARNED_OF = ("pseudo_gaps_too_short", "integers_rounded")
-"""Codes of choices whose sentence the user must read."""
+MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
+WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
+WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded")  # of settings whose reason is shown as a warning
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """What `ConformalCompleter.fit` gives back: intervals of any coverage, and the evidence behind them.
+    """A fit: intervals of any coverage, and the evidence for them. Returned by `ConformalCompleter.fit`.
 
-    estimate: the filled values, in the data's variable; calibrated: scores of the calibration entries and their
-    weights, which answer intervals (None where nothing was missing); propensity: the fitted model of the missingness;
-    completion: the prepared completion; calibration: how entries were hidden; rounds: which entries trained and which
-    were hidden; residuals: truth minus estimate of the calibration entries, in the variable that was modelled (merged
-    splits: the data's); limits: the bounds of the data; completer: what was asked for (None where it could not be
-    saved).
+    Attributes
+    ----------
+    observed : ObservedTensor
+        The input.
+    estimate : numpy.ndarray
+        The filled values, in the unit of the data.
+    options : dict
+        The options as text.
+    calibrated : Calibrated or None
+        Scores and weights of the calibration entries; None if nothing was missing.
+    propensity : FittedPropensity or None
+        The fitted propensity model.
+    completion : prepared completion
+        The completion with its settings; only a description if the fit was loaded from a file.
+    calibration : Calibration
+        How entries were hidden.
+    rounds : tuple of Round
+        Training and hidden entries of each round.
+    residuals : numpy.ndarray
+        Truth minus estimate of the calibration entries, after the transform (merged splits: before it).
+    choices : tuple of Choice
+        Every automatic setting, with its value and the reason.
+    limits : (float, float) or None
+        The bounds of the data.
+    seconds : float
+        Wall-clock time of the fit.
+    completer : ConformalCompleter or None
+        The options as given; None if the fit was loaded and they could not be saved.
+
+    Examples
+    --------
+    >>> fitted = corten.ConformalCompleter().fit(x)                  # doctest: +SKIP
+    >>> result = fitted.intervals(0.9)                               # doctest: +SKIP
+    >>> print(fitted.audit())                                        # doctest: +SKIP
     """
 
     observed: ObservedTensor
@@ -51,17 +79,17 @@ class Fitted:
     calibrated: Calibrated | None = field(default=None, repr=False)
     propensity: FittedPropensity | None = None
     completion: Prepared | Any = field(default=None, repr=False)
-    calibration: Any = None
+    calibration: Calibration | None = None
     rounds: tuple[Round, ...] = field(default=(), repr=False)
     residuals: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
     choices: tuple[Choice, ...] = field(default=(), repr=False)
     limits: tuple[float, float] | None = None
     seconds: float = 0.0
-    completer: Any = field(default=None, repr=False)
+    completer: Any = field(default=None, repr=False)  # a ConformalCompleter, which is defined above this room
 
     @classmethod
     def of(cls, observed: ObservedTensor, outcome: Outcome, limits: tuple[float, float] | None, **about: Any) -> Fitted:
-        """A fit from what a calibration returned; `about` are fields that describe it."""
+        """A fit from the outcome of a calibration; `about` has the other fields."""
         estimate = outcome.calibrated.data_estimate()
         return cls(
             observed=observed,
@@ -77,19 +105,59 @@ class Fitted:
 
     @overload
     def intervals(
-        self, coverage: float = 0.9, *, odds_error: float = 1.0, groups: Any = None, joint: Any = None
+        self,
+        coverage: float = 0.9,
+        *,
+        odds_error: float = 1.0,
+        groups: Groups | None = None,
+        joint: Groups | None = None,
     ) -> Intervals: ...
     @overload
     def intervals(
-        self, coverage: Sequence[float], *, odds_error: float = 1.0, groups: Any = None, joint: Any = None
+        self,
+        coverage: Sequence[float],
+        *,
+        odds_error: float = 1.0,
+        groups: Groups | None = None,
+        joint: Groups | None = None,
     ) -> list[Intervals]: ...
     def intervals(
-        self, coverage: float | Sequence[float] = 0.9, *, odds_error: float = 1.0, groups: Any = None, joint: Any = None
+        self,
+        coverage: float | Sequence[float] = 0.9,
+        *,
+        odds_error: float = 1.0,
+        groups: Groups | None = None,
+        joint: Groups | None = None,
     ) -> Intervals | list[Intervals]:
-        """Intervals of one coverage, or a list of them for several; nothing is fitted again.
+        """Intervals of one or several coverages; nothing is fitted again.
 
-        odds_error: keep the coverage for any odds within this factor of the fitted ones; groups: cover within each
-        slice of an axis, or within labels of one's own; joint: hold each slice of an axis whole.
+        Parameters
+        ----------
+        coverage : float or sequence of float, default 0.9
+            Nominal coverage, between 0 and 1.
+        odds_error : float, default 1.0
+            Factor by which the fitted odds of being missing may be wrong while the coverage still holds. A larger
+            factor gives wider intervals; `WeightReport.odds_error` says how much matters.
+        groups : str, int, sequence of them or array of labels, optional
+            Axes, or one label per entry: the coverage then holds within each slice or label, not only on average.
+        joint : str, int, sequence of them or array of labels, optional
+            Axes, or one label per entry: all entries of a slice then lie in their intervals together with probability
+            `coverage`.
+
+        Returns
+        -------
+        Intervals or list of Intervals
+            A list if several coverages are given.
+
+        Raises
+        ------
+        ValueError
+            If a coverage is not between 0 and 1, or an axis is unknown.
+
+        Examples
+        --------
+        >>> narrow, wide = fitted.intervals([0.8, 0.95])             # doctest: +SKIP
+        >>> monthly = fitted.intervals(0.9, groups="month")          # doctest: +SKIP
         """
         source = self
         if odds_error != 1.0 or groups is not None or joint is not None:
@@ -112,7 +180,7 @@ class Fitted:
 
     @cached_property
     def log_weights(self) -> np.ndarray:
-        """Log-weights of the calibration entries, in the order of `scores`; only differences matter."""
+        """Logarithms of the weights of the calibration entries, up to a constant, in the order of `scores`."""
         return self.calibrated.log_weights if self.calibrated is not None else np.empty(0)
 
     @property
@@ -127,13 +195,23 @@ class Fitted:
 
     @cached_property
     def probabilities(self) -> np.ndarray | None:
-        """Probability of each entry being observed, given all others; None where nothing was fitted."""
+        """Probability of each entry being observed, given all others; None without a propensity model."""
         return self.propensity.probability(self.observed.mask) if self.propensity is not None else None
 
     def bounds(self, coverage: float, entries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper bounds: full arrays, valid at the missing entries, or those of some flat `entries` only.
+        """Lower and upper bounds, with the transform undone and the limits of the data applied.
 
-        The only place where bounds are computed, with the transform undone and the limits of the data applied.
+        Parameters
+        ----------
+        coverage : float
+            Nominal coverage, between 0 and 1.
+        entries : array of int, optional
+            Flat indices of missing entries. Default: all of them.
+
+        Returns
+        -------
+        lower, upper : numpy.ndarray
+            Full arrays that are valid at the missing entries, or one value for each of `entries`.
         """
         where = self.missing_entries if entries is None else entries
         full = np.array(self.estimate, np.float64, order="C")
@@ -151,10 +229,11 @@ class Fitted:
         return arrays
 
     def propensity_array(self) -> np.ndarray | None:
+        """`probabilities`, as `Intervals` asks for them."""
         return self.probabilities
 
     def facts(self, coverage: float) -> dict[str, Any]:
-        """Numbers for the summary."""
+        """Numbers for the summary, by name."""
         if self.calibrated is None:
             return {}
         facts = {
@@ -162,7 +241,7 @@ class Fitted:
             "effective_sample_size": self.calibrated.effective_sample_size(),
             "seconds": round(self.seconds, 2),
         }
-        if self.highest_finite_coverage < FINITE_MENTIONED:
+        if self.highest_finite_coverage < MENTION_FINITE_BELOW:
             facts["highest_finite_coverage"] = round(self.highest_finite_coverage, 4)
         return facts
 
@@ -170,29 +249,30 @@ class Fitted:
     def highest_finite_coverage(self) -> float:
         """The highest coverage at which 99 % of the intervals are finite.
 
-        Each missing entry competes with the calibration entries by its weight; neighbours' factors are left out.
+        It follows from the weight of each missing entry relative to all calibration entries. The effect of a missing
+        entry on the weights of its neighbours is ignored.
         """
         if self.calibrated is None or not len(self.missing_entries) or not len(self.entries):
             return 1.0
-        known = self.log_weights
-        asked = self.calibrated.weights.log_weight(self.missing_entries).astype(np.float64)
-        top = float(known.max(initial=-np.inf))
+        logs = self.log_weights
+        own = self.calibrated.weights.log_weight(self.missing_entries).astype(np.float64)
+        top = float(logs.max(initial=-np.inf))
         if not np.isfinite(top):
             return 0.0
-        total = top + np.log(np.exp(known - top).sum())
-        share = 1.0 / (1.0 + np.exp(np.clip(asked - total, -700, 700)))
+        total = top + np.log(np.exp(logs - top).sum())
+        share = 1.0 / (1.0 + np.exp(np.clip(own - total, -700, 700)))
         finite = float(np.quantile(share, 0.01))
         # A score with two tails needs (1 + c) / 2 of the weight.
         return finite if self.calibrated.score.tails(0.5).lower is None else max(0.0, 2 * finite - 1)
 
     def warnings(self) -> list[str]:
-        """What the user must know, in whole sentences."""
+        """Warnings for the user, one sentence each."""
         if self.calibrated is None:
             return []
-        said = [choice.because for choice in self.choices if choice.code in WARNED_OF]
+        reasons = [choice.because for choice in self.choices if choice.code in WARNING_CODES]
         size, count = self.calibrated.effective_sample_size(), len(self.scores)
-        if size >= MIN_EFFECTIVE_SIZE and self.highest_finite_coverage >= FINITE_WARNED:
-            return said
+        if size >= MIN_EFFECTIVE_SIZE and self.highest_finite_coverage >= WARN_FINITE_BELOW:
+            return reasons
         highest = self.highest_finite_coverage
         tried = any(choice.code == "no_candidate_with_enough_weight" for choice in self.choices)
         none = " No propensity model that was tried has a larger one." if tried else ""
@@ -203,31 +283,81 @@ class Fitted:
             "simpler propensity model (propensity='constant')"
         )
         return [
-            *said,
+            *reasons,
             f"Intervals rest on few entries, and 99% of them are finite only up to a coverage of {highest:.3g}: the "
             f"effective sample size is {size:.0f} of {count} calibration entries.{none} Ask for no more than that "
             f"coverage, or {remedy}."
         ]
 
     def audit(self, rounds: int = 20, **options: Any) -> Audit:
-        """Hide observed entries again, fit without them and count how often intervals cover; see `corten.evidence`."""
+        """Estimate the coverage at the missing entries by hiding observed entries again.
+
+        Parameters
+        ----------
+        rounds : int, default 20
+            How often about a seventh of the observed entries is hidden. More rounds reduce the standard error and take
+            longer.
+        **options
+            Options of `corten.evidence.audit.audit`: ``inner_rounds``, ``seed``, ``levels``, ``kinds``, ``reference``,
+            ``progress``.
+
+        Returns
+        -------
+        Audit
+            Coverage found with its standard error, a table by groups of entries, and a conclusion.
+
+        Raises
+        ------
+        ValueError
+            If nothing was missing, or too few entries are observed.
+
+        Examples
+        --------
+        >>> checked = fitted.audit(rounds=20)                        # doctest: +SKIP
+        >>> print(checked.verdict())                                 # doctest: +SKIP
+        """
         from corten.evidence.audit import audit
 
         return audit(self, rounds, **options)
 
     @property
     def weights(self) -> WeightEvidence:
-        """What stands behind the weights: `fitted.weights.report()`."""
+        """Diagnostics of the weights: ``fitted.weights.report()``."""
         from corten.evidence.weight_report import WeightEvidence
 
         return WeightEvidence(self)
 
     def settings(self) -> dict[str, Any]:
-        """Seed, options, what the axes mean, and versions: what it takes to run this again."""
+        """Options, seed, kinds of the axes and versions, so that the fit can be run again."""
         return self.options | circumstances(self.observed.axes, int(np.count_nonzero(~self.observed.inside)))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write this fit to one file, without pickle; `corten.load` gives it back with the same bits."""
+        """Write this fit to one file, without pickle.
+
+        Parameters
+        ----------
+        path : str or path
+            The file, usually with the suffix ``.corten``.
+        overwrite : bool, default False
+            Whether an existing file is replaced.
+
+        Returns
+        -------
+        pathlib.Path
+            The file that was written.
+
+        Raises
+        ------
+        FileExistsError
+            If the file exists and `overwrite` is False.
+        ValueError
+            If the fit holds an object that a file cannot keep.
+
+        Examples
+        --------
+        >>> fitted.save("tec.corten")                                # doctest: +SKIP
+        >>> fitted = corten.load("tec.corten")                       # doctest: +SKIP
+        """
         from corten.results.saving import save
 
         return save(self, path, overwrite=overwrite)

@@ -1,6 +1,4 @@
-"""Entries in groups: slices of the tensor, labels of one's own, and calibration entries that stand for missing
-ones.
-"""
+"""Groups of entries: slices of axes, labels, and random subsets of calibration entries that resemble missing ones."""
 
 from __future__ import annotations
 
@@ -16,18 +14,18 @@ from corten.data.observed import ObservedTensor
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
-__all__ = ["DRAWS", "axes_of", "group_numbers", "hidden_groups", "like_missing", "lists_of"]
+__all__ = ["DRAWS", "Groups", "axes_of", "group_numbers", "hidden_groups", "like_missing", "lists_of"]
 
-DRAWS = 20
-"""How often calibration entries are drawn by weight."""
-CAP = 0.95
+Groups = str | int | Sequence[str | int] | NDArray[Any]
+"""Axes by name or position, or one label per entry."""
+DRAWS = 20  # random subsets of the calibration entries, drawn by weight
+CAPPED_WEIGHT_LEVEL = 0.95  # quantile of the weights above which an entry is always kept
 
 
-def group_numbers(observed: ObservedTensor, groups: Any) -> tuple[NDArray[np.intp], tuple[str, ...]]:
-    """The group of every entry as a number, and the groups' names.
+def group_numbers(observed: ObservedTensor, groups: Groups) -> tuple[NDArray[np.intp], tuple[str, ...]]:
+    """The group of every entry as a number, and the names of the groups.
 
-    groups: the name (or position) of an axis, several of them, or an array of labels that fits the tensor's shape
-    (lengths of 1 are repeated).
+    groups: an axis by name or position, several of them, or an array of labels (lengths of 1 are repeated).
     """
     if isinstance(groups, str | int):
         groups = (groups,)
@@ -55,18 +53,18 @@ def axes_of(observed: ObservedTensor, names: Sequence[str | int]) -> tuple[int, 
 
 
 def lists_of(fitted: Fitted) -> Sequence[CalibratedSplit]:
-    """The lists of scores behind a fit: one, or one for each of merged splits."""
+    """The lists of scores of a fit: one, or one for each of merged splits."""
     lists = fitted.calibrated.lists if fitted.calibrated is not None else ()
     if not lists:
         raise ValueError(
-            "this result was given another promise (groups, joint or odds_error), for which this question is not "
-            "defined: ask it of a result without one, fitted.intervals(coverage)"
+            "this is not defined for intervals with groups, joint or odds_error: use intervals without these options, "
+            "fitted.intervals(coverage)"
         )
     return lists
 
 
 def hidden_groups(fitted: Fitted, slices: NDArray[np.intp]) -> NDArray[np.intp]:
-    """A number for every slice of every round, per calibration entry: what was hidden together."""
+    """A number per calibration entry, the same for entries of one slice that were hidden in one round."""
     assert fitted.calibrated is not None
     flat = np.ravel(slices)
     place = flat[fitted.entries] + fitted.calibrated.round_numbers * (int(flat.max(initial=0)) + 1)
@@ -74,10 +72,9 @@ def hidden_groups(fitted: Fitted, slices: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def like_missing(logs: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """A random part of the calibration entries that follows the law of the missing ones: kept in proportion to
-    weight.
+    """A random subset of the calibration entries that is distributed like the missing entries.
 
-    The heaviest twentieth is always kept: it cannot be kept more than once.
+    Entries are kept with a probability proportional to their weight; the 5 % with the largest weights are always kept.
     """
-    chance = np.exp(np.minimum(logs - np.quantile(logs, CAP), 0.0))
+    chance = np.exp(np.minimum(logs - np.quantile(logs, CAPPED_WEIGHT_LEVEL), 0.0))
     return rng.random(logs.size) < chance

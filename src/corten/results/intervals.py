@@ -1,4 +1,4 @@
-"""Intervals: what the user gets back.
+"""Intervals: estimate and bounds of every missing entry at one coverage.
 
 The intervals cover a new noisy observation, on average over the missing entries, not the noiseless field.
 """
@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, overload, runtime_checkable
 
 import numpy as np
 
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+    from corten.evidence.audit_table import Audit
+    from corten.report.figures import Plots
+    from corten.results.fitted import Fitted
     from corten.results.mean import RegionMean
 
 __all__ = ["IntervalSource", "Intervals"]
 
 
-
 @runtime_checkable
 class IntervalSource(Protocol):
-    """What stands behind `Intervals`: a fitted model that answers any coverage without fitting again.
+    """The fit behind `Intervals`: it gives bounds of any coverage without fitting again.
 
-    Arrays have the tensor's shape; what they hold at observed cells or outside the domain is not read.
+    Arrays have the tensor's shape; their values at observed entries and outside the domain are not used.
     """
 
     @property
@@ -50,11 +52,11 @@ class IntervalSource(Protocol):
         ...
 
     def propensity_array(self) -> np.ndarray | None:
-        """The probability of each cell to be observed, where a model of the missingness was fitted."""
+        """The probability of each entry being observed; None without a propensity model."""
         ...
 
     def warnings(self) -> list[str]:
-        """What the user must know, in whole sentences."""
+        """Warnings for the user, one sentence each."""
         ...
 
     def facts(self, coverage: float) -> dict[str, Any]:
@@ -62,23 +64,35 @@ class IntervalSource(Protocol):
         ...
 
     def settings(self) -> dict[str, Any]:
-        """Seed, options and versions: what it takes to run this again."""
+        """Seed, options and versions, so that the fit can be run again."""
         ...
 
 
 class Intervals:
-    """An estimate and an interval for every missing entry, in the input's own kind and with its labels.
+    """Estimate and prediction interval of every missing entry, in the type and with the labels of the input.
 
+    Returned by `corten.complete` and `Fitted.intervals`.
+
+    Parameters
+    ----------
+    source : IntervalSource
+        The fit that gives estimates and bounds.
+    coverage : float
+        Nominal coverage, between 0 and 1.
+
+    Notes
+    -----
     The intervals cover a new noisy observation, on average over the missing entries, not the noiseless field.
-    Observed entries keep their value with a zero-width interval; cells outside the domain are NaN. An
-    infinite bound is a value: it says that the data cannot bear the coverage asked for there.
+    Observed entries keep their value and have an interval of width 0. Entries outside the domain are NaN. A bound is
+    infinite where the calibration entries do not suffice for a finite interval at this coverage.
 
-    Example:
-        >>> import corten
-        >>> result = corten.complete(x, coverage=0.9)                    # doctest: +SKIP
-        >>> result.estimate, result.lower, result.upper                  # doctest: +SKIP
-        >>> wider = result.at(0.95)                                      # doctest: +SKIP
-        >>> print(result.summary())                                      # doctest: +SKIP
+    Examples
+    --------
+    >>> import corten
+    >>> result = corten.complete(x, coverage=0.9)                    # doctest: +SKIP
+    >>> result.estimate, result.lower, result.upper                  # doctest: +SKIP
+    >>> wider = result.at(0.95)                                      # doctest: +SKIP
+    >>> print(result.summary())                                      # doctest: +SKIP
     """
 
     def __init__(self, source: IntervalSource, coverage: float) -> None:
@@ -87,12 +101,12 @@ class Intervals:
 
     @property
     def observed(self) -> ObservedTensor:
-        """What was given: values, mask, domain and axes."""
+        """The input: values, mask, domain and axes."""
         return self.source.observed
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        """Every automatic choice, with what it was taken from and why."""
+        """Every automatic setting, with its value, the reason and the candidates."""
         return tuple(self.source.choices)
 
     @cached_property
@@ -102,17 +116,17 @@ class Intervals:
 
     @cached_property
     def lower(self) -> Any:
-        """The lower end of each interval."""
+        """Lower bound of each interval; -inf where it is not finite."""
         return self._labelled(self.lower_array, "lower")
 
     @cached_property
     def upper(self) -> Any:
-        """The upper end of each interval."""
+        """Upper bound of each interval; inf where it is not finite."""
         return self._labelled(self.upper_array, "upper")
 
     @cached_property
     def width(self) -> Any:
-        """upper - lower: 0 where observed, infinite where the data cannot bear this coverage."""
+        """Upper minus lower bound: 0 at observed entries, infinite where a bound is infinite."""
         return self._labelled(self.width_array, "width")
 
     @property
@@ -129,40 +143,48 @@ class Intervals:
 
     @cached_property
     def flag(self) -> Any:
-        """0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain, 5 filled beyond
-        what was tested (see `beyond_tested`).
+        """How each entry got its value.
+
+        0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain, 5 filled deeper
+        inside a gap than calibration tested (see `beyond_tested`).
         """
         return self._plain(self.flag_array, "flag", self._flag_attrs())
 
     @cached_property
     def estimate_array(self) -> np.ndarray:
+        """`estimate` as a plain array."""
         return self._settled(np.array(self.source.estimate, dtype=self.observed.values.dtype))
 
     @cached_property
     def lower_array(self) -> np.ndarray:
-        return self._settled(_round_outward(self._ends[0], self.observed.values.dtype, -np.inf))
+        """`lower` as a plain array."""
+        return self._settled(_round_outward(self._bounds[0], self.observed.values.dtype, -np.inf))
 
     @cached_property
     def upper_array(self) -> np.ndarray:
-        return self._settled(_round_outward(self._ends[1], self.observed.values.dtype, np.inf))
+        """`upper` as a plain array."""
+        return self._settled(_round_outward(self._bounds[1], self.observed.values.dtype, np.inf))
 
     @cached_property
     def width_array(self) -> np.ndarray:
+        """`width` as a plain array."""
         return np.asarray(self.upper_array - self.lower_array)
 
     def widths_at(self, entries: np.ndarray, coverage: float) -> np.ndarray:
-        """Widths of some missing entries (flat indices) at any coverage, to the bit those of `at(coverage)`."""
+        """Widths of some missing entries (flat indices) at any coverage, equal to those of `at(coverage)`."""
         lower, upper = self.source.bounds(coverage, entries)
         kind = self.observed.values.dtype
         return np.asarray(_round_outward(upper, kind, np.inf) - _round_outward(lower, kind, -np.inf))
 
     @cached_property
     def beyond_array(self) -> np.ndarray:
+        """`beyond_tested` as a plain array."""
         beyond = getattr(self.source, "beyond", None)
         return np.zeros(self.observed.shape, bool) if beyond is None else np.asarray(beyond)
 
     @cached_property
     def flag_array(self) -> np.ndarray:
+        """`flag` as a plain array."""
         flag = np.full(self.observed.shape, FILLED, dtype=np.int8)
         flag[self.beyond_array] = BEYOND
         flag[np.isinf(self.width_array)] = INFINITE
@@ -179,98 +201,253 @@ class Intervals:
     def at(self, coverage: Sequence[float]) -> list[Intervals]: ...
 
     def at(self, coverage: float | Sequence[float]) -> Intervals | list[Intervals]:
-        """The same model at another coverage, or at several: nothing is fitted again.
+        """The intervals at another coverage; nothing is fitted again.
 
-        Example:
-            >>> [one.coverage for one in result.at([0.8, 0.9])]          # doctest: +SKIP
-            [0.8, 0.9]
+        Parameters
+        ----------
+        coverage : float or sequence of float
+            Nominal coverage, between 0 and 1.
+
+        Returns
+        -------
+        Intervals or list of Intervals
+            A list if several coverages are given.
+
+        Raises
+        ------
+        ValueError
+            If a coverage is not between 0 and 1.
+
+        Examples
+        --------
+        >>> [one.coverage for one in result.at([0.8, 0.9])]          # doctest: +SKIP
+        [0.8, 0.9]
         """
         if isinstance(coverage, list | tuple) or np.ndim(coverage) > 0:
             return [Intervals(self.source, level) for level in np.ravel(coverage)]
         return Intervals(self.source, check_coverage(coverage))
 
     def summary(self) -> Summary:
-        """What was filled, how wide the intervals are, what was chosen and why, and what to beware of."""
+        """Counts, widths, automatic settings and warnings.
+
+        Returns
+        -------
+        Summary
+            ``print`` shows a table, ``to_dict()`` gives plain numbers and text.
+        """
         return Summary.of(self)
 
     def mean(self, *over: str | int) -> RegionMean:
-        """The mean over axes (all if none is named) with an interval; for its guarantee see `corten.results.mean`.
+        """The mean over axes, with an interval.
 
-        Example:
-            >>> result.mean("lat", "lon").upper                          # doctest: +SKIP
+        Parameters
+        ----------
+        *over : str or int
+            Axes to average over, by name or position. Default: all of them.
+
+        Returns
+        -------
+        RegionMean
+            Estimate, lower and upper bound of the mean, one for each position of the other axes.
+
+        Raises
+        ------
+        ValueError
+            If an axis is unknown, or the intervals are grouped, joint or robust (``odds_error``).
+
+        Notes
+        -----
+        The coverage holds on average over slices; see `corten.results.mean.region_mean`.
+
+        Examples
+        --------
+        >>> result.mean("lat", "lon").upper                          # doctest: +SKIP
         """
         from corten.results.mean import region_mean
 
         return region_mean(self._fit(), *over, coverage=self.coverage)
 
     def exceedance(self, threshold: Any, fdr: float = 0.1, *, above: bool = True) -> Any:
-        """True at missing entries claimed to lie above (or below) a threshold; at most `fdr` of them are false."""
+        """Missing entries that lie above (or below) a threshold, with a limited share of false ones.
+
+        Parameters
+        ----------
+        threshold : float or array
+            In the unit of the data; NaN where no answer is wanted.
+        fdr : float, default 0.1
+            Expected share of false entries among the selected ones (false discovery rate).
+        above : bool, default True
+            Select entries above the threshold; False: below.
+
+        Returns
+        -------
+        boolean array or xarray.DataArray
+            True at the selected entries.
+
+        Examples
+        --------
+        >>> hot = result.exceedance(30.0, fdr=0.1)                   # doctest: +SKIP
+        """
         from corten.results.predictive import exceedance
 
         return self._plain(exceedance(self._fit(), threshold, fdr, above), "exceedance", {"fdr": fdr})
 
     def quantile(self, level: float) -> Any:
-        """The predictive quantile of every missing entry; observed entries keep their value."""
+        """The predictive quantile of every missing entry.
+
+        Parameters
+        ----------
+        level : float
+            Probability of a value at or below the quantile, between 0 and 1.
+
+        Returns
+        -------
+        array or xarray.DataArray
+            Observed entries keep their value.
+
+        Raises
+        ------
+        ValueError
+            If `level` is not between 0 and 1.
+
+        Examples
+        --------
+        >>> median = result.quantile(0.5)                            # doctest: +SKIP
+        """
         from corten.results.predictive import quantile
 
         settled = self._settled(quantile(self._fit(), level).astype(self.observed.values.dtype))
         return self.observed.wrap(settled, name=f"quantile_{level:g}")
 
     def draws(self, count: int, seed: int = 0) -> np.ndarray:
-        """`count` filled tensors for multiple imputation, stacked in front; errors are drawn entry by entry."""
+        """Filled tensors with random errors, for multiple imputation.
+
+        Parameters
+        ----------
+        count : int
+            Number of tensors.
+        seed : int, default 0
+            Seed of the draws.
+
+        Returns
+        -------
+        numpy.ndarray
+            Of shape ``(count, *shape)``. Observed entries keep their value.
+
+        Notes
+        -----
+        Errors of different entries are drawn independently. For averages over many entries use `mean`.
+
+        Examples
+        --------
+        >>> sets = result.draws(20, seed=1)                          # doctest: +SKIP
+        """
         from corten.results.predictive import draws
 
         return draws(self._fit(), count, seed)
 
-    def _fit(self) -> Any:
+    def _fit(self) -> Fitted:
+        """The fit behind these intervals; an error if they come from another source."""
         if not hasattr(self.source, "residuals"):
             raise TypeError("this result does not come from a fit: call corten.complete or ConformalCompleter.fit")
-        return self.source
+        return cast("Fitted", self.source)
 
     def to_dataset(self) -> xr.Dataset:
-        """estimate, lower, upper and flag as an xarray Dataset that follows the CF conventions."""
+        """Estimate, lower, upper and flag as a Dataset that follows the CF conventions.
+
+        Returns
+        -------
+        xarray.Dataset
+        """
         from corten.io.dataset import to_dataset
 
         return to_dataset(self)
 
     def to_netcdf(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write `to_dataset()` to a NetCDF file: whole or not at all; an existing file is refused.
+        """Write `to_dataset()` to a NetCDF file, whole or not at all.
 
-        Example:
-            >>> result.to_netcdf("filled.nc")                            # doctest: +SKIP
+        Parameters
+        ----------
+        path : str or path
+            The file.
+        overwrite : bool, default False
+            Whether an existing file is replaced.
+
+        Returns
+        -------
+        pathlib.Path
+            The file that was written.
+
+        Raises
+        ------
+        FileExistsError
+            If the file exists and `overwrite` is False.
+
+        Examples
+        --------
+        >>> result.to_netcdf("filled.nc")                            # doctest: +SKIP
         """
         from corten.io.dataset import write_netcdf
 
         return write_netcdf(self.to_dataset(), path, overwrite=overwrite)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row per cell of the domain: coordinates, estimate, lower, upper, flag."""
+        """A long table with one row per entry of the domain.
+
+        Returns
+        -------
+        pandas.DataFrame
+            Coordinates, estimate, lower, upper and flag.
+        """
         from corten.io.table import long_form
 
         return long_form(self)
 
-    def report(self, path: str | os.PathLike[str], *, overwrite: bool = False, audit: Any = None) -> Path:
-        """Write a page with figures, choices and warnings that opens in any browser; an audit adds its evidence."""
+    def report(self, path: str | os.PathLike[str], *, overwrite: bool = False, audit: Audit | None = None) -> Path:
+        """Write an HTML page with figures, settings and warnings; it opens in any browser without a network.
+
+        Parameters
+        ----------
+        path : str or path
+            The file, usually with the suffix ``.html``.
+        overwrite : bool, default False
+            Whether an existing file is replaced.
+        audit : Audit, optional
+            The result of ``fitted.audit()``; adds the coverage that it found.
+
+        Returns
+        -------
+        pathlib.Path
+            The file that was written.
+
+        Raises
+        ------
+        FileExistsError
+            If the file exists and `overwrite` is False.
+
+        Examples
+        --------
+        >>> result.report("report.html")                             # doctest: +SKIP
+        """
         from corten.report.page import write_report
 
         return Path(write_report(self, path, overwrite=overwrite, audit=audit))
 
     @property
-    def plot(self) -> Any:
-        """Figures of this result, such as `result.plot.slice(time=12)`."""
+    def plot(self) -> Plots:
+        """Figures of this result, such as ``result.plot.slice(time=12)``."""
         from corten.report.figures import Plots
 
         return Plots(self)
 
     @cached_property
-    def _ends(self) -> tuple[np.ndarray, np.ndarray]:
+    def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
         lower, upper = self.source.bounds(self.coverage)
         return np.asarray(lower), np.asarray(upper)
 
     def _settled(self, array: np.ndarray) -> np.ndarray:
-        """Observed cells keep their value, cells outside the domain have none."""
-        seen = self.observed.mask
-        array[seen] = self.observed.values[seen]
+        """The array with the values of observed entries, and NaN outside the domain."""
+        array[self.observed.mask] = self.observed.values[self.observed.mask]
         if self.observed.domain is not None:
             array[~self.observed.domain] = np.nan
         return array
@@ -280,7 +457,7 @@ class Intervals:
 
     def _bound_attrs(self, what: str) -> dict[str, Any]:
         quantity = self.observed.attrs.get("long_name") or self.observed.name or "value"
-        kind = {"lower": "lower end", "upper": "upper end", "width": "width"}[what]
+        kind = {"lower": "lower bound", "upper": "upper bound", "width": "width"}[what]
         attrs: dict[str, Any] = {"long_name": f"{kind} of the {self.coverage:.4g} interval of {quantity}"}
         if "units" in self.observed.attrs:
             attrs["units"] = self.observed.attrs["units"]
@@ -288,14 +465,18 @@ class Intervals:
 
     def _flag_attrs(self) -> dict[str, Any]:
         return {
-            "long_name": "how each entry came to its value",
+            "long_name": "how each entry got its value",
             "flag_values": np.arange(len(FLAG_MEANINGS), dtype=np.int8),
             "flag_meanings": " ".join(FLAG_MEANINGS),
         }
 
     def _plain(self, array: np.ndarray, name: str, attrs: Mapping[str, Any]) -> Any:
-        """Flags are never masked: a masked flag could not say that it is outside the domain."""
+        """Labelled like the input but never masked: a masked flag could not mark entries outside the domain."""
         return self.observed.wrap(array, name, attrs) if self.observed.kind == "dataarray" else array
+
+    def __dir__(self) -> list[str]:
+        """Names for users, without the plain arrays that other modules use."""
+        return [name for name in super().__dir__() if not name.endswith("_array") and name != "widths_at"]
 
     def __repr__(self) -> str:
         infinite = int(np.count_nonzero(np.isinf(self.width_array)))
@@ -309,7 +490,7 @@ class Intervals:
 
 
 def _round_outward(bound: np.ndarray, dtype: np.dtype, away: float) -> np.ndarray:
-    """Cast a bound; where rounding moved it inwards, step outwards, so that no interval loses coverage."""
+    """A bound in another precision, rounded outwards so that no interval loses coverage."""
     with np.errstate(over="ignore"):
         cast = np.array(bound, dtype=dtype)
     inwards = cast > bound if away < 0 else cast < bound

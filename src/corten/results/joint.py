@@ -1,4 +1,4 @@
-"""Bands that hold whole slices: how much miscoverage a slice may spend on its entries and still be held."""
+"""Joint intervals: the miscoverage per entry at which all entries of a slice are covered together."""
 
 from __future__ import annotations
 
@@ -16,46 +16,45 @@ if TYPE_CHECKING:
 
 __all__ = ["joint_budget"]
 
-PARTS = (1.0, 0.5, 0.25)
-RESAMPLED = 40
-DOUBT = 0.5
+KEPT_SHARES = (1.0, 0.5, 0.25)  # of the drawn entries, at which the budget is measured
+RESAMPLINGS = 40  # of slices, for the standard error of the growth
+SUBTRACTED_ERRORS = 0.5  # standard errors by which the growth is reduced
 
 
 def joint_budget(fitted: Fitted, slices: NDArray[np.intp], seed: int = 0) -> Callable[[float, int], float]:
-    """How much miscoverage, counted in entries, a slice with m missing entries may spend to be held whole.
+    """The expected number of uncovered entries, as a function of coverage and slice size, for a joint coverage.
 
-    Each calibration entry has a p-value, the weighted share of scores at least as large as its own. Entries drawn
-    from a slice by their weights look like its missing ones; n times the smallest of their n p-values is what this
-    slice needed. The (1 - c) quantile of that over slices, with one more slice for the one to come, is the budget
-    t for slices of n entries. It does not depend on n if errors within a slice are independent, and grows with n
-    the more they go together: its growth from a quarter to a half to all of the drawn entries is followed to m, as
-    far as it is beyond doubt: half a standard error, over slices drawn with replacement, is taken off. Bonferroni's 1 -
-    c where there are fewer slices than a quantile of that level needs. Holds on average over slices whose errors are
-    alike.
+    Each calibration entry has a p-value, the weighted share of scores at least as large as its own. Entries drawn from
+    a slice by weight resemble its missing entries; n times the smallest of their n p-values is the largest budget at
+    which that slice is covered. The (1 - c) quantile of this number over slices (counting one more, the new one) is the
+    budget t for slices of n entries. It does not depend on n if errors within a slice are independent, and grows with n
+    if they are correlated. The growth is measured at a quarter, a half and all of the drawn entries and extrapolated to
+    m missing entries, less half a standard error (from slices drawn with replacement). With too few slices for the
+    quantile the budget is that of Bonferroni, 1 - c. The coverage holds on average over slices with similar errors.
     """
     flat, logs, p = np.ravel(slices), fitted.log_weights.astype(np.float64), _p_values(fitted)
     place, first = hidden_groups(fitted, slices), np.arange(logs.size)
-    if len(lists_of(fitted)) > 1:  # splits are draws of one thing: a slice is whole over all of them
+    if len(lists_of(fitted)) > 1:  # all splits share their slices
         _, first = np.unique(fitted.entries, return_index=True)
         place = np.unique(flat[fitted.entries[first]], return_inverse=True)[1]
     of_slice = np.zeros(int(place.max(initial=-1)) + 1, np.intp)
     of_slice[place] = flat[fitted.entries[first]]
-    needs = [_needs(p[first], place, logs[first], part, seed) for part in PARTS]
+    needs = [_needs(p[first], place, logs[first], part, seed) for part in KEPT_SHARES]
 
     @cache
     def spent(coverage: float) -> tuple[float, float]:
-        """The budget at as many entries as were drawn, and how it grows with their number."""
+        """The budget at the mean number of drawn entries, and the exponent of its growth with that number."""
         known = _quantiles(needs, of_slice, 1.0 - coverage)
         if known is None:
             return 1.0 - coverage, 0.0
         rng, numbers = np.random.default_rng([seed, DRAWS]), np.unique(of_slice)
         columns = [np.flatnonzero(of_slice == one) for one in numbers]
         grown = []
-        for _ in range(RESAMPLED):
+        for _ in range(RESAMPLINGS):
             taken = np.concatenate([columns[k] for k in rng.integers(numbers.size, size=numbers.size)])
             again = _quantiles([(table[:, taken], size) for table, size in needs], of_slice, 1.0 - coverage)
             grown.append(_growth(known if again is None else again))
-        return float(known[0]), float(np.clip(_growth(known) - DOUBT * np.std(grown), 0.0, 1.0))
+        return float(known[0]), float(np.clip(_growth(known) - SUBTRACTED_ERRORS * np.std(grown), 0.0, 1.0))
 
     def budget(coverage: float, size: int) -> float:
         t, growth = spent(coverage)
@@ -67,8 +66,8 @@ def joint_budget(fitted: Fitted, slices: NDArray[np.intp], seed: int = 0) -> Cal
 def _needs(
     p: NDArray[np.float64], place: NDArray[np.intp], logs: NDArray[np.float64], part: float, seed: int
 ) -> tuple[NDArray[np.float64], float]:
-    """n times the smallest p-value of each slice, (draws, slices), NaN where none of it was drawn; and how many
-    entries of a slice are drawn.
+    """n times the smallest p-value of each slice, (draws, slices), NaN where no entry was drawn; and the mean number of
+    entries drawn from a slice.
     """
     table, sizes = np.full((DRAWS, int(place.max(initial=-1)) + 1), np.nan), []
     for number in range(DRAWS):
@@ -86,9 +85,9 @@ def _needs(
 def _quantiles(
     needs: Sequence[tuple[NDArray[np.float64], float]], of_slice: NDArray[np.intp], alpha: float
 ) -> NDArray[np.float64] | None:
-    """The lower alpha quantile of what slices needed, for each part of their entries; None with too few slices.
+    """The alpha quantile over slices, for each share of their entries; None with too few slices.
 
-    With G slices it is the alpha (G + 1)-th smallest, straight between two of them, the mean over draws.
+    With G slices it is the alpha (G + 1)-th smallest, interpolated linearly, averaged over draws.
     """
     groups = np.unique(of_slice).size
     if alpha * (groups + 1.0) < 1.0 - 1e-9:
@@ -102,13 +101,13 @@ def _quantiles(
 
 
 def _growth(found: NDArray[np.float64]) -> float:
-    return float(np.polyfit(np.log(PARTS), np.log(found), 1)[0])
+    return float(np.polyfit(np.log(KEPT_SHARES), np.log(found), 1)[0])
 
 
 def _p_values(fitted: Fitted) -> NDArray[np.float64]:
     """The weighted share of calibration scores at least as extreme as each; two-sided where the score is.
 
-    Merged splits count the same each, so that it is the mean over them of the shares beyond, as for missing entries.
+    Merged splits have equal total weight, so that the p-value is a mean over splits, as for missing entries.
     """
     assert fitted.calibrated is not None
     scores, logs = np.asarray(fitted.scores, np.float64), fitted.log_weights.astype(np.float64)

@@ -1,4 +1,4 @@
-"""Intervals for the mean over a region or a time span: the number most people publish."""
+"""Intervals for the mean over a region or a time span."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ if TYPE_CHECKING:
 
 __all__ = ["RegionMean", "region_mean"]
 
-PARTS = 2.0
-"""A single group is cut into this many times the 1/(1 - c) parts that a quantile of level c needs."""
-ERRORS = 32
-"""Errors, evenly spread over their law, that stand for all of them where a value is expected through a transform."""
+PARTS_PER_NEEDED = 2.0  # parts of a single group, over the 1/(1 - c) that a quantile of level c needs
+ERROR_QUANTILES = 32  # that represent the distribution of errors in a mean through a transform
 
 
 @dataclass(frozen=True, eq=False)
 class RegionMean:
-    """The mean over some axes and its interval, one for each place along the axes that are left.
+    """The mean over some axes and its interval. Returned by `Intervals.mean`.
 
-    Arrays, or DataArrays with the labels that are left where the input had labels; plain numbers where no axis is
-    left.
+    Attributes
+    ----------
+    estimate, lower, upper : float, array or xarray.DataArray
+        One value for each position of the other axes, in the unit of the data; a float if there is no other axis.
+    coverage : float
+        Nominal coverage.
+    over : tuple of str
+        The axes that were averaged over.
     """
 
     estimate: Any
@@ -39,22 +43,42 @@ class RegionMean:
 
 
 def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: int = 0) -> RegionMean:
-    """The mean over axes (all if none is named) of observed and missing entries together, with an interval.
+    """The mean of observed and missing entries over axes, with an interval.
 
-    Observed entries are known, so the error is that of the missing ones' mean times their share. It is calibrated
-    on hidden groups: from the calibration entries of every slice some are drawn by weight, so that they look like
-    missing ones, at most as many as are missing, and the quantile of their |mean error| over slices, with one more
-    slice for the one to come, is the half-width. Fewer calibration than missing entries make it wider than needed,
-    never narrower, if errors within a slice are exchangeable.
+    Parameters
+    ----------
+    fitted : Fitted
+        The fit.
+    *over : str or int
+        Axes to average over, by name or position. Default: all of them.
+    coverage : float, default 0.9
+        Nominal coverage, between 0 and 1.
+    seed : int, default 0
+        Seed of the random subsets of calibration entries.
 
-    Guarantee: on average over slices whose errors are alike, for the fitted odds. With fewer slices than 1/(1 -
-    coverage) each slice's entries are cut into random parts instead: that holds what the parts have in common, and
-    is wide.
+    Returns
+    -------
+    RegionMean
+        One mean and interval for each position of the other axes.
 
-    Under a transform the mean of entries mapped back is not the mean (of a log-normal entry it is the median), so the
-    estimate is the mean of each entry's value over the law of the errors (Duan's smearing), and so are those of the
-    hidden entries whose mean errors give the half-width. Where the data have limits (`bounds=`), every missing entry
-    lies within them, and so the interval holds no mean that would need one outside.
+    Notes
+    -----
+    The error of the mean is the mean error of the missing entries times their share. It is calibrated on groups of
+    calibration entries: from those of every slice some are drawn by weight, so that they resemble missing entries, at
+    most as many as are missing. The quantile of their absolute mean error over slices (counting one more, the new one)
+    is the half-width. If a slice has fewer calibration entries than missing ones, the interval is wider than needed and
+    never narrower, provided that errors within a slice are exchangeable.
+
+    The coverage holds on average over slices with similar errors, for the fitted odds. With fewer slices than
+    1 / (1 - coverage), the entries of each slice are divided at random into parts instead; the interval is then wide.
+
+    Under a transform the estimate is the mean of each entry's value over the distribution of the errors (Duan's
+    smearing estimate), because the transform of a mean is not the mean. With bounds of the data, the interval contains
+    only means that values within the bounds can have.
+
+    Examples
+    --------
+    >>> region_mean(fitted, "lat", "lon", coverage=0.9).upper        # doctest: +SKIP
     """
     level = check_coverage(coverage)
     observed = fitted.observed
@@ -79,10 +103,10 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     lower, upper = middle - half, middle + half
     if fitted.limits is not None:
         known = np.bincount(slices, np.where(observed.mask, observed.values, 0.0).ravel(), count).astype(np.float64)
-        least, most = (_extreme(known, missing, end) / np.maximum(inside, 1) for end in fitted.limits)
+        least, most = (_extreme(known, missing, limit) / np.maximum(inside, 1) for limit in fitted.limits)
         lower, upper = np.maximum(lower, least), np.minimum(upper, most)
-    ends = [_labelled(fitted, part.reshape(shape), left) for part in (middle, lower, upper)]
-    return RegionMean(ends[0], ends[1], ends[2], level, names)
+    estimate, lower, upper = (_labelled(fitted, part.reshape(shape), left) for part in (middle, lower, upper))
+    return RegionMean(estimate, lower, upper, level, names)
 
 
 def _extreme(known: NDArray[np.float64], missing: NDArray[np.intp], limit: float) -> NDArray[np.float64]:
@@ -92,7 +116,7 @@ def _extreme(known: NDArray[np.float64], missing: NDArray[np.intp], limit: float
 
 def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The expected value of every missing entry, as a full array, and the errors of such expectations at the
-    calibration entries; both in the data's own variable.
+    calibration entries; both in the unit of the data.
     """
     errors = np.asarray(fitted.residuals, np.float64)
     full = np.array(fitted.estimate, np.float64)
@@ -101,12 +125,12 @@ def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     lists, rounds, where = lists_of(fitted), fitted.calibrated.round_numbers, fitted.missing_entries
     truth = fitted.observed.values.reshape(-1).astype(np.float64)
     if all(one.change is None for one in lists):
-        if fitted.limits is not None:  # the estimate lies within the limits; so do those that the errors are of
+        if fitted.limits is not None:  # errors of estimates within the limits
             own = truth[fitted.entries]
             errors = own - np.clip(own - errors, *fitted.limits)
         return full, errors
     logs = fitted.log_weights.astype(np.float64)
-    of_list, moved = np.zeros(rounds.size, np.intp), errors  # errors in the variable that was modelled
+    of_list, moved = np.zeros(rounds.size, np.intp), errors  # errors after the transform
     if len(lists) > 1:
         of_list = rounds
         pairs = ((one, one.entries) for one in lists)
@@ -125,12 +149,10 @@ def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 def _typical(errors: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Evenly spread errors that stand for the weighted law of all, about their mean: a plain shift is none of
-    theirs.
-    """
+    """Quantiles of the weighted distribution of errors, less their mean, so that they add no bias."""
     order = np.argsort(errors)
     sums = np.cumsum(np.exp(logs[order] - logs.max()))
-    places = np.searchsorted(sums, (np.arange(ERRORS) + 0.5) / ERRORS * sums[-1])
+    places = np.searchsorted(sums, (np.arange(ERROR_QUANTILES) + 0.5) / ERROR_QUANTILES * sums[-1])
     taken = errors[order[np.minimum(places, order.size - 1)]]
     return np.asarray(taken - taken.mean())
 
@@ -142,7 +164,7 @@ def _smeared(
     typical: NDArray[np.float64],
     limits: tuple[float, float] | None,
 ) -> NDArray[np.float64]:
-    """The mean of some entries' own values over the law of the errors about `middle`."""
+    """The mean of some entries over the distribution of the errors about `middle`, in the unit of the data."""
     values = [one.to_data(entries, middle + error) for error in typical]
     return np.mean(values if limits is None else np.clip(values, *limits), axis=0)
 
@@ -155,8 +177,8 @@ def _half_widths(
     level: float,
     seed: int,
 ) -> NDArray[np.float64]:
-    """A quantile of the mean error of hidden groups for every slice; slices with like numbers of missing
-    entries share one.
+    """A quantile of the mean error of groups for every slice; slices with similar numbers of missing entries share
+    one.
     """
     entries, logs = fitted.entries, fitted.log_weights.astype(np.float64)
     place = hidden_groups(fitted, slices)
@@ -169,7 +191,7 @@ def _half_widths(
         return half
     for number in np.flatnonzero(missing):
         own = slices[entries] == number
-        parts = int(np.ceil(PARTS / (1.0 - level)))
+        parts = int(np.ceil(PARTS_PER_NEEDED / (1.0 - level)))
         if np.count_nonzero(own) < parts:
             half[number] = np.inf
             continue

@@ -1,6 +1,6 @@
-"""Promises shaped like tensors: per group, for whole slices, for exceedances, and the whole predictive law.
+"""Grouped, joint and robust intervals, exceedances, and the predictive distribution of every missing entry.
 
-Merged splits answer all of them: each split has its own list of scores, and p-values, evidence or laws are averaged.
+With merged splits each split has its own list of scores; p-values, evidence or distributions are averaged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from corten.conformal.scores import Signed
 from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Joint, Robust
 from corten.data.choices import Choice
-from corten.results.groups import group_numbers, lists_of
+from corten.results.groups import Groups, group_numbers, lists_of
 from corten.results.joint import joint_budget
 
 if TYPE_CHECKING:
@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["draws", "exceedance", "quantile", "reshaped", "signed_scores"]
 
-LEAST_COVERAGE = 1e-12
-"""The median is both ends of an interval of no coverage; this stands for none."""
+MIN_COVERAGE = 1e-12  # stands for 0: the median is both bounds of an interval of coverage 0
 
 
-def reshaped(fitted: Fitted, odds_error: float = 1.0, groups: Any = None, joint: Any = None) -> Fitted:
-    """The same fit with another promise behind its intervals: `odds_error`, `groups` and `joint` of
-    `Fitted.intervals`.
-    """
+def reshaped(
+    fitted: Fitted, odds_error: float = 1.0, groups: Groups | None = None, joint: Groups | None = None
+) -> Fitted:
+    """The same fit with grouped, joint or robust intervals; the options are those of `Fitted.intervals`."""
     if fitted.calibrated is None:
         return fitted
     factor = check_odds_error(odds_error)
@@ -41,29 +40,29 @@ def reshaped(fitted: Fitted, odds_error: float = 1.0, groups: Any = None, joint:
         numbers, names = group_numbers(fitted.observed, groups)
         calibrated = Grouped(calibrated, numbers)
         what = groups if isinstance(groups, str) else f"{len(names)} groups"
-        because = "asked for: small groups borrow from the others"
+        because = "requested; small groups also use entries of other groups"
         choices.append(Choice("intervals", f"per {what}", because, code="groups", values=_named("groups", groups)))
     if joint is not None:
         slices, _ = group_numbers(fitted.observed, joint)
         calibrated = Joint(calibrated, slices, fitted.missing_entries, joint_budget(fitted, slices))
         counts = np.bincount(np.ravel(slices)[fitted.missing_entries])
         beyond = calibrated.entries_beyond(0.9, int(np.median(counts[counts > 0])))
-        because = f"asked for: at 90 % about {beyond:.1g} calibration entries lie beyond a usual slice's band"
+        because = f"requested; at 90 % about {beyond:.1g} calibration entries lie outside those of a typical slice"
         if beyond < 1.0:
-            because += ", so its width is an extrapolation; score='adaptive' makes that safer where noise varies"
-        what = joint if isinstance(joint, str) else "the groups given"
+            because += ", so its width is extrapolated; score='adaptive' makes this more reliable where noise varies"
+        what = joint if isinstance(joint, str) else "the given groups"
         values = {**_named("joint", joint), "beyond": beyond}
         choices.append(Choice("intervals", f"jointly over each slice of {what}", because, code="joint", values=values))
     if factor > 1.0:
         calibrated = Robust(calibrated, factor)
-        because = f"odds may be wrong by a factor of {factor:g}: 90 % asks for level {robust_level(0.9, factor):.4f}"
+        because = f"odds may be wrong by a factor of {factor:g}: 90 % needs the level {robust_level(0.9, factor):.4f}"
         values = {"odds_error": factor}
         choices.append(Choice("odds error", f"{factor:g}", because, code="odds_error", values=values))
     return replace(fitted, calibrated=calibrated, choices=(*fitted.choices, *choices))
 
 
-def _named(option: str, groups: Any) -> dict[str, object]:
-    """The option and its value where it names axes; {} for labels, of which there is one for every entry."""
+def _named(option: str, groups: Groups) -> dict[str, object]:
+    """The option and its value if it names axes; {} for labels, which are as many as entries."""
     names = (groups,) if isinstance(groups, str | int) else groups
     by_axis = isinstance(names, tuple | list) and all(isinstance(one, str | int) for one in names)
     return {option: groups} if by_axis else {}
@@ -80,13 +79,30 @@ def signed_scores(fitted: Fitted) -> NDArray[np.float64]:
 
 
 def quantile(fitted: Fitted, level: float) -> NDArray[np.float64]:
-    """The predictive quantile of every missing entry, as a full array: its value lies at or below it with chance
-    `level`.
+    """The predictive quantile of every missing entry.
 
-    Above one half the entry lies at or below with chance *at least* `level`, below one half at or above with
-    chance at least 1 - `level`: the doubt about the test entry's own weight is always on the outer side. Same
-    guarantee as the intervals, one-sided: it is an end of the two-sided interval of signed errors that leaves 1 -
-    `level` (or `level`) beyond it.
+    Parameters
+    ----------
+    fitted : Fitted
+        The fit.
+    level : float
+        Probability of a value at or below the quantile, between 0 and 1.
+
+    Returns
+    -------
+    numpy.ndarray
+        A full array in the unit of the data, valid at the missing entries.
+
+    Raises
+    ------
+    ValueError
+        If `level` is not between 0 and 1.
+
+    Notes
+    -----
+    The quantile is a bound of the two-sided interval of signed errors, so it has the same guarantee, one-sided: above
+    one half a value lies at or below it with probability *at least* `level`; below one half a value lies at or above it
+    with probability at least 1 - `level`.
     """
     if isinstance(level, bool) or not 0.0 < float(level) < 1.0:
         raise ValueError(f"level is {level!r}: give a number strictly between 0 and 1, such as 0.3")
@@ -95,24 +111,44 @@ def quantile(fitted: Fitted, level: float) -> NDArray[np.float64]:
     lists_of(fitted)
     calibrated: Any = fitted.calibrated
     signed = calibrated.with_scores(Signed(), signed_scores(fitted))
-    ends = replace(fitted, calibrated=signed).bounds(max(abs(2.0 * level - 1.0), LEAST_COVERAGE))
-    return ends[0] if level < 0.5 else ends[1]
+    lower, upper = replace(fitted, calibrated=signed).bounds(max(abs(2.0 * level - 1.0), MIN_COVERAGE))
+    return lower if level < 0.5 else upper
 
 
 def draws(fitted: Fitted, count: int, seed: int = 0) -> NDArray[np.float64]:
-    """`count` filled tensors, (count, *shape), for multiple imputation: observed entries stay, missing ones are
-    drawn.
+    """Filled tensors with random errors, for multiple imputation.
 
-    Each missing entry gets its estimate plus its scale times a calibration score drawn by weight: its own
-    predictive law is that of `quantile`; with merged splits, those of a split drawn for each entry. Errors of
-    different entries are drawn independently: right for questions about single entries, too sure for averages over
-    many entries whose errors go together; ask `mean` for those.
+    Parameters
+    ----------
+    fitted : Fitted
+        The fit.
+    count : int
+        Number of tensors.
+    seed : int, default 0
+        Seed of the draws.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of shape ``(count, *shape)``. Observed entries keep their value.
+
+    Raises
+    ------
+    ValueError
+        If `count` is not a positive whole number.
+
+    Notes
+    -----
+    A missing entry gets its estimate plus its scale times a calibration score drawn by weight, so that it follows the
+    distribution of `quantile`; with merged splits, that of a split drawn for each entry. Errors of different entries
+    are drawn independently. This is right for single entries, and too certain for averages over many entries with
+    correlated errors: use `region_mean` for those.
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"count is {count!r}: give a whole number of at least 1")
     filled = np.repeat(np.array(fitted.estimate, np.float64)[None], count, axis=0)
-    seen = fitted.observed.mask
-    filled[:, seen] = fitted.observed.values[seen]
+    mask = fitted.observed.mask
+    filled[:, mask] = fitted.observed.values[mask]
     if fitted.calibrated is not None:
         where, rng = fitted.missing_entries, np.random.default_rng(seed)
         lists = lists_of(fitted)
@@ -135,12 +171,29 @@ def draws(fitted: Fitted, count: int, seed: int = 0) -> NDArray[np.float64]:
 
 
 def exceedance(fitted: Fitted, threshold: Any, fdr: float = 0.1, above: bool = True) -> NDArray[np.bool_]:
-    """Missing entries claimed to lie above a threshold; at most `fdr` of the claims are false.
+    """Missing entries above (or below) a threshold, with a limited share of false ones.
 
-    threshold: a number, or one per entry, in the data's own units; NaN where nothing is asked. On average over
-    repetitions, for entries that go missing independently with the fitted odds; see `conformal/selection.py`. Merged
-    splits select at half the rate each and claim what the mean of their evidence bears at the whole rate: at the
-    whole rate an entry that a single split leaves out could bring down all claims.
+    Parameters
+    ----------
+    fitted : Fitted
+        The fit.
+    threshold : float or array
+        In the unit of the data; NaN where no answer is wanted.
+    fdr : float, default 0.1
+        Expected share of false entries among the selected ones (false discovery rate).
+    above : bool, default True
+        Select entries above the threshold; False: below.
+
+    Returns
+    -------
+    numpy.ndarray
+        True at the selected entries.
+
+    Notes
+    -----
+    The rate holds on average over repetitions, for entries that are missing independently with the fitted odds; see
+    `corten.conformal.selection`. With merged splits each split selects at half the rate, and the mean of their evidence
+    is compared with the whole rate: at the whole rate, one split that does not select an entry could undo all others.
     """
     claims = np.zeros(fitted.observed.shape, bool)
     if fitted.calibrated is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["SavedCompletion", "load", "save"]
 
 FIT, MAX_DEPTH = "corten fit", 40
-MAX_REFERENCES = 4  # bytes of arrays that the tree refers to, in bytes of the arrays: parts of a fit share masks
+MAX_REFERENCES = 4  # bytes of arrays that are referred to, per byte of the arrays: parts of a fit share masks
 TYPES = {
     "data.choices": "Choice", "data.axes": "Axis", "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
     "results.saving": "SavedCompletion", "results.fitted": "Fitted",
@@ -41,26 +41,22 @@ TYPES = {
     "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity",
     "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain",
 }  # fmt: skip
-METHODS = ("neighbours", "pair")  # of a fitted propensity model, which exact weights ask
+METHODS = ("neighbours", "pair")  # of a fitted propensity model, which exact weights call
 
 
 @dataclass(frozen=True)
 class SavedCompletion:
-    """What a saved fit keeps of a completion: a description; the estimate it made is `Fitted.estimate`."""
+    """The description of a completion that a saved fit keeps; its estimate is `Fitted.estimate`."""
 
     description: str
     choices: tuple[Choice, ...] = ()
 
 
 def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write a fit to one file, whole or not at all; code (a score or a completer of the user's own) is not kept.
-
-    Example:
-        >>> save(fitted, "tec.corten")                                    # doctest: +SKIP
-    """
+    """Write a fit to one file, whole or not at all; see `Fitted.save`. Code of the user is not kept."""
     completer, made, packer = fitted.completer, fitted.completion, _Packer()
     if completer is not None and not isinstance(completer.engine, str | int):
-        completer = replace(completer, engine="auto")  # a client of a cluster will be gone by then
+        completer = replace(completer, engine="auto")  # a client cannot be saved
     try:
         _Packer().pack(completer, "completer")
     except ValueError:
@@ -76,10 +72,30 @@ def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = Fals
 
 
 def load(path: str | os.PathLike[str]) -> Fitted:
-    """Read a fit that `Fitted.save` wrote: the same bits for any coverage. Nothing is executed, no engine started.
+    """Read a fit that `Fitted.save` wrote.
 
-    Example:
-        >>> corten.load("tec.corten").intervals(0.9).estimate             # doctest: +SKIP
+    Parameters
+    ----------
+    path : str or path
+        The file.
+
+    Returns
+    -------
+    Fitted
+        Gives the same bits as the saved fit for any coverage.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged or is no saved fit.
+
+    Notes
+    -----
+    No code of the file is executed and no engine is started.
+
+    Examples
+    --------
+    >>> corten.load("tec.corten").intervals(0.9).estimate             # doctest: +SKIP
     """
     content, arrays = read_archive(path, FIT)
     try:
@@ -89,14 +105,14 @@ def load(path: str | os.PathLike[str]) -> Fitted:
             if array is not None:
                 array.setflags(write=False)
         if not isinstance(fitted.propensity, FittedPropensity | None):
-            raise TypeError("its propensity model is none")
-        # Parts that do not fit together show here, and not when somebody asks for intervals.
+            raise TypeError("its propensity is not a propensity model")
+        # Parts that do not fit together are reported here and not at the first use.
         fitted.observed.wrap(fitted.intervals(0.9).estimate_array)
         few = fitted.missing_entries[:8]
         if fitted.calibrated is not None:
             fitted.calibrated.intervals(few, 0.9)
         return fitted
-    except Exception as problem:  # whatever hostile content makes the parts' own constructors say
+    except Exception as problem:  # damaged content can raise anything in the constructors
         raise ValueError(
             f"{path} does not hold what a fit needs ({problem!r}): was it written by another corten?"
         ) from None
@@ -108,7 +124,7 @@ def _types() -> dict[str, Any]:
 
 
 class _Packer:
-    """Turns values into JSON and collects their arrays; an array that several parts share is kept once."""
+    """Converts values to JSON and collects their arrays; a shared array is stored once."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
@@ -127,7 +143,7 @@ class _Packer:
         if isinstance(value, MethodType) and isinstance(value.__self__, FittedPropensity) and value.__name__ in METHODS:
             return {"!": value.__name__, "of": self.pack(replace(value.__self__, choices=(), history=()), place)}
         if name == "FittedPropensity":
-            value = replace(value, engine="auto")  # passes of all engines agree: it answers where this one is not
+            value = replace(value, engine="auto")  # the engine may not be available where the file is read
         if _types().get(name) is type(value):
             arguments = {one: getattr(value, one) for one in signature(type(value)).parameters}
             return {"!": name, "of": {one: self.pack(own, f"{place}.{one}") for one, own in arguments.items()}}
@@ -159,7 +175,7 @@ class _Packer:
 
 
 class _Unpacker:
-    """Gives back what a `_Packer` made."""
+    """The inverse of `_Packer`."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self.arrays = arrays

@@ -1,4 +1,4 @@
-"""Settings of a fit as text: what was asked for, and the circumstances that it takes to run it again."""
+"""Settings of a fit as text, so that it can be run again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ __all__ = ["circumstances", "describe"]
 
 
 def describe(option: Any) -> str:
-    """An option as text for settings and files: short, and the same on every run."""
+    """An option as text for settings and files: short, and the same on every run; "none" for None."""
+    if option is None:
+        return "none"
     if isinstance(option, str):
         return option
     if callable(option) and not isinstance(option, type) and hasattr(option, "__name__"):
@@ -21,10 +23,10 @@ def describe(option: Any) -> str:
 
 
 def circumstances(axes: Sequence[Any], outside: int) -> dict[str, Any]:
-    """What it takes to run a fit again beside its options: what the axes mean, the domain's size, versions."""
+    """The settings that are not options: kinds of the axes, entries outside the domain, versions."""
     from corten import __version__
 
-    said = [f"{axis.name} {axis.kind}{' periodic' if axis.periodic else ''}" for axis in axes]
+    kinds = [f"{axis.name} {axis.kind}{' periodic' if axis.periodic else ''}" for axis in axes]
     return {
-        "axes": ", ".join(said), "outside_the_domain": outside, "corten": __version__, "numpy": np.__version__
+        "axes": ", ".join(kinds), "outside_the_domain": outside, "corten": __version__, "numpy": np.__version__
     }  # fmt: skip

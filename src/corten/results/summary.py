@@ -1,9 +1,10 @@
-"""The summary of a result: a neat table when printed, a plain dictionary when asked."""
+"""The summary of a result, as a table or as a plain dictionary."""
 
 from __future__ import annotations
 
 import html
 import io
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +22,39 @@ if TYPE_CHECKING:
 
 __all__ = ["FOOTNOTE", "Summary", "plain"]
 
-PRINT_WIDTH = 100
+PRINT_WIDTH = 100  # columns
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What was filled, how wide the intervals are, what was chosen and why, and what to beware of.
+    """Counts, widths, automatic settings and warnings of a result. Returned by `Intervals.summary`.
 
-    `print(summary)` shows a table; `to_dict()` gives plain numbers and text. Widths are those of finite
-    intervals and None where there are none; `finite_share` is always beside them.
+    ``print(summary)`` shows a table; `to_dict` gives plain numbers and text. Widths are those of finite intervals, and
+    None if there are none; `finite_share` is the share of finite intervals.
+
+    Attributes
+    ----------
+    name, units : str or None
+        Name and unit of the data.
+    axes : tuple of (str, int)
+        Name and length of each axis.
+    coverage : float
+        Nominal coverage.
+    observed, missing, outside, forecast, infinite, beyond_tested : int
+        Numbers of entries: observed; missing; outside the domain; before the first or after the last observed time;
+        with an infinite interval; deeper inside gaps than calibration tested.
+    finite_share : float
+        Share of the missing entries with a finite interval.
+    mean_width, median_width : float or None
+        Widths of the finite intervals, in the unit of the data.
+    facts : dict
+        Numbers of the fit, such as ``effective_sample_size``.
+    choices : tuple of Choice
+        Automatic settings.
+    warnings : tuple of str
+        Warnings, one sentence each.
+    footnote : str
+        What the intervals cover.
     """
 
     name: str | None
@@ -52,7 +77,7 @@ class Summary:
 
     @classmethod
     def of(cls, result: Intervals) -> Summary:
-        """Count and measure a result."""
+        """The summary of a result."""
         observed = result.observed
         width = result.width_array[observed.missing].astype(np.float64)
         finite = width[np.isfinite(width)]
@@ -72,7 +97,7 @@ class Summary:
             median_width=float(np.median(finite)) if finite.size else None,
             facts=dict(result.source.facts(result.coverage)),
             choices=result.choices,
-            warnings=tuple(_notes(observed)) + tuple(_beyond(result)) + tuple(result.source.warnings()),
+            warnings=tuple(_notes(observed)) + tuple(_too_high(result)) + tuple(result.source.warnings()),
             beyond_tested=int(np.count_nonzero(result.beyond_array)),
         )
 
@@ -81,7 +106,7 @@ class Summary:
         return {key: plain(value) for key, value in asdict(self).items()}
 
     def rows(self) -> list[tuple[str, str]]:
-        """The lines of the table: what, and how much."""
+        """The rows of the table: a name and a value, as text."""
         unit = f" {self.units}" if self.units else ""
         total = self.observed + self.missing
         sizes = ", ".join(f"{name} {length}" for name, length in self.axes)
@@ -92,18 +117,25 @@ class Summary:
         ]
         if self.beyond_tested:
             share = self.beyond_tested / self.missing
-            rows.append(("of them beyond what was tested", f"{self.beyond_tested:,} ({share:.1%}): coverage unknown"))
+            rows.append(("of them deeper than tested", f"{self.beyond_tested:,} ({share:.1%}): coverage unknown"))
         if self.forecast:
             rows.append(("of them forecast", f"{self.forecast:,}"))
         if self.outside:
             rows.append(("outside the domain", f"{self.outside:,}"))
-        rows.append(("coverage asked for", f"{self.coverage:.4g}"))
+        rows.append(("nominal coverage", f"{self.coverage:.4g}"))
         if self.missing:
             rows.append(("finite intervals", f"{self.finite_share:.2%} ({self.infinite:,} infinite)"))
             rows.append(("mean finite width", _number(self.mean_width) + unit))
             rows.append(("median finite width", _number(self.median_width) + unit))
         rows += [(key.replace("_", " "), _number(value)) for key, value in self.facts.items()]
         return rows
+
+    def _settings(self) -> list[tuple[str, ...]]:
+        """Name, value and reason of each setting; a reason that is also a warning is not repeated."""
+        return [
+            (one.what, one.taken, "see the warning below" if one.because in self.warnings else one.because)
+            for one in self.choices
+        ]
 
     def __rich__(self) -> Group:
         from rich.console import Group
@@ -118,11 +150,10 @@ class Summary:
             head.add_row(Text(printable(left)), Text(printable(right)))
         parts: list[Any] = [head]
         if self.choices:
-            chosen = Table(title="chosen", title_justify="left")
-            for column in ("what", "taken", "because"):
+            chosen = Table(title="settings", title_justify="left")
+            for column in ("setting", "value", "reason"):
                 chosen.add_column(column)
-            for choice in self.choices:
-                row = (choice.what, choice.taken, choice.because)
+            for row in self._settings():
                 chosen.add_row(*(Text(printable(one)) for one in row))
             parts.append(chosen)
         parts += [Text(printable(f"! {warning}"), style="yellow") for warning in self.warnings]
@@ -143,41 +174,39 @@ class Summary:
         def shown(text: str) -> str:
             return html.escape(printable(text))
 
-        def table(rows: list[tuple[str, ...]]) -> str:
+        def table(rows: Iterable[tuple[str, ...]]) -> str:
             left = "<td style='text-align:left'>"
-            cells = ["".join(f"{left}{shown(cell)}</td>" for cell in row) for row in rows]
-            return "<table>" + "".join(f"<tr>{row}</tr>" for row in cells) + "</table>"
+            lines = ["".join(f"{left}{shown(text)}</td>" for text in row) for row in rows]
+            return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
-        parts = [f"<b>corten: intervals at {self.coverage:.4g} coverage</b>", table(list(self.rows()))]
+        parts = [f"<b>corten: intervals at {self.coverage:.4g} coverage</b>", table(self.rows())]
         if self.choices:
-            chosen = [(choice.what, choice.taken, choice.because) for choice in self.choices]
-            parts += ["<b>chosen</b>", table([tuple(row) for row in chosen])]
+            parts += ["<b>settings</b>", table(self._settings())]
         parts += [f"<p>&#9888; {shown(warning)}</p>" for warning in self.warnings]
         return "".join(parts) + f"<p><small>{shown(self.footnote)}</small></p>"
 
 
-def _beyond(result: Intervals) -> list[str]:
-    """The coverage asked for is more than the weights can bear; said here where the source does not say so itself."""
-    bears = result.source.facts(result.coverage).get("highest_finite_coverage", 1.0)
-    if result.coverage <= bears or result.source.warnings():
+def _too_high(result: Intervals) -> list[str]:
+    """A warning if the coverage is above the highest one with finite intervals and the source does not warn itself."""
+    highest = result.source.facts(result.coverage).get("highest_finite_coverage", 1.0)
+    if result.coverage <= highest or result.source.warnings():
         return []
     return [
-        f"Coverage {result.coverage:.4g} is more than the weights can bear: beyond {bears:.3g} more than 1% of the "
-        "intervals are infinite. Ask for no more than that, or use calibration='gaps'."
+        f"More than 1% of the intervals are infinite: coverage {result.coverage:.4g} is above the highest coverage "
+        f"with finite intervals ({highest:.3g}). Ask for no more than that, or use calibration='gaps'."
     ]
 
 
 def _notes(observed: ObservedTensor) -> list[str]:
-    """What the shape of the gaps alone lets one warn of."""
+    """Warnings that follow from the input alone."""
     notes = [choice.because for choice in observed.choices if choice.taken == "suspected"]
     if observed.complete:
         return [*notes, NOTHING]
     if observed.forecast.any():
         count = int(np.count_nonzero(observed.forecast))
         notes.append(
-            f"{count:,} entries lie before the first or beyond the last observed time: they are forecasts, "
-            "not gaps, "
-            "and are flagged so."
+            f"{count:,} entries lie before the first or after the last observed time: they are forecasts, not gaps, "
+            "and are flagged as such."
         )
     empty = observed.empty_slices()
     if empty:
@@ -187,7 +216,7 @@ def _notes(observed: ObservedTensor) -> list[str]:
             + (f" and {len(indices) - 3} more" if len(indices) > 3 else "")
             for name, indices in by_axis.items()
         )
-        notes.append(f"Slices without any observation ({named}): their intervals rest on extrapolation.")
+        notes.append(f"Slices without any observation ({named}): their estimates and intervals are extrapolated.")
     return notes
 
 

@@ -1,4 +1,4 @@
-"""Tensors, noise and masks with a known truth, to test a method on before trusting it with data."""
+"""Simulated tensors, noise and masks with a known truth, to test a method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class PaperSetting:
-    """One draw of the paper's simulation: everything is known, `observed` is what a method may see."""
+    """One draw of the paper's simulation: parameter, mask, signal and data; `observed` is the input of a method."""
 
     parameter: NDArray[np.float64]
     mask: NDArray[np.bool_]
@@ -51,9 +51,10 @@ def paper_setting(
 ) -> PaperSetting:
     """Draw a d x d x d setting of the paper's simulation: parameter of block rank `rank`, signal of rank 3.
 
-    Example:
-        >>> paper_setting(12, rank=3, model="bernoulli").observed.shape
-        (12, 12, 12)
+    Examples
+    --------
+    >>> paper_setting(12, rank=3, model="bernoulli").observed.shape
+    (12, 12, 12)
     """
     if model not in ("bernoulli", "ising"):
         raise ValueError(f'model is {model!r}; give "bernoulli" or "ising".')

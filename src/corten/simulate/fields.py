@@ -32,9 +32,10 @@ def block_parameter(
     Block means come from 0.5 N(1, spread) + 0.5 N(-1, spread); a block is ceil(d/r) consecutive indices of
     every axis; `spread` and `noise` are standard deviations (Table "simulation-details").
 
-    Example:
-        >>> float(abs(block_parameter((8, 8, 8), rank=2)).max())
-        2.0
+    Examples
+    --------
+    >>> float(abs(block_parameter((8, 8, 8), rank=2)).max())
+    2.0
     """
     ranks = _ranks(rank, shape)
     rng = np.random.default_rng(seed)
@@ -49,9 +50,10 @@ def tucker_signal(
 ) -> NDArray[np.float64]:
     """Draw the paper's noiseless data X*: Gaussian core and factors of a given Tucker rank, scaled.
 
-    Example:
-        >>> np.linalg.matrix_rank(tucker_signal((6, 7, 8), rank=2).reshape(6, -1)).item()
-        2
+    Examples
+    --------
+    >>> np.linalg.matrix_rank(tucker_signal((6, 7, 8), rank=2).reshape(6, -1)).item()
+    2
     """
     ranks = _ranks(rank, shape)
     rng = np.random.default_rng(seed)
@@ -86,7 +88,7 @@ def noise(
 class TecLike:
     """A TEC-like field with its truth, the mask of what receivers see, and coordinates (lat, lon, time).
 
-    settings: what it takes to draw it again.
+    settings: all arguments and versions.
     """
 
     truth: NDArray[np.float64]
@@ -101,7 +103,7 @@ class TecLike:
 
     @property
     def observed(self) -> NDArray[np.float64]:
-        """The field as a user would have it: NaN where no receiver looks."""
+        """The field with NaN where no receiver measures."""
         return np.where(self.mask, self.truth, np.nan)
 
     def to_dataset(self) -> xarray.Dataset:
@@ -130,9 +132,10 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
     small-scale structure. Receivers stand on land, densely in the south; each sees where its lines of sight
     to passing satellites pierce the ionosphere, so gaps are oceans, a speckled north, moving edges.
 
-    Example:
-        >>> round(1 - float(tec_like(seed=1).mask.mean()), 2)
-        0.43
+    Examples
+    --------
+    >>> round(1 - float(tec_like(seed=1).mask.mean()), 2)
+    0.43
     """
     if len(shape) != 3:
         raise ValueError(f"shape is {tuple(shape)}; give three lengths: latitudes, longitudes, times.")
@@ -144,7 +147,7 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
     truth = _ionosphere(lat, lon, hours, np.random.default_rng(field_seed))
     height = _continent(lat, lon, np.random.default_rng(map_seed))
     reach = _sight(height, lat, lon, hours, np.random.default_rng(sky_seed))
-    # the highest land that sees a cell decides; moving the sea level moves the share of missing cells
+    # an entry is observed if the highest land in its range is above sea level, which sets the share of missing entries
     sea_level = np.quantile(reach, missing)
     start = np.datetime64("2019-04-25T00:00", "ns")
     time = start + (hours * 3600).astype("timedelta64[s]").astype("timedelta64[ns]")
@@ -153,11 +156,12 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
 
 
 def recipe(*, shape: Sequence[int], **arguments: Any) -> dict[str, Any]:
-    """What it takes to draw something again, as any file can hold it: all arguments and versions.
+    """All arguments and versions, so that a simulation can be repeated; plain values for any file.
 
-    Example:
-        >>> recipe(kind="tec", shape=(32, 48, 48), seed=7)["shape"]
-        '32x48x48'
+    Examples
+    --------
+    >>> recipe(kind="tec", shape=(32, 48, 48), seed=7)["shape"]
+    '32x48x48'
     """
     from corten import __version__
 
@@ -208,7 +212,7 @@ def _sight(
     hours: NDArray[np.float64],
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """Give for every cell and time the height of the highest receiver site that sees it (-inf for none)."""
+    """For every entry the height of the highest receiver site that measures it (-inf for none)."""
     cells = _step(lat) * _step(lon)
     density = 1.6 * np.exp(-np.maximum(0.0, lat - 45.0) / 5.5) + 0.008
     sites = rng.poisson(np.repeat(density[:, None] * cells, lon.size, axis=1))
@@ -237,7 +241,7 @@ def _sight(
 
 
 def _smooth(shape: Sequence[int], lengths: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
-    """A stationary Gaussian field of unit variance; lengths in cells."""
+    """A stationary Gaussian field of unit variance; lengths in grid steps."""
     wide = [length + 2 * ceil(3 * reach) for length, reach in zip(shape, lengths)]
     field = gaussian_filter(rng.standard_normal(wide), lengths, mode="wrap")
     field /= np.sqrt(np.prod([1.0 / (2.0 * np.sqrt(np.pi) * max(reach, 0.3)) for reach in lengths]))

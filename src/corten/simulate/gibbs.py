@@ -1,4 +1,4 @@
-"""Masks drawn from a model of the missingness: Ising by Gibbs sampling, Bernoulli at once."""
+"""Masks drawn from a propensity model: Ising by Gibbs sampling, Bernoulli directly."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ __all__ = ["bernoulli", "ising"]
 def bernoulli(
     parameter: NDArray[np.floating], link: str | Link = "logit", seed: int = 0
 ) -> NDArray[np.bool_]:
-    """Observe each entry on its own, with log-odds 2 h(B): the Ising model without coupling.
+    """Draw independent entries with log-odds 2 h(B): the Ising model without coupling.
 
-    Example:
-        >>> bool(bernoulli(np.full((3, 3), 50.0)).all())
-        True
+    Examples
+    --------
+    >>> bool(bernoulli(np.full((3, 3), 50.0)).all())
+    True
     """
     parameter = _checked(parameter)
     chance = expit(2.0 * as_link(link).value(parameter))
@@ -50,11 +51,12 @@ def ising(
     The chain drops `burn_in` sweeps (a quarter of `sweeps`) and then takes one sample every `thin` sweeps
     (what is left of `sweeps`, shared evenly). One sample comes in the shape of `parameter`; more are stacked
     in front. The paper's draws are `sweeps=40_000, burn_in=10_000, samples=30`. Entries outside `domain` are
-    False and pull on nobody. The result depends on the seed, never on `threads`.
+    False and have no influence. The result depends on the seed, not on `threads`.
 
-    Example:
-        >>> ising(np.ones((4, 5, 6)), sweeps=10, samples=2).shape
-        (2, 4, 5, 6)
+    Examples
+    --------
+    >>> ising(np.ones((4, 5, 6)), sweeps=10, samples=2).shape
+    (2, 4, 5, 6)
     """
     parameter = _checked(parameter)
     if samples < 1 or sweeps < samples:

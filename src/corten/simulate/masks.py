@@ -17,9 +17,10 @@ __all__ = ["block_mask", "ising_mask", "patch_mask", "random_mask"]
 def random_mask(shape: Sequence[int], missing: float = 0.3, seed: int = 0) -> NDArray[np.bool_]:
     """Hide each entry on its own with probability `missing`.
 
-    Example:
-        >>> random_mask((20, 20), missing=0.25).shape
-        (20, 20)
+    Examples
+    --------
+    >>> random_mask((20, 20), missing=0.25).shape
+    (20, 20)
     """
     _check_share(missing)
     return np.random.default_rng(seed).random(tuple(shape)) >= missing
@@ -30,9 +31,10 @@ def block_mask(
 ) -> NDArray[np.bool_]:
     """Hide boxes of a given size, placed at random, until at least a share `missing` is hidden.
 
-    Example:
-        >>> bool(1 - block_mask((20, 20), missing=0.3).mean() >= 0.3)
-        True
+    Examples
+    --------
+    >>> bool(1 - block_mask((20, 20), missing=0.3).mean() >= 0.3)
+    True
     """
     _check_share(missing)
     sizes = (size,) * len(shape) if isinstance(size, int) else tuple(size)
@@ -56,9 +58,10 @@ def patch_mask(
 ) -> NDArray[np.bool_]:
     """Hide rounded patches, like clouds: where a smooth random field of correlation length `size` is low.
 
-    Example:
-        >>> round(1 - float(patch_mask((40, 40), missing=0.3).mean()), 2)
-        0.3
+    Examples
+    --------
+    >>> round(1 - float(patch_mask((40, 40), missing=0.3).mean()), 2)
+    0.3
     """
     _check_share(missing)
     field = _smooth(shape, size, seed)
@@ -75,9 +78,10 @@ def ising_mask(
 ) -> NDArray[np.bool_]:
     """Draw a mask from the Ising model over a smooth parameter: noisy patches, about `missing` of it hidden.
 
-    Example:
-        >>> ising_mask((20, 20, 20), missing=0.4).dtype
-        dtype('bool')
+    Examples
+    --------
+    >>> ising_mask((20, 20, 20), missing=0.4).dtype
+    dtype('bool')
     """
     _check_share(missing)
     field = _smooth(shape, size, seed)

@@ -24,16 +24,16 @@ function addChart(host, spec) {
 
 function auditCard(host, rows, verdict) {
   const text = rows.length
-    ? "Observed entries were hidden again and looked up in their intervals. On the dashed line, coverage is as asked for; bars are two standard errors."
-    : "No audit was run, so this page cannot say what the intervals covered. fitted.audit() hides observed entries again and counts; give its answer to the report to see the curve here.";
-  const figure = card("Does it cover?", text);
+    ? "Coverage of observed entries that were hidden again. The dashed line is the nominal coverage; bars are two standard errors."
+    : "No audit was run, so the coverage is not checked. Run audit = fitted.audit() and write the report with audit=audit to see it here.";
+  const figure = card("Coverage found by the audit", text);
   host.append(figure);
   if (!rows.length) { figure.classList.add("whole"); return; }
   const levels = rows.map((r) => r.level), found = rows.map((r) => r.coverage);
   const low = Math.max(0, Math.min(...levels, ...found.map((v, i) => v - 2 * rows[i].standard_error)) - 0.03);
   addChart(figure, {
-    label: `Coverage found by the audit against coverage asked for, at ${rows.length} levels.`,
-    x: { title: "coverage asked for", domain: [low, 1] }, y: { title: "coverage found", domain: [low, 1.005] },
+    label: `Coverage found by the audit against nominal coverage, at ${rows.length} levels.`,
+    x: { title: "nominal coverage", domain: [low, 1] }, y: { title: "coverage found", domain: [low, 1.005] },
     layers: [
       { kind: "line", class: "quiet", points: [[low, low], [1, 1]] },
       { kind: "errors", points: rows.map((r) => [r.level, Math.max(low, r.coverage - 2 * r.standard_error), Math.min(1, r.coverage + 2 * r.standard_error)]) },
@@ -42,7 +42,7 @@ function auditCard(host, rows, verdict) {
     hover: rows.map((r) => ({ x: r.level, text: `asked ${show(r.level)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}` })),
   });
   figure.append(...verdict.map((line) => make("p", { text: line })));
-  figure.append(numbersOf(["asked", "found", "standard error"], rows.map((r) => [r.level, r.coverage, r.standard_error])));
+  figure.append(numbersOf(["nominal", "found", "standard error"], rows.map((r) => [r.level, r.coverage, r.standard_error])));
 }
 
 // Coverage found in groups, one place per row; the dashed line is what was asked for.
@@ -53,7 +53,7 @@ function groupCard(host, title, words, across, rows) {
   const asked = rows[0].level, ends = rows.flatMap((r) => [r.coverage - 2 * r.standard_error, r.coverage]);
   const low = Math.max(0, Math.min(asked, ...ends) - 0.03);
   addChart(figure, {
-    label: `${title}: coverage found by the audit in ${rows.length} groups; ${asked} was asked for.`, height: 190,
+    label: `${title}: coverage found by the audit in ${rows.length} groups; nominal coverage ${asked}.`, height: 190,
     x: { title: across, domain: [-0.5, rows.length - 0.5], ticks: rows.map((r, k) => [k, r.group]) },
     y: { title: "coverage found", domain: [low, 1.005] },
     layers: [
@@ -77,7 +77,7 @@ function widthCard(host, title, words, across, rows) {
   const infinite = rows.some((r) => r.infinite_share > 0);
   const told = rows.map((r, k) => ({
     x: k,
-    text: `${across} ${r.label}\n${r.count.toLocaleString("en")} filled entries\nmedian width ${withUnits(r.median)}\ntenth to nine tenths ${show(r.low)} to ${show(r.high)}\ninfinite ${percent(r.infinite_share)}`,
+    text: `${across} ${r.label}\n${r.count.toLocaleString("en")} filled entries\nmedian width ${withUnits(r.median)}\n10 % to 90 % quantile ${show(r.low)} to ${show(r.high)}\ninfinite ${percent(r.infinite_share)}`,
   }));
   addChart(figure, {
     label: `${title}: median and spread of finite widths in ${rows.length} groups.`, height: 190, left: 62,
@@ -96,17 +96,17 @@ function widthCard(host, title, words, across, rows) {
     hover: told,
   });
   figure.append(
-    keysOf(["line", "median of finite widths"], ["band", "tenth to nine tenths"]),
-    numbersOf([across, "entries", "tenth", "median", "nine tenths", "infinite share"], rows.map((r) => [r.label, r.count, r.low, r.median, r.high, r.infinite_share])),
+    keysOf(["line", "median of finite widths"], ["band", "10 % to 90 % quantile"]),
+    numbersOf([across, "entries", "10 % quantile", "median", "90 % quantile", "infinite share"], rows.map((r) => [r.label, r.count, r.low, r.median, r.high, r.infinite_share])),
   );
 }
 
 function levelCard(host, rows) {
   if (!rows.length) return;
-  const figure = card("What coverage can these data bear?", "Asking for more makes intervals wider, and in the end infinite where too little was seen. No new fit is needed to change the level.");
+  const figure = card("Width and coverage", "A higher coverage gives wider intervals, and infinite ones where the calibration entries do not suffice. result.at(coverage) changes the coverage without a new fit.");
   host.append(figure);
   const domain = [rows[0].coverage, 1];
-  const rule = { kind: "rule", x: content.coverage, text: "asked for" };
+  const rule = { kind: "rule", x: content.coverage, text: "this result" };
   const told = rows.map((r) => ({ x: r.coverage, text: `coverage ${show(r.coverage)}\nmedian finite width ${withUnits(r.median)}\ninfinite ${percent(r.infinite_share)}` }));
   const curve = (y, key, kind) => ({ y, left: 62, height: key === "median" ? 190 : 150, layers: [{ kind: "line", class: kind, points: rows.map((r) => [r.coverage, r[key]]) }, { kind: "dots", class: kind || "main", radius: 2.6, points: rows.map((r) => [r.coverage, r[key]]) }, rule], hover: told });
   addChart(figure, { label: "Median finite width against coverage.", x: { domain }, ...curve({ title: `median finite width${content.units ? ` (${content.units})` : ""}`, domain: domainOf(rows.map((r) => r.median), { zero: true }) }, "median", "") });
@@ -118,32 +118,32 @@ function levelCard(host, rows) {
 function weightCard(host, weights) {
   if (!weights) return;
   const share = weights.effective / weights.count;
-  const figure = card("What stands behind the intervals", `${weights.count.toLocaleString("en")} hidden entries are worth ${show(weights.effective, 3)} equal ones (${percent(share)}); the heaviest holds ${percent(weights.largest)} of the weight. The further the curve lies above the dashed one, the fewer entries decide.`);
+  const figure = card("Weights of the calibration entries", `The effective sample size is ${show(weights.effective, 3)} of ${weights.count.toLocaleString("en")} calibration entries (${percent(share)}); the largest weight is ${percent(weights.largest)} of the weight. The further the curve lies above the dashed one, the fewer entries decide.`);
   host.append(figure);
   const even = weights.entries.map((n) => [n, n / weights.count]);
   addChart(figure, {
-    label: `Share of the weight held by the heaviest entries; effective sample size ${show(weights.effective, 3)} of ${weights.count}.`,
-    x: { title: "heaviest entries counted", domain: [1, Math.max(2, weights.count)], log: true },
+    label: `Share of the weight of the entries with the largest weights; effective sample size ${show(weights.effective, 3)} of ${weights.count}.`,
+    x: { title: "entries, by weight", domain: [1, Math.max(2, weights.count)], log: true },
     y: { title: "share of the weight", domain: [0, 1.02], ticks: [0, 0.25, 0.5, 0.75, 1].map((v) => [v, percent(v)]) },
     layers: [
       { kind: "line", class: "quiet", points: even }, { kind: "line", points: weights.entries.map((n, k) => [n, weights.share[k]]) },
       { kind: "rule", x: Math.max(1, weights.effective), text: "effective size" },
     ],
-    hover: weights.entries.map((n, k) => ({ x: n, text: `the ${n.toLocaleString("en")} heaviest\nhold ${percent(weights.share[k])} of the weight` })),
+    hover: weights.entries.map((n, k) => ({ x: n, text: `the ${n.toLocaleString("en")} largest weights\n${percent(weights.share[k])} of the total` })),
   });
   figure.append(keysOf(["line", "these weights"]));
 }
 
 function lossCard(host, loss, stopped) {
   if (loss.length < 2) return;
-  const figure = card("Fitting the missingness", `${loss.length} steps, loss ${show(loss[0])} to ${show(loss[loss.length - 1], 5)}.${stopped ? ` It stopped because: ${stopped}.` : ""}`);
+  const figure = card("Fit of the propensity model", `${loss.length} steps, loss ${show(loss[0])} to ${show(loss[loss.length - 1], 5)}.${stopped ? ` Reason to stop: ${stopped}.` : ""}`);
   host.append(figure);
   const best = Math.min(...loss), span = loss.map((v) => v - best);
   const least = Math.min(...span.filter((v) => v > 0), Infinity);
   const log = Number.isFinite(least) && Math.max(...span) / least > 20;
   const points = loss.map((v, k) => [k, log ? (v > best ? v - best : null) : v]);
   addChart(figure, {
-    label: `Loss of the missingness model over ${loss.length} steps.`, height: 220,
+    label: `Loss of the propensity model over ${loss.length} steps.`, height: 220,
     x: { title: "step", domain: [0, loss.length - 1] },
     y: log ? { title: "loss above its best", domain: [least, Math.max(...span)], log: true } : { title: "loss", domain: domainOf(loss) },
     layers: [{ kind: "line", points }, { kind: "dots", class: "main", radius: 2.2, points }],
@@ -179,12 +179,12 @@ function evidence() {
   const given = content.evidence;
   const trust = find("trust"), fit = find("fit");
   auditCard(trust, given.audit, given.verdict);
-  groupCard(trust, "Does it cover deep inside gaps?", "The audit's hidden entries by their distance to the nearest entry left: the dashed line is what was asked for, bars are two standard errors.", "distance in cells", given.audit_by_depth);
+  groupCard(trust, "Coverage by depth inside gaps", "Hidden entries of the audit by their distance to the nearest remaining entry. The dashed line is the nominal coverage; bars are two standard errors.", "distance in entries", given.audit_by_depth);
   levelCard(trust, given.coverage);
   weightCard(trust, given.weights);
-  widthCard(trust, "Width against the chance to be observed", "Entries that were unlikely to be observed resemble few of the entries seen, so less is known about them.", "chance to be observed", given.propensity);
-  widthCard(trust, "Width against the depth of the gap", "How far the nearest observed entry lies along ordered axes: the deeper inside a gap, the less is known.", "distance in cells", given.depth);
+  widthCard(trust, "Width by probability of being observed", "Entries with a low probability of being observed resemble few calibration entries, so their intervals are wider.", "probability of being observed", given.propensity);
+  widthCard(trust, "Width by depth inside gaps", "Depth is the distance to the nearest observed entry along ordered axes.", "distance in entries", given.depth);
   lossCard(fit, given.loss, given.stopped);
   find("choices").replaceChildren(...content.choices.map(choiceCard));
-  if (!fit.children.length && !content.choices.length) fit.append(make("p", { class: "hint", text: "Nothing was fitted or chosen automatically." }));
+  if (!fit.children.length && !content.choices.length) fit.append(make("p", { class: "hint", text: "No setting was chosen automatically." }));
 }

@@ -16,12 +16,12 @@ function explorer(tensor, maps) {
     const where = tensor.axes.map((axis, k) => `${axis.name} ${axis.labels[index[k]]}`).join(", ");
     if (flag === FLAG.outside) return [where, "outside the domain"];
     const estimate = tensor.estimateAt(i);
-    const chance = tensor.chance ? [`chance to be observed ${show(tensor.chanceAt(i), 2)}`] : [];
+    const chance = tensor.chance ? [`probability of being observed ${show(tensor.chanceAt(i), 2)}`] : [];
     if (flag === FLAG.observed) return [where, `observed ${withUnits(estimate)}`, ...chance];
     const low = estimate - tensor.belowAt(i), high = estimate + tensor.aboveAt(i);
-    const beyond = flag === FLAG.beyond ? ["beyond what calibration tested: coverage unknown"] : [];
+    const beyond = flag === FLAG.beyond ? ["deeper than calibration tested: coverage unknown"] : [];
     const kind = flag === FLAG.forecast ? "forecast" : "estimate";
-    const told = flag === FLAG.infinite || !Number.isFinite(high - low) ? "the data cannot bear this coverage here" : `width ${withUnits(high - low)}`;
+    const told = flag === FLAG.infinite || !Number.isFinite(high - low) ? "infinite interval at this coverage" : `width ${withUnits(high - low)}`;
     return [where, `${kind} ${withUnits(estimate)}`, `lower ${show(low)}, upper ${withUnits(high)}`, told, ...beyond, ...chance];
   }
 
@@ -38,7 +38,7 @@ function explorer(tensor, maps) {
       panel.colours = { observed: rgb(cssColour("--surface")), outside: rgb(cssColour("--outside")) };
       paint(panel, tensor, plane(), base(), frame, state.outline && panel.kind.id !== "data", state.cursor, picked());
       const slice = others().map((k) => `${name(k)} ${tensor.axes[k].labels[state.index[k]]}`).join(", ");
-      panel.canvas.setAttribute("aria-label", `${panel.kind.title}: ${name(plane().rows)} by ${name(plane().columns)}${slice ? " at " + slice : ""}. Arrow keys move the chosen cell.`);
+      panel.canvas.setAttribute("aria-label", `${panel.kind.title}: ${name(plane().rows)} by ${name(plane().columns)}${slice ? " at " + slice : ""}. Arrow keys move the chosen entry.`);
     }
   }
 

@@ -26,7 +26,7 @@ function panelKinds(tensor) {
   const units = content.units || "";
   const kinds = [
     { id: "data", title: "Data, with gaps", map: "value", units, range: tensor.scales.value, clips: true, keys: ["gap"],
-      about: units || "what was observed", hatch: ["--hatch", "--faint", 1.1, 6],
+      about: units || "observed values", hatch: ["--hatch", "--faint", 1.1, 6],
       of: (i) => (outside(i) ? "outside" : tensor.flag[i] === FLAG.observed ? value(tensor.estimateAt(i)) : "clear") },
     { id: "estimate", title: "Estimate", map: "value", units, range: tensor.scales.value, clips: true, keys: [],
       about: units || "gaps filled, same colours", hatch: ["--hatch", "--faint", 1.1, 6],
@@ -41,8 +41,8 @@ function panelKinds(tensor) {
       } },
   ];
   if (tensor.chance) {
-    kinds.push({ id: "chance", title: "Chance to be observed", map: "chance", units: "", range: [0, 1], clips: false, keys: [],
-      about: "by the model of the missingness", hatch: ["--hatch", "--faint", 1.1, 6],
+    kinds.push({ id: "chance", title: "Probability of being observed", map: "chance", units: "", range: [0, 1], clips: false, keys: [],
+      about: "by the propensity model", hatch: ["--hatch", "--faint", 1.1, 6],
       of: (i) => (outside(i) ? "outside" : tensor.chanceAt(i)) });
   }
   if (tensor.flag.some((f) => f === FLAG.outside)) kinds.forEach((kind) => kind.keys.push("outside"));

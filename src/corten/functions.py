@@ -1,0 +1,244 @@
+"""`complete` and `complete_table`: the whole method in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from corten.calibration.task import Calibration, Progress
+from corten.checkpoint import Checkpoint
+from corten.completer import ConformalCompleter
+from corten.completion.protocol import Completion
+from corten.conformal.scores import Score
+from corten.data.coverage import check_coverage
+from corten.data.missing_values import MissingValue
+from corten.data.observed import ObservedTensor
+from corten.data.transform import Transform
+from corten.options import (
+    CalibrationName,
+    CompletionName,
+    FillFunction,
+    PropensityModel,
+    PropensityName,
+    ScoreName,
+    WeightsName,
+)
+from corten.results.intervals import Intervals
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from numpy.typing import ArrayLike
+
+__all__ = ["complete", "complete_table"]
+
+
+def complete(
+    x: ArrayLike | xr.DataArray | ObservedTensor,
+    coverage: float = 0.9,
+    *,
+    completion: CompletionName | Completion | FillFunction = "auto",
+    propensity: PropensityName | PropensityModel = "auto",
+    calibration: CalibrationName | Calibration = "auto",
+    score: ScoreName | Score = "absolute",
+    weights: WeightsName = "exact",
+    seed: int = 0,
+    engine: Any = "auto",
+    transform: str | Transform | None = None,
+    climatology: str | None = None,
+    bounds: tuple[float | None, float | None] | None = None,
+    where: ArrayLike | xr.DataArray | None = None,
+    periodic: Sequence[str | int] = (),
+    axis_kinds: Mapping[str | int, str] | None = None,
+    missing_value: MissingValue = None,
+    progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Intervals:
+    """Estimate the missing entries of a tensor, with a prediction interval for each.
+
+    Parameters
+    ----------
+    x : array with NaN, masked array, xarray.DataArray or ObservedTensor
+        The tensor, with two or more axes. Missing entries are NaN or masked. The input is not changed.
+    coverage : float, default 0.9
+        Nominal coverage: the probability that an interval contains the value, between 0 and 1. A higher coverage gives
+        wider intervals. `Intervals.at` gives other coverages without a new fit.
+    completion : str, completion or function, default "auto"
+        The method that estimates missing entries.
+
+        - "auto": the stack where gaps are calibrated by pseudo-gaps, else "tucker".
+        - "tucker", "tensor-train": low-rank completions, for tensors whose axes have no order or long-range structure.
+        - "smooth", "gaussian-process": for fields that vary slowly along ordered axes.
+        - "stack": several methods, combined with weights learned from hidden entries.
+        - an object with ``prepare(values, mask, axes, seed)``, or a function from an array with NaN to a full array.
+    propensity : str or propensity model, default "auto"
+        The model of the probability of being observed, which gives the weights of the calibration entries.
+
+        - "auto": the simplest of the models below that no richer one clearly beats, by held-out loss.
+        - "constant" (also "uniform"): the same probability everywhere. Use it if entries are missing at random.
+        - "additive": one effect per position of each axis.
+        - "bernoulli": independent entries with a low-rank parameter.
+        - "ising": as "bernoulli", and neighbours depend on each other.
+        - an object with ``fit(training_mask, train_share)``.
+    calibration : str or calibration, default "auto"
+        Which observed entries are hidden to measure the error of the completion.
+
+        - "auto": "gaps" where many missing entries lie deeper inside gaps than random hiding reaches, else "random".
+        - "random": a random share, once. This is the method of the paper, with its guarantee.
+        - "cross": every observed entry is hidden once, in folds. Use it where few entries are observed.
+        - "gaps": pseudo-gaps, shaped like the real gaps. Check such a fit with `Fitted.audit`.
+        - an object with ``calibrate(task)``, such as ``corten.GapCalibration(rounds=48)``.
+    score : str or score, default "absolute"
+        How the error of a calibration entry is measured.
+
+        - "absolute": the absolute error. Intervals are symmetric and equally wide.
+        - "adaptive": the absolute error over a learned scale. Use it where the noise differs between entries.
+        - "signed": the signed error. Lower and upper bounds are calibrated apart; use it where errors are skewed.
+        - "normalized": the absolute error over the uncertainty that the low-rank model gives to an entry.
+        - an object with ``score``, ``tails`` and ``invert``.
+    weights : {"exact", "approximate"}, default "exact"
+        "exact" recomputes the weights of an Ising model for every missing entry; "approximate" uses the same weights
+        for all of them, as the paper does, and is faster. Without an Ising model both are equal.
+    seed : int, default 0
+        Seed of every random choice. The same seed and data give the same bits.
+    engine : str, int, distributed.Client or engine, default "auto"
+        What runs passes over the tensor: "auto" or "threads" (all cores), a number of threads, "jax", "gpu" (JAX, and
+        an error without a GPU), "dask", or the client of a Dask cluster. It changes the speed, not the result beyond
+        rounding.
+    transform : str or transform, optional
+        Change of variable before the fit, undone exactly in estimates and bounds: "log" or "box-cox" for positive
+        skewed values, "standardise" or "standardise:AXIS" for slices of different size, or an object with
+        ``fit(values, mask, axes)``. Default: none.
+    climatology : str, optional
+        Name of an axis (days, years). The mean over it is removed before the fit and added again. Default: none.
+    bounds : (float or None, float or None), optional
+        Smallest and largest possible value of the data, in its unit, such as ``(0, None)``. Estimates and intervals
+        stay inside. Default: no bounds.
+    where : boolean array or xarray.DataArray, optional
+        The domain: True where an entry could be observed. Entries outside (land in a field of the sea) are not filled.
+        Default: everywhere.
+    periodic : sequence of str or int, default ()
+        Axes whose last position is next to the first (hour of the day), by name or position. A longitude in degrees
+        that covers the full circle is recognised.
+    axis_kinds : mapping from axis to {"ordered", "unordered"}, optional
+        Whether neighbouring positions of an axis are alike ("ordered": time, latitude) or have no order ("unordered":
+        stations). Default: text labels are unordered, other labels ordered; the kind of an axis without labels is
+        found from the values and recorded in the summary.
+    missing_value : float or sequence of float, optional
+        Numbers that stand for a missing value, such as ``-9999`` or ``[-9999, 1e20]``.
+    progress : function of (str, float), optional
+        Called with the name of a stage and the share of it that is done.
+    checkpoint : Checkpoint, optional
+        Folder that keeps finished rounds, so that an interrupted fit can be resumed.
+
+    Returns
+    -------
+    Intervals
+        Estimate, lower and upper bound, in the type, shape and labels of x.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If x or an option cannot be used; the message says what is allowed.
+    MemoryError
+        If the fit needs more memory than there is. The need is predicted before the fit starts.
+
+    Warns
+    -----
+    UserWarning
+        Before the fit, if the calibration entries are too few for finite intervals at this coverage; the message names
+        the highest coverage with finite intervals.
+
+    Notes
+    -----
+    The intervals cover a new noisy observation, on average over the missing entries, not the noiseless field. The
+    method is Algorithm CTC of the paper; calibration by pseudo-gaps is not covered by its theorem.
+
+    Examples
+    --------
+    >>> import numpy as np, corten
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(20, 1, 1)) * rng.normal(size=(1, 20, 1)) * rng.normal(size=(1, 1, 20))
+    >>> x[rng.random(x.shape) < 0.4] = np.nan
+    >>> result = corten.complete(x, coverage=0.9, calibration="random", completion="tucker")
+    >>> bool(np.isfinite(result.estimate).all())
+    True
+    """
+    check_coverage(coverage)
+    completer = ConformalCompleter(
+        completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
+    )
+    fitted = completer.fit(
+        x,
+        where=where,
+        periodic=periodic,
+        axis_kinds=axis_kinds,
+        missing_value=missing_value,
+        progress=progress,
+        checkpoint=checkpoint,
+        coverage=coverage,
+    )
+    return fitted.intervals(coverage)
+
+
+def complete_table(
+    frame: pd.DataFrame,
+    coverage: float = 0.9,
+    *,
+    value: str | None = None,
+    coordinates: Sequence[str] | None = None,
+    fold: Mapping[str, tuple[str, str]] | None = None,
+    axis_kinds: Mapping[str, str] | None = None,
+    missing_value: MissingValue = None,
+    completer: ConformalCompleter | None = None,
+) -> pd.DataFrame:
+    """Estimate the missing values of a long table, with a prediction interval for each.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One row per entry: columns with coordinates and a column with values. Rows with the same coordinates are
+        averaged.
+    coverage : float, default 0.9
+        Nominal coverage, between 0 and 1.
+    value : str, optional
+        The column to fill. Default: the only column that can be one.
+    coordinates : sequence of str, optional
+        The columns that are axes. Default: all columns but the values.
+    fold : mapping from column to (str, str), optional
+        ``{"time": ("day", "slot")}`` turns a datetime column into two axes for the fit. Use it for daily cycles.
+    axis_kinds : mapping from column to {"ordered", "unordered"}, optional
+        Whether neighbouring positions of an axis are alike.
+    missing_value : float or sequence of float, optional
+        Numbers that stand for a missing value.
+    completer : ConformalCompleter, optional
+        Options other than the defaults.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The table with the columns estimate, lower, upper and flag. Rows for entries that had none are added at the end.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If the table cannot be read as a tensor.
+
+    Examples
+    --------
+    >>> import pandas as pd, corten
+    >>> entries = [(x, t) for x in range(8) for t in range(9)]
+    >>> frame = pd.DataFrame(entries, columns=["x", "t"])
+    >>> frame["value"] = [x + 0.5 * t if (x * 7 + t * 5) % 4 else None for x, t in entries]
+    >>> filled = corten.complete_table(frame, completer=corten.ConformalCompleter("smooth", "uniform", "random"))
+    >>> list(filled.columns)
+    ['x', 't', 'value', 'estimate', 'lower', 'upper', 'flag']
+    """
+    from corten.io import from_table
+
+    check_coverage(coverage)
+    table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold, missing_value=missing_value)
+    kinds: dict[str | int, str] = {name: kind for name, kind in (axis_kinds or {}).items() if name in table.data.dims}
+    fitted = (completer or ConformalCompleter()).fit(table.data, where=table.where, axis_kinds=kinds)
+    filled: pd.DataFrame = table.to_frame(fitted.intervals(coverage))
+    return filled
