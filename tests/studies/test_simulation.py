@@ -190,7 +190,7 @@ def test_parts_share_cells() -> None:
 def test_the_papers_estimator_is_one_recipe() -> None:
     from corten.propensity.fitting import Fitter
 
-    assert Fitter(IsingPropensity.paper(), None, None, 0.7, [None])._recipe() == Recipe.paper()  # type: ignore[arg-type]
+    assert Fitter(IsingPropensity.paper(), None, None, 0.7, [None]).recipe() == Recipe.paper()  # type: ignore[arg-type]
     assert str(MaxEvaluations(2000)) in str(Recipe.paper().stopping())
 
 

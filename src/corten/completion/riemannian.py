@@ -54,12 +54,13 @@ class TuckerCompletion:
     "auto" and the held-out criterion): 0.001, 0.03, 0.1, 0.3 or the mean alone, whichever has the smallest error on
     held-out training entries (the mean alone unless the error is 2 % smaller).
 
-    Example:
-        >>> x = np.fromfunction(lambda i, j, k: (i + 1.0) * (j + 2) * (k + 3), (6, 7, 8))
-        >>> mask = np.random.default_rng(0).random(x.shape) < 0.6
-        >>> fill = TuckerCompletion(rank=2).prepare(x, mask, (), seed=0).fill(x, mask)
-        >>> bool(np.abs(fill.estimate - x).max() < 0.01 * x.max())
-        True
+    Examples
+    --------
+    >>> x = np.fromfunction(lambda i, j, k: (i + 1.0) * (j + 2) * (k + 3), (6, 7, 8))
+    >>> mask = np.random.default_rng(0).random(x.shape) < 0.6
+    >>> fill = TuckerCompletion(rank=2).prepare(x, mask, (), seed=0).fill(x, mask)
+    >>> bool(np.abs(fill.estimate - x).max() < 0.01 * x.max())
+    True
     """
 
     rank: int | tuple[int, ...] | str = "auto"

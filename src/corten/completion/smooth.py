@@ -109,13 +109,14 @@ class SmoothCompletion:
 
     Needs no fitting and never fails: far from all data it gives the mean.
 
-    Example:
-        >>> import numpy as np
-        >>> x = np.add.outer(np.linspace(0, 1, 12), np.linspace(0, 2, 15))
-        >>> mask = np.random.default_rng(0).random(x.shape) < 0.7
-        >>> filled = SmoothCompletion().prepare(x, mask, (), seed=0).fill(x, mask).estimate
-        >>> bool(np.abs(filled - x)[~mask].mean() < 0.1)
-        True
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.add.outer(np.linspace(0, 1, 12), np.linspace(0, 2, 15))
+    >>> mask = np.random.default_rng(0).random(x.shape) < 0.7
+    >>> filled = SmoothCompletion().prepare(x, mask, (), seed=0).fill(x, mask).estimate
+    >>> bool(np.abs(filled - x)[~mask].mean() < 0.1)
+    True
     """
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedSmooth:

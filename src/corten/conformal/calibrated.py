@@ -90,13 +90,14 @@ class CalibratedScores:
 
     `scores` belong to the flat `entries`, in the same order as any neighbour positions of `weights`.
 
-    Example:
-        >>> from corten.conformal.weights import UniformWeights
-        >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
-        >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper
-        array([[8., 8.]])
-        >>> calibrated.intervals(np.array([20]), estimate=[100.0], scale=[0.5], coverage=0.8)
-        (array([[96.]]), array([[104.]]))
+    Examples
+    --------
+    >>> from corten.conformal.weights import UniformWeights
+    >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
+    >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper
+    array([[8., 8.]])
+    >>> calibrated.intervals(np.array([20]), estimate=[100.0], scale=[0.5], coverage=0.8)
+    (array([[96.]]), array([[104.]]))
     """
 
     def __init__(self, score: str | Score, scores: ArrayLike, entries: Entries, weights: Weights) -> None:

@@ -95,9 +95,10 @@ class DepthWeights:
     The log ratio of two depth histograms, missing over hidden, in twenty bins of equal hidden counts; ratios are
     clipped to [1/20, 20], so that no bin speaks for all.
 
-    Example:
-        >>> DepthWeights.of(np.array([1.0, 1.0, 2.0, 2.0]), np.array([1.0, 2.0, 2.0, 2.0])).at(np.array([2.0])).round(3)
-        array([0.405])
+    Examples
+    --------
+    >>> DepthWeights.of(np.array([1.0, 1.0, 2.0, 2.0]), np.array([1.0, 2.0, 2.0, 2.0])).at(np.array([2.0])).round(3)
+    array([0.405])
     """
 
     edges: np.ndarray

@@ -25,9 +25,10 @@ __all__ = [
 def effective_sample_size(log_weights: ArrayLike) -> float:
     """How many equally weighted entries the weights are worth: (sum w)^2 / sum w^2; 0 without any weight.
 
-    Example:
-        >>> effective_sample_size(np.zeros(50)), effective_sample_size(np.log([1e9, 1.0, 1.0])) < 1.001
-        (50.0, True)
+    Examples
+    --------
+    >>> effective_sample_size(np.zeros(50)), effective_sample_size(np.log([1e9, 1.0, 1.0])) < 1.001
+    (50.0, True)
     """
     w = _shifted(log_weights)
     return float(w.sum() ** 2 / (w**2).sum()) if w.any() else 0.0
@@ -36,9 +37,10 @@ def effective_sample_size(log_weights: ArrayLike) -> float:
 def largest_share(log_weights: ArrayLike) -> float:
     """The share of the total weight held by its heaviest entry; NaN without any weight.
 
-    Example:
-        >>> largest_share(np.log([1.0, 1.0, 2.0]))
-        0.5
+    Examples
+    --------
+    >>> largest_share(np.log([1.0, 1.0, 2.0]))
+    0.5
     """
     w = _shifted(log_weights)
     return float(w.max() / w.sum()) if w.any() else float("nan")
@@ -53,9 +55,10 @@ def highest_finite_coverage(
 
     Assumes finite scores. A two-sided score needs (1 + c)/2 to stay under it.
 
-    Example:
-        >>> highest_finite_coverage(WeightedScores(np.arange(9.0), np.zeros(9)), np.zeros(1))
-        array([0.9])
+    Examples
+    --------
+    >>> highest_finite_coverage(WeightedScores(np.arange(9.0), np.zeros(9)), np.zeros(1))
+    array([0.9])
     """
     tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
     if neighbour_factor is None:
@@ -75,9 +78,10 @@ def infinite_share(
 ) -> float:
     """The share of test entries whose cutoff at this level is infinite; NaN for no test entries.
 
-    Example:
-        >>> infinite_share(WeightedScores([1.0, 2.0], np.zeros(2)), np.log([0.1, 5.0]), coverage=0.8)
-        0.5
+    Examples
+    --------
+    >>> infinite_share(WeightedScores([1.0, 2.0], np.zeros(2)), np.log([0.1, 5.0]), coverage=0.8)
+    0.5
     """
     highest = highest_finite_coverage(scores, log_test_weights, neighbour_factor)
     return float(np.mean(coverage * (1.0 - TIE_GUARD) > highest)) if highest.size else float("nan")
@@ -93,10 +97,11 @@ def weight_gap(
     bound printed in Proposition approx-weight-error, which fails unless gamma there is read as the maximum
     of g.
 
-    Example:
-        >>> factor = NeighbourFactor(np.array([[0]]), np.log(np.array([[3.0]])))
-        >>> weight_gap(WeightedScores([1.0, 2.0], np.zeros(2)), np.zeros(1), factor)
-        array([0.4])
+    Examples
+    --------
+    >>> factor = NeighbourFactor(np.array([[0]]), np.log(np.array([[3.0]])))
+    >>> weight_gap(WeightedScores([1.0, 2.0], np.zeros(2)), np.zeros(1), factor)
+    array([0.4])
     """
     tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
     logs, factor = _neighbour_logs(scores, neighbour_factor)

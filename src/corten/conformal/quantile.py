@@ -50,9 +50,10 @@ class NeighbourFactor:
     `neighbours` (tests, N) holds positions in the calibration list, -1 for none; the weight of calibration
     entry `neighbours[t, n]` is multiplied by `exp(log_factor[t, n])` for test entry t, and for no other.
 
-    Example:
-        >>> NeighbourFactor(np.array([[0, -1]]), np.array([[0.5, 0.0]])).neighbours.shape
-        (1, 2)
+    Examples
+    --------
+    >>> NeighbourFactor(np.array([[0, -1]]), np.array([[0.5, 0.0]])).neighbours.shape
+    (1, 2)
     """
 
     neighbours: NDArray[np.integer]
@@ -69,10 +70,11 @@ class NeighbourFactor:
 class WeightedScores:
     """Calibration scores sorted once, ready to answer cutoffs for any test weight and level.
 
-    Example:
-        >>> scores = WeightedScores(np.arange(1.0, 10.0), np.zeros(9))
-        >>> scores.cutoffs(np.zeros(1), 0.9)
-        array([[9.]])
+    Examples
+    --------
+    >>> scores = WeightedScores(np.arange(1.0, 10.0), np.zeros(9))
+    >>> scores.cutoffs(np.zeros(1), 0.9)
+    array([[9.]])
     """
 
     def __init__(self, scores: ArrayLike, log_weights: ArrayLike, tail: Tail = "upper") -> None:
@@ -128,11 +130,12 @@ class WeightedScores:
     ) -> NDArray[np.floating]:
         """Cutoffs, shape (levels, tests); `out`, a C-ordered float32 or float64 array, is filled if given.
 
-        Example:
-            >>> WeightedScores([1.0, 2.0], np.log([1.0, 3.0])).cutoffs(np.log([1.0, 0.1]), [0.2, 0.5, 0.9])
-            array([[ 1.,  1.],
-                   [ 2.,  2.],
-                   [inf,  2.]])
+        Examples
+        --------
+        >>> WeightedScores([1.0, 2.0], np.log([1.0, 3.0])).cutoffs(np.log([1.0, 0.1]), [0.2, 0.5, 0.9])
+        array([[ 1.,  1.],
+               [ 2.,  2.],
+               [inf,  2.]])
         """
         tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
         wanted = as_levels(levels)
@@ -230,11 +233,12 @@ def weighted_cutoffs(
     `weights` and `test_weights` are non-negative numbers on one common scale (odds of being missing, say).
     With `tail="lower"` the test score lies at or *above* the cutoff with that coverage.
 
-    Example:
-        >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1, 9], coverage=0.5)
-        array([[ 2., inf]])
-        >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1], coverage=0.5, tail="lower")
-        array([[2.]])
+    Examples
+    --------
+    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1, 9], coverage=0.5)
+    array([[ 2., inf]])
+    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1], coverage=0.5, tail="lower")
+    array([[2.]])
     """
     return WeightedScores(scores, _logs("weights", weights), tail).cutoffs(
         _logs("test_weights", test_weights), coverage

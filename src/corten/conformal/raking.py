@@ -25,11 +25,12 @@ def rake(
     to equality in turn; a class with fewer than twenty entries of either kind is left alone, and one step changes
     odds by at most a factor of four.
 
-    Example:
-        >>> mask = np.array([[True] * 60 + [False] * 40, [True] * 20 + [False] * 80])
-        >>> raked = rake(np.zeros((2, 100)), mask, ~mask)
-        >>> np.exp(raked[:, 0]).round(2).tolist()
-        [0.67, 4.0]
+    Examples
+    --------
+    >>> mask = np.array([[True] * 60 + [False] * 40, [True] * 20 + [False] * 80])
+    >>> raked = rake(np.zeros((2, 100)), mask, ~mask)
+    >>> np.exp(raked[:, 0]).round(2).tolist()
+    [0.67, 4.0]
     """
     logs = np.array(log_odds, np.float64)
     edges = np.unique(np.quantile(logs[mask | missing], np.linspace(0, 1, CLASSES + 1)[1:-1]))

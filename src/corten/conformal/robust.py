@@ -24,9 +24,10 @@ __all__ = ["check_odds_error", "robust_level", "tolerated_odds_error", "worst_co
 def robust_level(coverage: float, odds_error: float) -> float:
     """The level to ask for so that `coverage` holds for any odds within the factor `odds_error`.
 
-    Example:
-        >>> round(robust_level(0.9, 1.5), 4), robust_level(0.9, 1.0)
-        (0.9529, 0.9)
+    Examples
+    --------
+    >>> round(robust_level(0.9, 1.5), 4), robust_level(0.9, 1.0)
+    (0.9529, 0.9)
     """
     factor = check_odds_error(odds_error) ** 2
     return coverage if factor == 1.0 else factor * coverage / (factor * coverage + 1.0 - coverage)
@@ -35,9 +36,10 @@ def robust_level(coverage: float, odds_error: float) -> float:
 def worst_coverage(coverage: float, odds_error: float) -> float:
     """The least coverage an interval of level `coverage` can have if odds are wrong by up to `odds_error`.
 
-    Example:
-        >>> round(worst_coverage(robust_level(0.9, 1.5), 1.5), 12)
-        0.9
+    Examples
+    --------
+    >>> round(worst_coverage(robust_level(0.9, 1.5), 1.5), 12)
+    0.9
     """
     factor = check_odds_error(odds_error) ** 2
     return coverage / (coverage + factor * (1.0 - coverage))
@@ -49,9 +51,10 @@ def tolerated_odds_error(coverage: float, loss: float = 0.05, infinite_share: fl
     Infinite intervals cannot lose: with a share s of them s + (1 - s) worst = c - loss is solved. Infinity where
     the infinite ones alone hold the promise.
 
-    Example:
-        >>> round(tolerated_odds_error(0.9), 3), tolerated_odds_error(0.9, infinite_share=0.85)
-        (1.26, inf)
+    Examples
+    --------
+    >>> round(tolerated_odds_error(0.9), 3), tolerated_odds_error(0.9, infinite_share=0.85)
+    (1.26, inf)
     """
     left = (coverage - loss - infinite_share) / (1.0 - infinite_share) if infinite_share < 1.0 else 0.0
     if left <= 0.0:

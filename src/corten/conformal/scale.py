@@ -24,9 +24,10 @@ class Scale(Protocol):
 class UnitScale:
     """The same scale everywhere: scores are plain residuals.
 
-    Example:
-        >>> UnitScale().at(np.array([4, 7]))
-        array([1., 1.])
+    Examples
+    --------
+    >>> UnitScale().at(np.array([4, 7]))
+    array([1., 1.])
     """
 
     def at(self, entries: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -39,9 +40,10 @@ class LeverageScale:
     Leverages under `floor` times their median are raised to it: an entry that the estimate claims to know
     perfectly would have an infinite score at the smallest residual.
 
-    Example:
-        >>> LeverageScale(np.array([[1.0, 0.0], [2.0, 3.0]]), floor=0.1).at(np.array([0, 1, 3]))
-        array([1.  , 0.15, 3.  ])
+    Examples
+    --------
+    >>> LeverageScale(np.array([[1.0, 0.0], [2.0, 3.0]]), floor=0.1).at(np.array([0, 1, 3]))
+    array([1.  , 0.15, 3.  ])
     """
 
     def __init__(self, leverage: ArrayLike, floor: float = 1e-3) -> None:
@@ -63,9 +65,10 @@ class LeverageScale:
 class TableScale:
     """A scale known at every entry, as a learned one is after it was fitted.
 
-    Example:
-        >>> TableScale(np.array([[1.0, 2.0], [3.0, 4.0]])).at(np.array([1, 2]))
-        array([2., 3.])
+    Examples
+    --------
+    >>> TableScale(np.array([[1.0, 2.0], [3.0, 4.0]])).at(np.array([1, 2]))
+    array([2., 3.])
     """
 
     def __init__(self, table: ArrayLike) -> None:

@@ -25,9 +25,10 @@ class Tails(NamedTuple):
     two-sided score at coverage c asks for (1 + c)/2 of both, that is, for the quantiles (1 - c)/2 and (1 +
     c)/2.
 
-    Example:
-        >>> Absolute().tails(0.9)
-        Tails(lower=None, upper=0.9)
+    Examples
+    --------
+    >>> Absolute().tails(0.9)
+    Tails(lower=None, upper=0.9)
     """
 
     lower: float | None
@@ -60,9 +61,10 @@ class Absolute:
 
     s <= q  is  |x - m| <= q u  is  m - q u <= x <= m + q u.
 
-    Example:
-        >>> Absolute().invert(np.array([5.0]), np.array([2.0]), None, np.array([1.5]))
-        (array([2.]), array([8.]))
+    Examples
+    --------
+    >>> Absolute().invert(np.array([5.0]), np.array([2.0]), None, np.array([1.5]))
+    (array([2.]), array([8.]))
     """
 
     name: ClassVar[str] = "absolute"
@@ -91,9 +93,10 @@ class Normalized(Absolute):
 
     The formula is that of `Absolute`; what differs is the scale it asks the flow for.
 
-    Example:
-        >>> Normalized().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
-        array([0.5])
+    Examples
+    --------
+    >>> Normalized().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
+    array([0.5])
     """
 
     name: ClassVar[str] = "normalized"
@@ -107,9 +110,10 @@ class Adaptive(Absolute):
     The formula is that of `Absolute`; what differs is the scale it asks the flow for. With pseudo-gaps the scale is
     learned from hidden entries for every score, so there it is the same as `Absolute`.
 
-    Example:
-        >>> Adaptive().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
-        array([0.5])
+    Examples
+    --------
+    >>> Adaptive().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
+    array([0.5])
     """
 
     name: ClassVar[str] = "adaptive"
@@ -123,9 +127,10 @@ class Signed:
     a <= s <= b  is  m + a u <= x <= m + b u, with a and b the quantiles (1 - c)/2 and (1 + c)/2. Each tail
     misses with probability at most (1 - c)/2, so both together at most 1 - c.
 
-    Example:
-        >>> Signed().invert(np.array([5.0]), np.array([2.0]), np.array([-np.inf]), np.array([1.5]))
-        (array([-inf]), array([8.]))
+    Examples
+    --------
+    >>> Signed().invert(np.array([5.0]), np.array([2.0]), np.array([-np.inf]), np.array([1.5]))
+    (array([-inf]), array([8.]))
     """
 
     name: ClassVar[str] = "signed"
@@ -154,9 +159,10 @@ _NAMED: dict[str, Any] = {"absolute": Absolute, "adaptive": Adaptive, "normalize
 def as_score(score: str | Score) -> Score:
     """The score object behind a name; an object of one's own passes through.
 
-    Example:
-        >>> as_score("signed")
-        Signed()
+    Examples
+    --------
+    >>> as_score("signed")
+    Signed()
     """
     if isinstance(score, str):
         if score not in _NAMED:

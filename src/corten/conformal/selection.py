@@ -27,11 +27,12 @@ def select(
     limit; log_test_weights: theirs. The evidence for each (`evidence`) is weighed against how many are claimed
     (`claimed`): deterministic pruning, valid without any randomness.
 
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> claims = select(rng.normal(size=500), np.zeros(500), np.r_[np.full(20, -6.0), np.zeros(20)], np.zeros(40))
-        >>> int(claims[:20].sum()), int(claims[20:].sum())
-        (20, 0)
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> claims = select(rng.normal(size=500), np.zeros(500), np.r_[np.full(20, -6.0), np.zeros(20)], np.zeros(40))
+    >>> int(claims[:20].sum()), int(claims[20:].sum())
+    (20, 0)
     """
     return claimed(evidence(scores, log_weights, thresholds, log_test_weights, fdr), fdr)
 
@@ -46,9 +47,10 @@ def evidence(
     p_j <= fdr R_j / m and 0 otherwise. Summed over the m entries, of those that do not exceed their threshold, its
     mean is at most m; so is that of the mean over several splits, whatever their dependence.
 
-    Example:
-        >>> evidence(np.arange(99.0), np.zeros(99), [-1.0, 200.0], np.zeros(2), 0.1)
-        array([20.,  0.])
+    Examples
+    --------
+    >>> evidence(np.arange(99.0), np.zeros(99), [-1.0, 200.0], np.zeros(2), 0.1)
+    array([20.,  0.])
     """
     values = np.asarray(scores, np.float64).ravel()
     limits, logs = np.asarray(thresholds, np.float64).ravel(), np.asarray(log_weights, np.float64).ravel()

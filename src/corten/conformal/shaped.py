@@ -276,10 +276,11 @@ def enough_weight(logs: NDArray[np.float64], own: NDArray[np.bool_], enough: flo
     Made up is the effective size, to `enough`, and the weight itself, to `enough` times that of a typical entry of
     the group: beside less than that a single test entry would be heavy and its interval infinite.
 
-    Example:
-        >>> own = np.arange(1000) < 300
-        >>> enough_weight(np.zeros(1000), own, 100.0), enough_weight(np.zeros(1000), ~own & own, 100.0)
-        (0.0, 1.0)
+    Examples
+    --------
+    >>> own = np.arange(1000) < 300
+    >>> enough_weight(np.zeros(1000), own, 100.0), enough_weight(np.zeros(1000), ~own & own, 100.0)
+    (0.0, 1.0)
     """
     weight = np.exp(logs - logs.max(initial=-np.inf)) if logs.size else logs
     s, q = float(weight[own].sum()), float((weight[own] ** 2).sum())

@@ -48,10 +48,11 @@ def cells_of(scores: ArrayLike) -> Cells:
 
     `cells_of(-v) == -cells_of(v)`, so the cells of one tail serve the other.
 
-    Example:
-        >>> cells = cells_of([1.0, 1.001, 1.0078125])
-        >>> (cells - cells[0]).tolist()
-        [0, 1, 2]
+    Examples
+    --------
+    >>> cells = cells_of([1.0, 1.001, 1.0078125])
+    >>> (cells - cells[0]).tolist()
+    [0, 1, 2]
     """
     values = np.ascontiguousarray(scores, dtype=np.float64)
     if np.isnan(values).any():
@@ -64,9 +65,10 @@ def cells_of(scores: ArrayLike) -> Cells:
 def rounded_up_to_grid(scores: ArrayLike) -> NDArray[np.float64]:
     """The scores as the sketch sees them: the next grid point at or above each.
 
-    Example:
-        >>> rounded_up_to_grid([0.0, 1.0, 1.001, -1.001])
-        array([ 0.       ,  1.       ,  1.0078125, -1.       ])
+    Examples
+    --------
+    >>> rounded_up_to_grid([0.0, 1.0, 1.001, -1.001])
+    array([ 0.       ,  1.       ,  1.0078125, -1.       ])
     """
     return _edges((cells_of(scores).astype(np.int64) + 1) >> 1)
 
@@ -96,12 +98,13 @@ class Changes:
 class ScoreSketch:
     """Calibration scores and weights, added in parts and merged; answers cutoffs like `WeightedScores`.
 
-    Example:
-        >>> one, other = ScoreSketch(), ScoreSketch()
-        >>> one.add(cells_of([1.0, 2.0, 3.0, 4.0, 5.0]), np.zeros(5))
-        >>> other.add(cells_of([6.0, 7.0, 8.0, 9.0]), np.zeros(4))
-        >>> one.merge(other).cutoffs(np.zeros(1), 0.9)
-        array([[9.]])
+    Examples
+    --------
+    >>> one, other = ScoreSketch(), ScoreSketch()
+    >>> one.add(cells_of([1.0, 2.0, 3.0, 4.0, 5.0]), np.zeros(5))
+    >>> other.add(cells_of([6.0, 7.0, 8.0, 9.0]), np.zeros(4))
+    >>> one.merge(other).cutoffs(np.zeros(1), 0.9)
+    array([[9.]])
     """
 
     def __init__(self, tail: Tail = "upper") -> None:

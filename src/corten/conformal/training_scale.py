@@ -34,11 +34,12 @@ def training_scale(
     of twenty classes of like B; the factors are fitted to what it leaves, one axis after another, a slice with few
     entries drawn to 1 as if twenty usual ones stood there.
 
-    Example:
-        >>> shape, noisy = (4, 50, 50), np.repeat([1.0, 1.0, 1.0, 5.0], 2500)
-        >>> scale = training_scale(noisy, np.arange(10_000), np.zeros(shape), shape)
-        >>> (scale.at(np.array([0, 9_999])) / scale.at(np.array([0]))).round(1).tolist()
-        [1.0, 5.0]
+    Examples
+    --------
+    >>> shape, noisy = (4, 50, 50), np.repeat([1.0, 1.0, 1.0, 5.0], 2500)
+    >>> scale = training_scale(noisy, np.arange(10_000), np.zeros(shape), shape)
+    >>> (scale.at(np.array([0, 9_999])) / scale.at(np.array([0]))).round(1).tolist()
+    [1.0, 5.0]
     """
     size, flat = np.abs(np.asarray(errors, np.float64)), np.ravel(np.asarray(parameter, np.float64))
     usual = float(size.mean()) if size.size else 0.0

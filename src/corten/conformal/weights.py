@@ -40,9 +40,10 @@ class Weights(Protocol):
 class UniformWeights:
     """Every entry counts the same: right when all entries are missing with the same probability.
 
-    Example:
-        >>> UniformWeights().log_weight(np.array([3, 5]))
-        array([0., 0.])
+    Examples
+    --------
+    >>> UniformWeights().log_weight(np.array([3, 5]))
+    array([0., 0.])
     """
 
     def log_weight(self, entries: Entries) -> NDArray[np.floating]:
@@ -60,9 +61,10 @@ class OddsWeights:
 
     `log_weights` is -eta of every entry (an array of the tensor's shape) or a function of flat indices.
 
-    Example:
-        >>> OddsWeights(np.array([[0.0, 1.0], [2.0, 3.0]])).log_weight(np.array([1, 2]))
-        array([1., 2.])
+    Examples
+    --------
+    >>> OddsWeights(np.array([[0.0, 1.0], [2.0, 3.0]])).log_weight(np.array([1, 2]))
+    array([1., 2.])
     """
 
     def __init__(self, log_weights: ArrayLike | LogWeight) -> None:
@@ -85,10 +87,11 @@ class PooledWeights:
     `calibration` lists the hidden entries in the order of their scores and `at_calibration` their log-weights;
     `table` holds the log-weight of every entry of the tensor, read for missing ones.
 
-    Example:
-        >>> weights = PooledWeights(np.array([2, 2]), np.array([0.5, 0.7]), np.zeros(4))
-        >>> weights.of_calibration(np.array([2, 2])), weights.log_weight(np.array([1]))
-        (array([0.5, 0.7]), array([0.]))
+    Examples
+    --------
+    >>> weights = PooledWeights(np.array([2, 2]), np.array([0.5, 0.7]), np.zeros(4))
+    >>> weights.of_calibration(np.array([2, 2])), weights.log_weight(np.array([1]))
+    (array([0.5, 0.7]), array([0.]))
     """
 
     def __init__(self, calibration: Entries, at_calibration: ArrayLike, table: ArrayLike) -> None:
@@ -114,14 +117,15 @@ class ExactIsingWeights(OddsWeights):
     gives g(B_a, B_b) for two arrays of flat indices; `calibration` lists the calibration entries in the
     order of their scores.
 
-    Example:
-        >>> line = lambda flat: np.stack([flat - 1, np.where(flat < 3, flat + 1, -1)], axis=1)
-        >>> weights = ExactIsingWeights(
-        ...     np.zeros(4), shape=(4,), calibration=np.array([2, 0]), neighbours=line,
-        ...     pair=lambda a, b: np.full(a.shape, 0.25))
-        >>> factor = weights.neighbour_factor(np.array([1, 3]))
-        >>> factor.neighbours.tolist(), factor.log_factor.tolist()
-        ([[1, 0], [0, -1]], [[-1.0, -1.0], [-1.0, 0.0]])
+    Examples
+    --------
+    >>> line = lambda flat: np.stack([flat - 1, np.where(flat < 3, flat + 1, -1)], axis=1)
+    >>> weights = ExactIsingWeights(
+    ...     np.zeros(4), shape=(4,), calibration=np.array([2, 0]), neighbours=line,
+    ...     pair=lambda a, b: np.full(a.shape, 0.25))
+    >>> factor = weights.neighbour_factor(np.array([1, 3]))
+    >>> factor.neighbours.tolist(), factor.log_factor.tolist()
+    ([[1, 0], [0, -1]], [[-1.0, -1.0], [-1.0, 0.0]])
     """
 
     def __init__(
