@@ -11,7 +11,7 @@ import pytest
 import corten
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.selection import select
-from corten.conformal.shaped import Joint, enough_weight
+from corten.conformal.shaped import Joint, borrowing_factor
 from corten.conformal.weights import PooledWeights
 from corten.evidence import metrics
 from corten.results.groups import group_numbers
@@ -176,11 +176,11 @@ def test_small_groups_borrow_and_large_ones_do_not():
 def test_borrowing_is_as_little_as_it_takes():
     logs = np.zeros(500)
     own = np.arange(500) < 50
-    share = enough_weight(logs, own, 100.0)
+    share = borrowing_factor(logs, own, 100.0)
     weight = np.where(own, 1.0, share)
     assert weight.sum() == pytest.approx(100.0)
     heavy = np.where(np.arange(500) == 0, 5.0, 0.0)
-    weight = np.exp(heavy) * np.where(own, 1.0, enough_weight(heavy, own, 100.0))
+    weight = np.exp(heavy) * np.where(own, 1.0, borrowing_factor(heavy, own, 100.0))
     assert weight.sum() ** 2 / (weight**2).sum() < 100.0, "one entry outweighs all others: everything is borrowed"
     np.testing.assert_array_equal(weight[1:], 1.0)
 

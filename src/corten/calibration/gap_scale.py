@@ -10,7 +10,7 @@ import numpy as np
 from corten.calibration.gap_rounds import Run
 from corten.completion.protocol import Fill
 from corten.conformal.depth import DepthWeights, depth
-from corten.conformal.local_scale import CellFeatures, LearnedScale
+from corten.conformal.local_scale import EntryFeatures, LearnedScale
 from corten.conformal.scale import TableScale
 from corten.conformal.weights import PooledWeights
 from corten.data.choices import Choice
@@ -36,7 +36,7 @@ class Local:
     weights: PooledWeights
     choice: Choice
     beyond: np.ndarray
-    describe: CellFeatures
+    describe: EntryFeatures
     learned: LearnedScale
     by_depth: DepthWeights
 
@@ -60,7 +60,7 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
     The scale is cross-fitted by blocks: the model for a hidden entry was fitted without its block, in all rounds.
     """
     values, axes = observed.values, observed.axes
-    describe = CellFeatures.of(values, observed.mask, axes)
+    describe = EntryFeatures.of(values, observed.mask, axes)
     features, depths = [], []
     for one in run.rounds:
         deep = depth(one.round.train, axes, describe.change)

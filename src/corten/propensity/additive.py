@@ -146,9 +146,8 @@ def additive_train(level: float, effects: Sequence[np.ndarray]) -> TensorTrain:
 
     Examples
     --------
-    >>> additive_train(1.0, [np.array([0.0, 2.0]), np.array([0.0, 5.0, 7.0])]).to_dense()
-    array([[1., 6., 8.],
-           [3., 8., 10.]])
+    >>> additive_train(1.0, [np.array([0.0, 2.0]), np.array([0.0, 5.0, 7.0])]).to_dense().tolist()
+    [[1.0, 6.0, 8.0], [3.0, 8.0, 10.0]]
     """
     first, *middle, last = [np.asarray(one, np.float64) for one in effects]
     cores = [np.stack([level + first, np.ones_like(first)], -1)[None]]
