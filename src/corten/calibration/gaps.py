@@ -159,9 +159,9 @@ def _hide(
     """The entries to hide: under a simulated gap or a moved one, at least `least` entries and not all."""
     best = np.zeros_like(usable)
     if simulated is not None:
-        asked = simulated & usable
-        if max(least, 1) <= asked.sum() < usable.sum():
-            return asked
+        hidden = simulated & usable
+        if max(least, 1) <= hidden.sum() < usable.sum():
+            return hidden
     for _ in range(MAX_ATTEMPTS):
         hidden = move_gap(gap, kinds, rng) & usable
         if best.sum() < hidden.sum() < usable.sum():

@@ -41,7 +41,7 @@ class EntryFeatures:
 
     axes: Sequence[Any]
     change: np.ndarray
-    unit: float
+    spread: float
 
     @staticmethod
     def of(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> EntryFeatures:
@@ -78,7 +78,7 @@ class EntryFeatures:
             columns.append(np.log(share.reshape(-1)[entries] + 0.01))
         weight = train.astype(np.float32)
         centre = float(values[train].mean(dtype=np.float64)) if train.any() else 0.0
-        height = np.where(train, (values - centre) / self.unit, 0).astype(np.float32)
+        height = np.where(train, (values - centre) / self.spread, 0).astype(np.float32)
         density = {scale: np.maximum(self._blur(weight, scale), 0) for scale in WINDOW_CHANGES}
         columns += [np.log(share.reshape(-1)[entries] + 1e-3) for share in density.values()]
         columns += [self._one_sided(weight, density[scale], scale).reshape(-1)[entries] for scale in (0.3, 1.0)]
@@ -114,7 +114,7 @@ class EntryFeatures:
     ) -> list[np.ndarray]:
         """The disagreement of the members, the gradient of the estimate, and the estimate."""
         columns = []
-        height = (estimate / self.unit).astype(np.float32)
+        height = (estimate / self.spread).astype(np.float32)
         for k, axis in enumerate(self.axes):
             if axis.kind != "unordered" and estimate.shape[k] > 1:
                 slope = np.abs(np.gradient(height, axis=k)).reshape(-1)[entries]
@@ -122,8 +122,8 @@ class EntryFeatures:
         at = [member.reshape(-1)[entries].astype(float) for member in members.values()]
         middle = height.reshape(-1)[entries]
         if len(at) > 1:
-            columns.append(np.log(np.std(at, axis=0) / self.unit + 1e-4))
-            columns += [np.log(np.abs(a - b) / self.unit + 1e-4) for a, b in pairwise(at)]
+            columns.append(np.log(np.std(at, axis=0) / self.spread + 1e-4))
+            columns += [np.log(np.abs(a - b) / self.spread + 1e-4) for a, b in pairwise(at)]
         columns.append(middle)
         return columns
 

@@ -256,7 +256,7 @@ def _p_values(
     near: NDArray[np.int64],
     new: Floats,
     middle: Floats,
-    unit: Floats,
+    scale: Floats,
     x: Floats,
     folded: bool,
 ) -> Floats:
@@ -267,7 +267,7 @@ def _p_values(
     """
     found = np.empty(x.size)
     for t in range(x.size):
-        d = (x[t] - middle[t]) / unit[t]
+        d = (x[t] - middle[t]) / scale[t]
         if folded and d < 0.0:
             d = 0.0
         a, b = 0, scores.size

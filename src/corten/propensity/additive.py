@@ -114,7 +114,7 @@ def independent(shape: Sequence[int]) -> Model:
 
 
 def tally(spins: Any) -> Tally:
-    """Counts of entries with spin +1 or -1; held-out entries (+-2) and entries outside the domain (0) are not."""
+    """Counts of entries with spin +1 or -1; held-out entries (+-2) and entries outside the domain (0) do not count."""
     axes = range(len(spins.shape))
     if is_lazy(spins):
         import dask
@@ -225,34 +225,34 @@ def _descend(
     """Level and effects with the lowest penalised loss, and their unpenalised loss; L-BFGS in standard errors."""
     from scipy.optimize import minimize
 
-    q, ends = passes.train_share, np.cumsum([1, *map(len, effects)])[:-1]
-    units = [np.ones(1)]
+    q, places = passes.train_share, np.cumsum([1, *map(len, effects)])[:-1]
+    scales = [np.ones(1)]
     penalty = [np.zeros(1)]
     for one, entries, spread in zip(effects, counted.slices, spreads):
         strength = 1 / spread**2 if spread > 0 else 0.0
-        there = 1 / np.sqrt(_information(level, one, entries, q) + strength)
-        units.append(there if spread > 0 else np.zeros(len(one)))
+        own_scale = 1 / np.sqrt(_information(level, one, entries, q) + strength)
+        scales.append(own_scale if spread > 0 else np.zeros(len(one)))
         penalty.append(np.full(len(one), strength))
-    units[0] = 1 / np.sqrt(_information(level, np.zeros(1), np.array([counted.entries]), q))
-    unit, rate = np.concatenate(units), np.concatenate(penalty)
+    scales[0] = 1 / np.sqrt(_information(level, np.zeros(1), np.array([counted.entries]), q))
+    scale, rate = np.concatenate(scales), np.concatenate(penalty)
     here = np.concatenate([[level], *[np.where(s > 0, one, 0.0) for one, s in zip(effects, spreads)]])
     loss = np.nan
 
     def objective(step: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal loss
-        at = here + unit * step
-        train = additive_train(at[0], np.split(at, ends)[1:])
+        at = here + scale * step
+        train = additive_train(at[0], np.split(at, places)[1:])
         loss, found = passes.loss_and_contractions(Frame.of(train))
         sums = [found[0][0, :, 0], *(one[1, :, 0] for one in found[1:])]
         slope = np.concatenate([[np.sum(sums[0])], *sums]) + rate * at
-        return loss + 0.5 * float(np.sum(rate * at**2)), np.asarray(unit * slope, np.float64)
+        return loss + 0.5 * float(np.sum(rate * at**2)), np.asarray(scale * slope, np.float64)
 
-    room = np.where(unit > 0, (MAX_LOG_ODDS - np.abs(here)) / np.where(unit > 0, unit, 1.0), 0.0)
-    limits = list(zip(-np.maximum(room, 0.0), np.maximum(room, 0.0)))
+    range_left = np.where(scale > 0, (MAX_LOG_ODDS - np.abs(here)) / np.where(scale > 0, scale, 1.0), 0.0)
+    limits = list(zip(-np.maximum(range_left, 0.0), np.maximum(range_left, 0.0)))
     done = minimize(
         objective, np.zeros(len(here)), jac=True, method="L-BFGS-B", bounds=limits,
         options={"maxfun": MAX_PASSES, "gtol": 0.01, "ftol": 1e-9},
     )  # fmt: skip
     objective(done.x)
-    at = here + unit * done.x
-    return float(at[0]), np.split(at, ends)[1:], float(loss)
+    at = here + scale * done.x
+    return float(at[0]), np.split(at, places)[1:], float(loss)

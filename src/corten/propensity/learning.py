@@ -117,8 +117,8 @@ def learn(
             converged = bool(np.all(moves <= CONVERGED_ERRORS * error[[0, 2]]))
             converged = converged or (bool(free[2]) and abs(here.loss - numbers.loss) < CONVERGED_NATS)
             was, to = numbers.strength, float(np.clip(numbers.strength + ahead, -limit, limit))
-            numbers, held = replace(here, strength=to), abs(to) == limit and to == was
-            if converged or held:
+            numbers, stays_at_limit = replace(here, strength=to), abs(to) == limit and to == was
+            if converged or stays_at_limit:
                 break
         final = passes_at(numbers.strength, numbers.offset)
         found = descend_in(final, point, recipe, ridge, _held(soft, base, numbers.strength))
