@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from corten import conformal
 from corten.conformal import quantile as quantile_module
 from corten.conformal.robust import robust_level, worst_coverage
-from corten.conformal.selection import select
+from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Robust
 from strategies import levels, seeds
 from test_conformal_quantile import oracle
@@ -270,6 +270,10 @@ def test_groups_are_numbered_as_one_likes_and_one_group_is_all(seed, level, grou
     if groups == 1:
         for a, b in zip(one.intervals(turn[40:], 0.0, 1.0, level), plain.intervals(turn[40:], 0.0, 1.0, level)):
             np.testing.assert_array_equal(a, b)
+
+
+def select(scores, logs, limits, tests, fdr):
+    return claimed(evidence(scores, logs, limits, tests, fdr), fdr)
 
 
 @given(lists(), seeds, st.sampled_from([0.05, 0.2, 0.5]), st.integers(-80, 80))

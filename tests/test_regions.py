@@ -10,7 +10,7 @@ import pytest
 
 import corten
 from corten.conformal.calibrated import CalibratedScores
-from corten.conformal.selection import select
+from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Joint, borrowing_factor
 from corten.conformal.weights import PooledWeights
 from corten.evidence import metrics
@@ -281,7 +281,7 @@ def test_selection_is_its_definition():
     for _ in range(20):
         scores, weights = rng.normal(size=60), rng.gamma(1.0, size=60) + 0.01
         limits, tests = rng.normal(-2.0, 1.5, size=25), rng.gamma(1.0, size=25) + 0.01
-        got = select(scores, np.log(weights), limits, np.log(tests), 0.3)
+        got = claimed(evidence(scores, np.log(weights), limits, np.log(tests), 0.3), 0.3)
         np.testing.assert_array_equal(got, naive_selection(scores, weights, limits, tests, 0.3))
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
-from corten.calibration.task import Calibration
+from corten.calibration.task import Calibration, MaskedTensor
 from corten.conformal.depth import depth, distance_along
 from corten.data.choices import Choice
 
@@ -23,7 +21,7 @@ MAX_TRAIN_SHARE, MIN_TRAIN_SHARE = 0.7, 0.4
 EXTRA_CALIBRATION_ENTRIES = 9  # the fewest with finite intervals at a coverage of 90 %
 
 
-def choose_calibration(observed: Any, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
+def choose_calibration(observed: MaskedTensor, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
     """Return pseudo-gaps if many missing entries lie deeper than calibration entries would, else a random split."""
     count = int(np.count_nonzero(observed.mask))
     split = SplitCalibration(train_share_of(count))
@@ -64,7 +62,7 @@ def train_share_of(count: int) -> float:
     return max(MIN_TRAIN_SHARE, round(share, 2))
 
 
-def share_deeper(observed: Any, split: SplitCalibration, seed: int) -> dict[str, float]:
+def share_deeper(observed: MaskedTensor, split: SplitCalibration, seed: int) -> dict[str, float]:
     """The share of missing entries deeper than the 99% quantile of entries that random splits hide, for each distance.
 
     The entries hidden by several splits are pooled, as one split of a small tensor hides too few for this quantile.

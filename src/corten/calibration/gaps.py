@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from corten.completion.axes_kinds import axis_kinds, move_gap
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.propensity import FittedPropensity, IsingPropensity
 
 __all__ = ["GapCalibration"]
@@ -67,7 +68,7 @@ class GapCalibration:
         if not 0.0 <= self.drawn <= 1.0:
             raise ValueError(f"drawn is {self.drawn}: give a share of the rounds between 0 and 1")
 
-    def plan(self, observed: Any, seed: int) -> Plan:
+    def plan(self, observed: ObservedTensor, seed: int) -> Plan:
         """Draw the rounds."""
         mask = np.asarray(observed.mask, dtype=bool)
         domain = np.ones(mask.shape, bool) if observed.domain is None else np.asarray(observed.domain, bool)
@@ -137,7 +138,7 @@ class GapCalibration:
         )
 
 
-def _model_of_mask(observed: Any) -> FittedPropensity:
+def _model_of_mask(observed: ObservedTensor) -> FittedPropensity:
     """The Ising model of the mask that masks for the first rounds are drawn from."""
     return MODEL_OF_MASK.fit(
         np.asarray(observed.mask, bool),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from corten.calibration.task import Outcome, Plan, Round, Task
+from corten.calibration.task import MaskedTensor, Outcome, Plan, Round, Task
 from corten.completion.protocol import Fill, Prepared
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scale import LeverageScale, Scale, UnitScale
@@ -59,7 +59,7 @@ class SplitCalibration:
         if not 0 < self.train_share < 1:
             raise ValueError(f"train_share is {self.train_share}: give a number between 0 and 1, such as 0.7")
 
-    def plan(self, observed: Any, seed: int) -> Plan:
+    def plan(self, observed: MaskedTensor, seed: int) -> Plan:
         """Draw the round: every observed entry trains with probability `train_share`."""
         mask = np.asarray(observed.mask, dtype=bool)
         # An own stream, so that a mask drawn by the user with the same seed does not determine the split.
@@ -120,9 +120,7 @@ def calibrate_round(task: Task, one: Round) -> tuple[CalibratedSplit, Prepared, 
     return CalibratedSplit(scored, estimate, scale, change, propensity), prepared, truth - middle
 
 
-def scale_of(
-    score: Score, fill: Fill, propensity: FittedPropensity, values: np.ndarray, train: np.ndarray
-) -> Scale:
+def scale_of(score: Score, fill: Fill, propensity: FittedPropensity, values: np.ndarray, train: np.ndarray) -> Scale:
     """The scale that a score needs, from training entries only."""
     if getattr(score, "learns_scale", False):
         entries = np.flatnonzero(train)

@@ -13,12 +13,13 @@ from corten.completion.protocol import Completion, Prepared
 from corten.conformal.merged import MergedSplits
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform, Transform
 from corten.propensity import FittedPropensity, PropensityModel
 
-__all__ = ["Calibration", "Outcome", "Plan", "Progress", "Round", "Task", "highest_coverage"]
+__all__ = ["Calibration", "MaskedTensor", "Outcome", "Plan", "Progress", "Round", "Task", "highest_coverage"]
 
 Progress = Callable[[str, float], None]
 
@@ -36,6 +37,19 @@ class Round:
             raise ValueError(f"train is {self.train.shape}, hidden {self.hidden.shape}: shapes must agree")
         if np.any(self.train & self.hidden):
             raise ValueError("an entry cannot both train and be hidden in the same round")
+
+
+class MaskedTensor(Protocol):
+    """What a random split needs of the data: which entries are observed and missing, and the axes."""
+
+    @property
+    def mask(self) -> np.ndarray: ...
+
+    @property
+    def missing(self) -> np.ndarray: ...
+
+    @property
+    def axes(self) -> tuple[Axis, ...]: ...
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from corten.completion.protocol import Fill
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.lowrank import CP
 
@@ -49,7 +49,7 @@ class CPCompletion:
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
             raise ValueError(f"rank is {self.rank!r}; give a whole number of at least 1")
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedCP:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedCP:
         """Return the prepared completion; no setting is chosen."""
         try:
             import tensorly  # noqa: F401

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
+from corten.data.axes import Axis
+
 __all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "move_gap", "standardise"]
 
 MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform
 MAX_PRIOR_ENTRIES = 5.0  # average entries added to each position of an unordered axis
 
 
-def axis_kinds(axes: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[str, ...]:
+def axis_kinds(axes: Sequence[Axis] | None, shape: tuple[int, ...]) -> tuple[str, ...]:
     """The kind of each axis: "ordered", "periodic" or "unordered"; without axes all are ordered."""
     if not axes:
         return ("ordered",) * len(shape)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from corten.completion.protocol import Fill
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 
 __all__ = ["CallableCompletion"]
@@ -21,7 +22,7 @@ class CallableCompletion:
     function: Callable[[np.ndarray], Any]
     choices: tuple[Choice, ...] = ()
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> CallableCompletion:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> CallableCompletion:
         """Return the completion itself; no setting is chosen."""
         return self
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import scipy.sparse.linalg
@@ -12,6 +11,7 @@ import scipy.sparse.linalg
 from corten.completion.axes_kinds import along, axis_kinds, standardise
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 
 __all__ = ["EMTuckerCompletion", "PreparedEMTucker"]
@@ -108,7 +108,7 @@ class EMTuckerCompletion:
     rank: int | str = "auto"
     iterations: int = 100
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedEMTucker:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedEMTucker:
         """Choose the rank, if it is "auto", from the entries in `mask`."""
         kinds = axis_kinds(axes, mask.shape)
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)

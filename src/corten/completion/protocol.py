@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 
 __all__ = ["Completion", "Fill", "Prepared", "PreparedMix"]
@@ -61,4 +62,4 @@ class PreparedMix(Prepared, Protocol):
 class Completion(Protocol):
     """A completion; `prepare` must use only entries where `mask` is True."""
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> Prepared: ...
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> Prepared: ...

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from corten.completion.protocol import Fill
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.engine import Engine, as_engine
 from corten.engine.threads import one_library_thread
@@ -88,7 +89,7 @@ class TuckerCompletion:
     def __post_init__(self) -> None:
         _check_options(self.rank, self.criterion, self.ridge)
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedLowRank:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedLowRank:
         """Choose the rank, if it is "auto", from the entries in `mask`."""
         return _prepare(self, "Tucker", values, mask, seed)
 
@@ -119,7 +120,7 @@ class TensorTrainCompletion:
     def __post_init__(self) -> None:
         _check_options(self.rank, self.criterion, self.ridge)
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedLowRank:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedLowRank:
         """Choose the rank, if it is "auto", from the entries in `mask`."""
         return _prepare(self, "tensor-train", values, mask, seed)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, standardise
 from corten.completion.protocol import Fill
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 
 __all__ = ["PreparedSmooth", "SmoothCompletion"]
@@ -122,7 +122,7 @@ class SmoothCompletion:
     True
     """
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedSmooth:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedSmooth:
         """Choose the relative width along every axis from its length."""
         kinds = axis_kinds(axes, mask.shape)
         lengths = np.array([n for n, kind in zip(mask.shape, kinds) if kind != "unordered"], dtype=float)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import ndimage
+
+from corten.data.axes import Axis
 
 __all__ = ["DepthWeights", "depth", "distance_along", "distances_along", "steps_of_change"]
 
@@ -16,7 +17,7 @@ MAX_WEIGHT_RATIO = 20.0  # of a bin, so that no bin dominates
 MIN_PAIRS = 10  # of neighbouring observed entries, to estimate the change along an axis
 
 
-def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> np.ndarray:
+def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
     """Root mean square change of the field in one step along each axis, in standard deviations of the field.
 
     It is NaN along unordered axes. It makes steps along different axes comparable.
@@ -38,7 +39,7 @@ def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -
     return np.clip(change, 1e-3, 2.0)
 
 
-def depth(train: np.ndarray, axes: Sequence[Any], change: np.ndarray) -> np.ndarray:
+def depth(train: np.ndarray, axes: Sequence[Axis], change: np.ndarray) -> np.ndarray:
     """Distance of every entry to the nearest training entry along ordered axes, with steps of length `change`.
 
     At a position of the unordered axes without training entries it is the diameter of the slice.

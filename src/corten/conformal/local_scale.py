@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from corten.conformal.depth import depth, distances_along, steps_of_change
+from corten.data.axes import Axis
 
 __all__ = ["EntryFeatures", "LearnedScale"]
 
@@ -39,12 +40,12 @@ MIN_DENSITY = np.float32(1e-4)  # of training entries: averages over fewer are d
 class EntryFeatures:
     """Features of entries from their surroundings; made once for a tensor, used for every round and the final fill."""
 
-    axes: Sequence[Any]
+    axes: Sequence[Axis]
     change: np.ndarray
     spread: float
 
     @staticmethod
-    def of(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> EntryFeatures:
+    def of(values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> EntryFeatures:
         """The features with lengths and heights scaled by `values` where `mask` is True."""
         spread = float(values[mask].std(dtype=np.float64)) if mask.any() else 0.0
         return EntryFeatures(axes, steps_of_change(values, mask, axes), spread if spread > 0 else 1.0)
@@ -148,6 +149,14 @@ class EntryFeatures:
         return np.float32(1 / np.prod([float(w) for w in self._widths(scale).values()]))
 
 
+class ScaleModel(Protocol):
+    """A fitted model of the scale."""
+
+    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
+        """The scale at entries with these features."""
+        ...
+
+
 @dataclass(frozen=True)
 class LearnedScale:
     """The scale of errors: cross-fitted at the hidden entries, predicted elsewhere from features.
@@ -157,7 +166,7 @@ class LearnedScale:
     """
 
     hidden: NDArray[np.floating]
-    models: Mapping[int, Any] = field(repr=False)
+    models: Mapping[int, ScaleModel] = field(repr=False)
     fold_of: Callable[[NDArray[np.intp]], NDArray[np.intp]] = field(repr=False)
 
     @staticmethod
@@ -177,7 +186,7 @@ class LearnedScale:
         used = [f for f in np.unique(fold) if (fold != f).sum() >= MIN_FIT_ENTRIES]
         if not used:
             return LearnedScale(np.full(len(size), typical), {0: _Constant(typical)}, fold_of)
-        fits: list[Callable[..., Any]] = [_ByDepth.fit, partial(_Model.fit, seed=seed)]
+        fits: list[Callable[..., ScaleModel]] = [_ByDepth.fit, partial(_Model.fit, seed=seed)]
         simple, rich = (
             LearnedScale._crossed(one, features, size=size, typical=typical, fold=fold, used=used, fold_of=fold_of)
             for one in fits
@@ -187,7 +196,7 @@ class LearnedScale:
 
     @staticmethod
     def _crossed(
-        fit: Callable[..., Any],
+        fit: Callable[..., ScaleModel],
         features: NDArray[np.floating],
         size: NDArray[np.floating],
         typical: float,

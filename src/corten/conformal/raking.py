@@ -14,9 +14,7 @@ MIN_ENTRIES = 20  # observed, and missing, in a class that is changed
 TOLERANCE = 1e-3  # in log-odds: sweeps that change less end the iteration
 
 
-def rake(
-    log_odds: NDArray[np.floating], mask: NDArray[np.bool_], missing: NDArray[np.bool_], sweeps: int = MAX_SWEEPS
-) -> NDArray[np.float64]:
+def rake(log_odds: NDArray[np.floating], mask: NDArray[np.bool_], missing: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Log-odds of being missing, corrected by iterative proportional fitting.
 
     True odds satisfy E[sum of odds over the observed entries of a set] = E[number missing in the set]. Fitted odds need
@@ -37,7 +35,7 @@ def rake(
     for axis, length in enumerate(mask.shape):
         index = np.arange(length).reshape([-1 if k == axis else 1 for k in range(mask.ndim)])
         groups.append(np.broadcast_to(index, mask.shape))
-    for _ in range(sweeps):
+    for _ in range(MAX_SWEEPS):
         moved = 0.0
         for group in groups:
             step = _step(logs, group, mask, missing)

@@ -12,33 +12,18 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["claimed", "evidence", "select"]
+__all__ = ["claimed", "evidence"]
 
 Floats = NDArray[np.float64]
-
-
-def select(
-    scores: ArrayLike, log_weights: ArrayLike, thresholds: ArrayLike, log_test_weights: ArrayLike, fdr: float = 0.1
-) -> NDArray[np.bool_]:
-    """The test entries that are claimed to exceed their thresholds; on average at most `fdr` of the claims are false.
-
-    `scores` and `log_weights` belong to the calibration entries; `thresholds` are the scores that the test entries
-    would have at the limit, and `log_test_weights` their log-weights. The pruning is deterministic (`claimed`).
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> claims = select(rng.normal(size=500), np.zeros(500), np.r_[np.full(20, -6.0), np.zeros(20)], np.zeros(40))
-    >>> int(claims[:20].sum()), int(claims[20:].sum())
-    (20, 0)
-    """
-    return claimed(evidence(scores, log_weights, thresholds, log_test_weights, fdr), fdr)
 
 
 def evidence(
     scores: ArrayLike, log_weights: ArrayLike, thresholds: ArrayLike, log_test_weights: ArrayLike, fdr: float
 ) -> Floats:
-    """The e-value of each test entry for exceeding its threshold.
+    """The e-value of each test entry for exceeding its threshold; `claimed` selects entries from e-values.
+
+    `scores` and `log_weights` belong to the calibration entries; `thresholds` are the scores that the test entries
+    would have at the limit, and `log_test_weights` their log-weights.
 
     With p_j the weighted share of scores below threshold j and R_j the size of the Benjamini-Hochberg selection with
     the p-value of j set to 0 and j as the test entry in all others, e_j = m / (fdr R_j) if p_j <= fdr R_j / m and 0
