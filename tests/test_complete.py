@@ -252,7 +252,7 @@ BAD_OPTIONS = [
     ({"propensity": "magic"}, '"ising"'),
     ({"propensity": 0.5}, "fit"),
     ({"calibration": "magic"}, '"gaps"'),
-    ({"calibration": 0.7}, "plan"),
+    ({"calibration": 0.7}, "calibrate"),
     ({"score": "magic"}, "signed"),
     ({"weights": "magic"}, "approximate"),
     ({"seed": -1}, "at least 0"),

@@ -9,17 +9,8 @@ import pytest
 
 import corten
 from corten.completion.axes_kinds import along, axis_kinds, basis_of, move_gap, standardise
-from corten.completion.covariance import (
-    SHAPES,
-    Covariance,
-    _Likelihood,
-    kernel_spectrum,
-    kernel_table,
-    periodic_table,
-    sample_cells,
-)
 from corten.completion.em_tucker import EMTuckerCompletion, shrink
-from corten.completion.gaussian_process import GaussianProcessCompletion, SpectralPrior
+from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.completion.protocol import Completion, Prepared
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import StackedCompletion, simplex_weights
@@ -58,60 +49,6 @@ def test_basis_is_orthonormal_and_long_axes_use_the_same_one(kind: str, monkeypa
     np.testing.assert_allclose(dense.rows @ dense.rows.T, np.eye(11), atol=1e-12)
     np.testing.assert_allclose(fast.forward(x), dense.forward(x), atol=1e-12)
     np.testing.assert_allclose(fast.inverse(fast.forward(x)), x, atol=1e-12)
-
-
-@pytest.mark.parametrize("shape", ["matern", "exponential"])
-@pytest.mark.parametrize("length", [0.4, 3.0, 40.0])
-def test_spectrum_is_the_fourier_sum_of_the_kernel(shape: str, length: float) -> None:
-    frequencies = np.linspace(0, np.pi, 9)
-    distance = np.arange(1, int(60 * length) + 60)
-    kernel, _ = kernel_table(shape, length, distance)
-    direct = 1 + 2 * np.cos(np.outer(frequencies, distance)) @ kernel
-    np.testing.assert_allclose(kernel_spectrum(shape, length, frequencies), direct, rtol=1e-6, atol=1e-9)
-
-
-def test_periodic_kernel_is_the_sum_of_its_images() -> None:
-    table, _ = periodic_table("matern", 4.0, 10)
-    images = np.abs(np.arange(10)[:, None] + 10 * np.arange(-40, 41))
-    np.testing.assert_allclose(table, kernel_table("matern", 4.0, images)[0].sum(axis=1), rtol=1e-9)
-
-
-@pytest.mark.parametrize("kernel", list(SHAPES))
-def test_likelihood_gradient(kernel: str) -> None:
-    rng = np.random.default_rng(1)
-    shape, kinds = (9, 8, 4), ("ordered", "periodic", "unordered")
-    mask = rng.random(shape) < 0.7
-    y = np.where(mask, rng.standard_normal(shape), 0)
-    cells = sample_cells(mask, kinds, 60, rng)
-    assert mask[tuple(cells.T)].all()
-    units = unit_correlations(y, mask, kinds)
-    f = _Likelihood(cells, y[tuple(cells.T)], SHAPES[kernel], kinds, units, shape)
-    theta, _, _ = f.start()
-    theta = theta + 0.3 * rng.standard_normal(theta.shape)
-    _, gradient = f(theta)
-    for k in range(len(theta)):
-        step = np.zeros_like(theta)
-        step[k] = 1e-5
-        slope = (f(theta + step)[0] - f(theta - step)[0]) / 2e-5
-        assert slope == pytest.approx(gradient[k], rel=1e-4, abs=1e-4)
-
-
-def test_process_is_the_conditional_mean_of_its_prior() -> None:
-    rng = np.random.default_rng(2)
-    shape, kinds = (6, 5, 3), ("ordered", "periodic", "unordered")
-    mask = rng.random(shape) < 0.6
-    y = np.where(mask, rng.standard_normal(shape), 0.0)
-    lengths = np.array([[3.0, 4.0, np.nan], [1.0, 1.5, np.nan]])
-    own = np.array([[np.nan, np.nan, 0.2], [np.nan, np.nan, 0.5]])
-    covariance = Covariance(SHAPES["matern"], np.array([0.8, 0.3]), lengths, own, 0.05)
-    prior = SpectralPrior.of(covariance, kinds, shape, unit_correlations(y, mask, kinds))
-    cells = np.eye(mask.size, dtype=np.float32).reshape(mask.size, *shape)
-    dense = np.stack([prior.inverse(prior.spectrum * prior.forward(cell)).ravel() for cell in cells]).astype(float)
-    np.testing.assert_allclose(dense, dense.T, atol=1e-5)
-    o = mask.ravel()
-    gain = np.linalg.solve(dense[np.ix_(o, o)] + 0.05 * np.eye(o.sum()), y.ravel()[o])
-    mean = prior.condition(y.astype(np.float32), mask, np.zeros(shape, np.float32), 200)
-    np.testing.assert_allclose(mean.ravel(), dense[:, o] @ gain, atol=2e-3)
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS, ids=lambda c: type(c).__name__)
@@ -184,7 +121,7 @@ def test_standardise_undoes_itself_and_shrinks_unseen_units() -> None:
     mask = rng.random(x.shape) < 0.8
     mask[3] = False
     data = standardise(x, mask, ("unordered", "ordered"))
-    np.testing.assert_allclose(data.undo(data.values)[mask], x[mask])
+    np.testing.assert_allclose(data.undo(data.values)[mask], x[mask], rtol=1e-5, atol=1e-5)  # single precision
     spreads = [float(data.values[k][mask[k]].std()) for k in range(3)]
     assert max(spreads) < 4 * min(spreads)
     assert np.isfinite(data.scale).all()
@@ -293,8 +230,6 @@ def test_axes_must_match_the_array() -> None:
     assert axis_kinds((), (3, 4)) == ("ordered", "ordered")
     with pytest.raises(ValueError, match="2 axes were given for 3 dimensions"):
         axis_kinds(axes_for((3, 4)), (3, 4, 5))
-    with pytest.raises(ValueError, match="kernel is 'rbf'"):
-        GaussianProcessCompletion(kernel="rbf")
     np.testing.assert_array_equal(along(np.eye(3)[:2], np.arange(12).reshape(2, 3, 2), 1).shape, (2, 2, 2))
 
 

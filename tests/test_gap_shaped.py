@@ -14,6 +14,7 @@ from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration, Round, Task
 from corten.completer import ConformalCompleter
+from corten.completion.axes_kinds import edges_of
 from corten.completion.protocol import Fill
 from corten.conformal.scores import as_score
 from corten.data.observed import ObservedTensor
@@ -221,3 +222,16 @@ def test_the_mix_of_an_entry_is_learned_from_other_entries() -> None:
     run = run_rounds(task, GapCalibration(rounds=5, drawn=0).plan(observed, 0).rounds, observed, None)
     assert not run.estimate.any()  # no hidden entry, in any round, is mixed by what it helped to learn
     assert set(run.prepared.learned) == set(run.truth)  # the final mix is learned from all of them
+
+
+def test_every_second_copy_of_a_gap_at_an_edge_stays_at_an_edge() -> None:
+    """A rolled copy lies between observed entries, where estimates are better than beyond the edge of the data."""
+    mask = np.ones((20, 30), bool)
+    mask[:, 22:] = False
+    mask[:12, 22:] = True  # the gap is the lower right corner
+    assert edges_of(~mask, ("ordered", "ordered")) == (0, 1)
+    assert edges_of(~mask, ("ordered", "periodic")) == (0,)
+    rounds = GapCalibration(rounds=24, drawn=0).plan(tensor(mask), seed=0).rounds
+    corners = [[one.hidden[i, j] | ~mask[i, j] for i in (0, -1) for j in (0, -1)] for one in rounds[1::2]]
+    assert all(any(corner) for corner in corners)
+    assert any(one.hidden.any() and not one.hidden[[0, -1]].any() for one in rounds[::2])  # others are rolled inside

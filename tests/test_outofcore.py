@@ -461,12 +461,17 @@ def test_outputs_that_cannot_be_are_refused(tmp_path):
     for name, error, message in (
         ("o.nc", ValueError, "ends in .zarr"),
         ("none/o.zarr", FileNotFoundError, "does not exist"),
-        ("there.zarr", FileExistsError, "overwrite"),
+        ("folder.zarr", FileExistsError, "not a Zarr store that corten wrote"),
     ):
-        (tmp_path / "there.zarr").mkdir(exist_ok=True)
+        (tmp_path / "folder.zarr").mkdir(exist_ok=True)
         with pytest.raises(error, match=message):
             corten.complete_to_zarr(data(), tmp_path / name)
-    corten.complete_to_zarr(data(), tmp_path / "there.zarr", completion=TUCKER, propensity="uniform", overwrite=True)
+    for overwrite in (False, True):
+        if overwrite:
+            with pytest.raises(FileExistsError, match="overwrite"):
+                corten.complete_to_zarr(data(), tmp_path / "there.zarr")
+        options = {"completion": TUCKER, "propensity": "uniform", "overwrite": overwrite}
+        corten.complete_to_zarr(data(), tmp_path / "there.zarr", **options)
     assert xr.open_zarr(tmp_path / "there.zarr", chunks=None).estimate.notnull().all()
 
 

@@ -186,7 +186,7 @@ def test_an_open_neighborhood_warns_if_no_candidate_has_the_needed_effective_siz
     assert max(sizes) < needed_effective_size(int(fitted.rounds[0].train.sum()))
     assert choice.code == "no_candidate_with_enough_weight"
     assert choice.candidates[int(np.argmax(sizes))]["neighborhood and coupling strength"] == choice.taken
-    assert any("propensity model that was tried" in said for said in fitted.warnings())
+    assert any("No propensity model that was tried" in said for said in fitted.warnings())
 
 
 def test_held_out_entries_swap_their_role():

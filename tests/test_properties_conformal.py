@@ -15,6 +15,7 @@ from corten.conformal import quantile as quantile_module
 from corten.conformal.robust import robust_level, worst_coverage
 from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Robust
+from corten.conformal.split import CalibratedSplit
 from strategies import levels, seeds
 from test_conformal_quantile import oracle
 
@@ -251,8 +252,11 @@ def test_intervals_nest_and_single_precision_contains_double(case, asked):
 @given(calibrated(), levels, st.floats(1.0, 20.0))
 def test_robust_intervals_contain_the_plain_ones(case, level, odds_error):
     made, tests, estimate = case
-    lower, upper = made.intervals(tests, estimate, 1.0, level)
-    low, high = Robust(made, odds_error).intervals(tests, estimate, 1.0, level)
+    whole = np.zeros(40)
+    whole[tests] = estimate
+    split = CalibratedSplit(made, whole, conformal.UnitScale())
+    lower, upper = split.intervals(tests, level)
+    low, high = Robust(split, odds_error).intervals(tests, level)
     assert (low <= lower).all() and (high >= upper).all()
     assert worst_coverage(robust_level(level, odds_error), odds_error) == pytest.approx(level, rel=1e-9)
 
@@ -262,13 +266,14 @@ def test_groups_are_numbered_as_one_likes_and_one_group_is_all(seed, level, grou
     rng = np.random.default_rng(seed)
     turn, group = rng.permutation(60), rng.integers(groups, size=60)
     scores, weights = rng.exponential(size=40), conformal.OddsWeights(rng.normal(size=60))
-    plain = conformal.CalibratedScores("absolute", scores, turn[:40], weights)
+    scored = conformal.CalibratedScores("absolute", scores, turn[:40], weights)
+    plain = CalibratedSplit(scored, np.zeros(60), conformal.UnitScale())
     name = np.random.default_rng(1).permutation(groups) + 5
     one, other = (Grouped(plain, numbers) for numbers in (group, name[group]))
-    for a, b in zip(*(g.intervals(turn[40:], 0.0, 1.0, level) for g in (one, other))):
+    for a, b in zip(*(g.intervals(turn[40:], level) for g in (one, other))):
         np.testing.assert_array_equal(a, b)
     if groups == 1:
-        for a, b in zip(one.intervals(turn[40:], 0.0, 1.0, level), plain.intervals(turn[40:], 0.0, 1.0, level)):
+        for a, b in zip(one.intervals(turn[40:], level), plain.intervals(turn[40:], level)):
             np.testing.assert_array_equal(a, b)
 
 

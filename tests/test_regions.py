@@ -10,8 +10,10 @@ import pytest
 
 import corten
 from corten.conformal.calibrated import CalibratedScores
+from corten.conformal.scale import UnitScale
 from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Joint, borrowing_factor
+from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
 from corten.evidence import metrics
 from corten.results.groups import group_numbers
@@ -118,9 +120,10 @@ def test_far_levels_of_joint_bands_are_missed_as_often_as_asked(heavy):
     for _ in range(600):
         scores = rng.random(200) * np.where(hard, 2.0, 1.0)
         law = PooledWeights(np.arange(200), logs[:-1], logs)
-        calibrated = CalibratedScores("absolute", scores, np.arange(200), law)
+        scored = CalibratedScores("absolute", scores, np.arange(200), law)
+        calibrated = CalibratedSplit(scored, np.zeros(201), UnitScale())
         band = Joint(calibrated, np.zeros(201, int), np.array([200]), lambda c, m: share)
-        cutoff = float(band.intervals(np.array([200]), 0.0, 1.0, 0.9)[1][0, 0])
+        cutoff = float(band.intervals(np.array([200]), 0.9)[1][0, 0])
         missed.append(part * (2.0 - cutoff) / 2.0)
     assert np.mean(missed) <= share + 2.0 * np.std(missed) / np.sqrt(600)
     assert np.mean(missed) > 0.8 * share

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 import corten
+from corten.calibration.gap_rounds import _seen
+from corten.calibration.task import Task
+from corten.conformal.scores import as_score
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Chain, Climatology, as_transform
 from corten.evidence import metrics
@@ -146,7 +149,7 @@ def test_a_round_that_trains_on_one_value_shrinks_no_error_where_no_unit_is_lear
     x = corten.ObservedTensor.of(np.array([[1.0, 5.0, np.nan], [2.0, 9.0, 3.0]]))
     train = np.zeros(x.shape, bool)
     train[0, 0] = True
-    completer = corten.ConformalCompleter(climatology="axis_0")
-    _, whole = completer._change(x, x.mask)
-    seen = completer._seen(x, whole, train)
+    task = Task(x, None, None, as_score("absolute"), transform=as_transform(None, "axis_0"))
+    _, whole = task.modelled(x.mask)
+    seen = _seen(task, whole, train)
     np.testing.assert_allclose(seen[x.mask], x.values[x.mask] - 1.0)

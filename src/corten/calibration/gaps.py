@@ -12,7 +12,7 @@ from corten.calibration.gap_rounds import run_rounds
 from corten.calibration.gap_scale import learn_locally
 from corten.calibration.hiding import draw_masks
 from corten.calibration.task import Outcome, Plan, Round, Task
-from corten.completion.axes_kinds import axis_kinds, move_gap
+from corten.completion.axes_kinds import axis_kinds, edges_of, move_gap
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
@@ -82,10 +82,13 @@ class GapCalibration:
         count = round(self.drawn * self.rounds)
         propensity = _model_of_mask(observed) if count else None
         shapes = [~mask for mask in draw_masks(propensity, observed, count, seed)] if propensity is not None else []
+        edges = edges_of(gap, kinds)
         rounds = []
         for number in range(self.rounds):
             simulated = shapes[number] if number < len(shapes) else None
-            hidden = _hide(simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng)
+            # Every second copy stays at the edges of the data that the gap touches: shifted ones are easier to fill.
+            kept = edges if number % 2 else ()
+            hidden = _hide(simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept)
             rounds.append(Round(usable & ~hidden, hidden, None))
         share = np.mean([r.hidden.sum() for r in rounds]) / usable.sum()
         choice = Choice(
@@ -156,6 +159,7 @@ def _hide(
     kinds: Sequence[str],
     least: float,
     rng: np.random.Generator,
+    kept: Sequence[int],
 ) -> np.ndarray:
     """The entries to hide: under a simulated gap or a moved one, at least `least` entries and not all."""
     best = np.zeros_like(usable)
@@ -164,7 +168,7 @@ def _hide(
         if max(least, 1) <= hidden.sum() < usable.sum():
             return hidden
     for _ in range(MAX_ATTEMPTS):
-        hidden = move_gap(gap, kinds, rng) & usable
+        hidden = move_gap(gap, kinds, rng, kept) & usable
         if best.sum() < hidden.sum() < usable.sum():
             best = hidden
         if best.sum() >= max(least, 1):

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import scipy.fft
+from scipy import ndimage
 
 from corten.data.axes import Axis
 
-__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "move_gap", "standardise"]
+__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "edges_of", "move_gap", "standardise"]
 
 MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform
 MAX_PRIOR_ENTRIES = 5.0  # average entries added to each position of an unordered axis
@@ -36,19 +37,38 @@ def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
     return product.reshape(*shape[:axis], matrix.shape[0], *shape[axis + 1 :])
 
 
-def move_gap(gap: np.ndarray, kinds: Sequence[str], rng: np.random.Generator) -> np.ndarray:
+def move_gap(
+    gap: np.ndarray, kinds: Sequence[str], rng: np.random.Generator, kept: Sequence[int] = ()
+) -> np.ndarray:
     """A randomly moved copy of the gap: reflected and shifted periodically along ordered axes, permuted along others.
 
-    Periodic shifts keep the size of the gap.
+    Periodic shifts keep the size of the gap. Along the axes `kept` the copy is reflected only, so that a gap at the
+    edge of the data stays at an edge.
     """
     index = []
-    for n, kind in zip(gap.shape, kinds):
+    for k, (n, kind) in enumerate(zip(gap.shape, kinds)):
         if kind == "unordered":
             index.append(rng.permutation(n))
             continue
         steps = np.arange(n)
-        index.append(np.roll(steps[::-1] if rng.random() < 0.5 else steps, rng.integers(n)))
+        steps = steps[::-1] if rng.random() < 0.5 else steps
+        index.append(steps if k in kept else np.roll(steps, rng.integers(n)))
     return gap[np.ix_(*index)]
+
+
+def edges_of(gap: np.ndarray, kinds: Sequence[str]) -> tuple[int, ...]:
+    """The ordered, not periodic axes at whose first or last position the largest connected gap lies."""
+    parts, count = ndimage.label(gap)
+    if count == 0:
+        return ()
+    largest = parts == 1 + int(np.argmax(np.bincount(parts.ravel())[1:]))
+    found = []
+    for k, kind in enumerate(kinds):
+        if kind == "ordered" and gap.shape[k] > 1:
+            first, last = (np.take(largest, at, axis=k) for at in (0, -1))
+            if first.any() != last.any():  # a gap from edge to edge has no edge to keep
+                found.append(k)
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -1,286 +1,466 @@
-"""The covariance of a field, learned by maximum likelihood from a sample of its observed cells.
+"""The covariance of a field, learned by maximum likelihood from samples of its observed entries.
 
-Two separable components plus noise. Along an ordered axis a component falls off as a Matern-3/2 or an
-exponential kernel of the distance in steps, along units it follows the correlation that the data show. One
-likelihood with gradient costs O(n^3) in the number n of sampled cells; kernels are read from tables.
+A covariance is a sum of one or two components plus noise. Inside a component the ordered axes are in groups: within a
+group the covariance is a Matern function of one radius that all its axes share (an *elliptic* group), between groups
+it is a product. An unordered axis multiplies it by the correlation that the data show. Lengths, smoothness, variances
+and noise maximise the sum of the log-likelihoods of a few small samples; the grouping and the number of components
+are chosen by the same likelihood.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.optimize
+import scipy.special
 from numba import njit
 
 from corten.completion.units import UnitCorrelation
 
-__all__ = ["Covariance", "fit_covariance", "sample_cells"]
+__all__ = ["Component", "Covariance", "fit_covariance", "groupings", "matern", "sample_entries"]
 
-NOISE_FLOOR = 2e-3
-CELLS = 800
-SAMPLES = 3
-SHAPES = {"matern": ("matern", "exponential"), "exponential": ("exponential", "exponential")}
+NOISE_FLOOR = 2e-5
+"""Smallest noise variance, as a share of the variance of the data: the sampled matrices stay positive definite."""
+SAMPLE_SIZE = 200
+"""Entries in a sample. One likelihood costs the cube of it, so that many small samples see more for the same time."""
+SCOUTS, SAMPLES = 4, 12
+"""Samples on which groupings are compared, and on which the parameters are fitted in the end."""
+CLUSTER_STEPS = 15.0
+"""Largest standard deviation of a cluster of a sample, in steps; 15 % of the axis where that is less."""
+SMOOTHNESS = np.exp(np.linspace(np.log(0.25), np.log(4.0), 17))
+TABLE_STEP = 1 / 1024  # of the square root of the radius: rough kernels are steep near zero
+TABLE_REACH = 5.0
+ROUNDING = 0.1
+"""Fits stop when an iteration gains fewer units of log-likelihood than this."""
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Component:
+    """One term of a covariance.
+
+    groups: the ordered axes, each group elliptic; smoothness: the Matern parameter nu of each group; lengths: in
+    steps along each axis of the tensor (nan along unordered ones); own: the share of the variance that every position
+    of an unordered axis has for itself (nan along ordered ones).
+    """
+
+    variance: float
+    groups: Groups
+    smoothness: tuple[float, ...]
+    lengths: tuple[float, ...]
+    own: tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Covariance:
-    """Two components plus noise, for data of variance about one.
+    """A sum of components plus noise, for data of variance about one."""
 
-    `lengths[c, k]` is the length of component c along axis k in steps (nan along units), `own[c, k]` the part
-    of it that each unit has for itself (nan along ordered axes).
-    """
-
-    shapes: tuple[str, ...]
-    variances: np.ndarray
-    lengths: np.ndarray
-    own: np.ndarray
+    components: tuple[Component, ...]
     noise: float
 
-    def axis_spectrum(self, component: int, axis: int, frequencies: np.ndarray) -> np.ndarray:
-        """Eigenvalues of one component's kernel along an ordered or periodic axis (closed form)."""
-        return kernel_spectrum(self.shapes[component], self.lengths[component, axis], frequencies)
+    def spectrum(self, axes: Sequence[np.ndarray | None]) -> np.ndarray:
+        """Eigenvalues in the basis of the axes; for each axis its frequencies, or eigenvalues of its correlation.
+
+        `axes` has None along axes of length one.
+        """
+        shape = tuple(1 if a is None else len(a) for a in axes)
+        total = np.zeros(shape)
+        for component in self.components:
+            part = np.full((1,) * len(shape), component.variance)
+            for group, smoothness in zip(component.groups, component.smoothness):
+                part = part * _group_spectrum(group, smoothness, component.lengths, axes)
+            for k, own in enumerate(component.own):
+                if not np.isnan(own):
+                    part = part * _along(k, len(shape), (1 - own) * np.asarray(axes[k]) + own)
+            total += part
+        return total
 
 
-def kernel_spectrum(shape: str, length: float, frequencies: np.ndarray) -> np.ndarray:
-    """Fourier sum over all integers of the kernel with that length at these frequencies."""
-    rate = (np.sqrt(3.0) if shape == "matern" else 1.0) / length
-    decay = np.exp(-rate)
-    # 1 - decay and 1 - cos lose digits for long kernels: expm1 and half angles do not.
-    gap = -np.expm1(-rate)
-    versine = 2 * np.sin(frequencies / 2) ** 2
-    below = gap**2 + 2 * decay * versine
-    above = gap * (1 + decay)
-    if shape == "exponential":
-        return above / below
-    slope = (-2 * decay * below + 2 * above * (gap - versine)) / below**2
-    return np.maximum(above / below + rate * decay * slope, 1e-300)
+def _along(axis: int, ndim: int, values: Any) -> np.ndarray:
+    """A vector as an array that varies along one axis."""
+    shape = [1] * ndim
+    shape[axis] = -1
+    return np.reshape(values, shape)
 
 
-def kernel_table(shape: str, length: float, distances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The kernel at these distances and the ratio of its derivative in log length to itself."""
-    if shape == "matern":
-        a = np.sqrt(3.0) * distances / length
-        return (1 + a) * np.exp(-a), a**2 / (1 + a)
-    a = distances / length
-    return np.exp(-a), a
+def _group_spectrum(
+    group: tuple[int, ...], smoothness: float, lengths: Sequence[float], axes: Sequence[np.ndarray | None]
+) -> np.ndarray:
+    """(1 + sum of (l w)^2)^-(nu + d/2) with w^2 = 2 (1 - cos f), scaled so that an unbounded grid has variance one."""
+    power = -(smoothness + len(group) / 2)
+    # Gauss-Legendre nodes crowd at zero, where long kernels have all their variance.
+    nodes, weights = np.polynomial.legendre.leggauss(48 if len(group) < 4 else 24)
+    t = (nodes + 1) / 2
+    weights = weights / 2 * 3 * t**2
+    inside: Any = 1.0
+    integral: Any = 1.0
+    share: Any = 1.0
+    for place, k in enumerate(group):
+        inside = inside + _along(k, len(axes), (2 * lengths[k] * np.sin(np.asarray(axes[k]) / 2)) ** 2)
+        integral = integral + _along(place, len(group), (2 * lengths[k] * np.sin(np.pi * t**3 / 2)) ** 2)
+        share = share * _along(place, len(group), weights)
+    return inside**power / float((integral**power * share).sum())
 
 
-def periodic_table(shape: str, length: float, period: int) -> tuple[np.ndarray, np.ndarray]:
-    """As `kernel_table` on a circle: the sum over all images of the kernel, so positive definite."""
-    steps = np.arange(period)
-    waves = np.cos(2 * np.pi * np.outer(steps, steps) / period) / period
-    nudge = 1e-4
-    table, above, below = (
-        waves @ kernel_spectrum(shape, length * np.exp(shift), 2 * np.pi * steps / period)
-        for shift in (0.0, nudge, -nudge)
-    )
-    table = np.maximum(table, 1e-12)
-    return table, (above - below) / (2 * nudge * table)
+def matern(smoothness: float, radius: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The Matern correlation r^nu K_nu(r) / (2^(nu-1) Gamma(nu)), and minus r times its derivative."""
+    r = np.maximum(radius, 1e-12)
+    scale = 2 ** (1 - smoothness) / scipy.special.gamma(smoothness)
+    value = scale * r**smoothness * scipy.special.kv(smoothness, r)
+    slope = scale * r ** (smoothness + 1) * scipy.special.kv(abs(smoothness - 1), r)
+    return np.where(radius > 0, value, 1.0), np.where(radius > 0, slope, 0.0)
 
 
-def sample_cells(mask: np.ndarray, kinds: Sequence[str], size: int, rng: np.random.Generator) -> np.ndarray:
-    """Observed cells for the fit, (n, K): a third at random, the rest in clusters of two sizes."""
+@lru_cache(maxsize=1)
+def _tables() -> tuple[np.ndarray, np.ndarray]:
+    """`matern` for all values of `SMOOTHNESS` on a grid of square roots of the radius."""
+    radius = (np.arange(round(TABLE_REACH / TABLE_STEP) + 2) * TABLE_STEP) ** 2
+    value, slope = zip(*(matern(nu, radius) for nu in SMOOTHNESS))
+    return np.maximum(value, 1e-14), np.array(slope)
+
+
+def _tables_at(log_smoothness: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Kernel, slope and derivative in log nu. Between two tables kernels are mixed, so they stay kernels."""
+    values, slopes = _tables()
+    step = np.log(SMOOTHNESS[1] / SMOOTHNESS[0])
+    place = np.clip((log_smoothness - np.log(SMOOTHNESS[0])) / step, 0, len(SMOOTHNESS) - 1 - 1e-9)
+    i, t = int(place), place - int(place)
+    return (1 - t) * values[i] + t * values[i + 1], (1 - t) * slopes[i] + t * slopes[i + 1], (
+        values[i + 1] - values[i]
+    ) / step  # fmt: skip
+
+
+def groupings(axes: Sequence[int]) -> Iterator[Groups]:
+    """All ways to put axes into groups, one group of all first.
+
+    Example:
+        >>> list(groupings([0, 1]))
+        [((0, 1),), ((0,), (1,))]
+    """
+    if not axes:
+        yield ()
+        return
+    for rest in groupings(axes[:-1]):
+        for i, group in enumerate(rest):
+            yield (*rest[:i], (*group, axes[-1]), *rest[i + 1 :])
+        yield (*rest, (axes[-1],))
+
+
+def sample_entries(mask: np.ndarray, kinds: Sequence[str], size: int, rng: np.random.Generator) -> np.ndarray:
+    """Observed entries for the fit, (n, K): half at random, half in clusters of many widths."""
     observed = np.flatnonzero(mask)
     if observed.size <= size:
         return np.stack(np.unravel_index(observed, mask.shape), axis=1)
-    taken = [rng.choice(observed, size // 3, replace=False)]
     shape = np.array(mask.shape)
-    for share in (0.0, 0.07):
-        spread = np.maximum(1.5, share * shape)
-        per_cluster = 30
-        wanted = size // 3
-        centres = np.stack(np.unravel_index(rng.choice(observed, 4 * (wanted // per_cluster) + 1), mask.shape), 1)
-        steps = np.rint(rng.standard_normal((len(centres), 2 * per_cluster, mask.ndim)) * spread).astype(int)
-        cells = centres[:, None, :] + steps
-        for k, kind in enumerate(kinds):
-            if kind == "periodic":
-                cells[..., k] %= shape[k]
-            elif kind == "unordered":
-                other = rng.integers(shape[k], size=cells.shape[:2])
-                same = rng.random(cells.shape[:2]) < 0.5
-                cells[..., k] = np.where(same, centres[:, None, k], other)
-        inside = np.all((cells >= 0) & (cells < shape), axis=-1)
-        flat = np.ravel_multi_index(tuple(cells[inside].T), mask.shape)
-        flat = flat[mask.ravel()[flat]]
-        taken.append(flat[np.sort(np.unique(flat, return_index=True)[1])][:wanted])
-    return np.stack(np.unravel_index(np.unique(np.concatenate(taken)), mask.shape), axis=1)
+    wanted, per_cluster = size // 2, 20
+    centres = np.stack(np.unravel_index(rng.choice(observed, 4 * (wanted // per_cluster) + 1), mask.shape), 1)
+    widest = np.minimum(0.15 * shape, CLUSTER_STEPS)
+    spread = np.maximum(1.0, widest * 10 ** -rng.random((len(centres), 1, 1)))
+    steps = np.rint(rng.standard_normal((len(centres), 2 * per_cluster, mask.ndim)) * spread).astype(int)
+    entries = centres[:, None, :] + steps
+    for k, kind in enumerate(kinds):
+        if kind == "periodic":
+            entries[..., k] %= shape[k]
+        elif kind == "unordered":
+            other = rng.integers(shape[k], size=entries.shape[:2])
+            same = rng.random(entries.shape[:2]) < 0.5
+            entries[..., k] = np.where(same, centres[:, None, k], other)
+    inside = np.all((entries >= 0) & (entries < shape), axis=-1)
+    flat = np.ravel_multi_index(tuple(entries[inside].T), mask.shape)
+    flat = flat[mask.ravel()[flat]]
+    clustered = flat[np.sort(np.unique(flat, return_index=True)[1])][:wanted]
+    alone = rng.choice(observed, size - wanted, replace=False)
+    return np.stack(np.unravel_index(np.union1d(clustered, alone), mask.shape), axis=1)
 
 
 @njit(cache=True, nogil=True)
-def _assemble(index, tables, variances, components):  # type: ignore[no-untyped-def]
-    """Every component's covariance between all pairs; `index` (n, n, K) reads into `tables` (C, K, D)."""
-    n = index.shape[0]
-    for i in range(n):
+def _assemble(squares, pairs, variances, scales, group, kernels, own, matrix):  # type: ignore[no-untyped-def]
+    """The lower triangle of the covariance between all pairs of a sample."""
+    last = kernels.shape[2] - 2
+    radius = np.empty(kernels.shape[1])
+    for i in range(matrix.shape[0]):
         for j in range(i + 1):
-            for c in range(tables.shape[0]):
+            total = 0.0
+            for c in range(kernels.shape[0]):
+                radius[:] = 0.0
+                for k in range(squares.shape[0]):
+                    radius[group[c, k]] += squares[k, i, j] * scales[c, k]
                 value = variances[c]
-                for k in range(tables.shape[1]):
-                    value *= tables[c, k, index[i, j, k]]
-                components[c, i, j] = value
+                for g in range(kernels.shape[1]):
+                    if radius[g] > 0:
+                        x = min(np.sqrt(np.sqrt(radius[g])) / TABLE_STEP, last - 1e-6)
+                        a = int(x)
+                        value *= kernels[c, g, a] + (x - a) * (kernels[c, g, a + 1] - kernels[c, g, a])
+                for u in range(pairs.shape[0]):
+                    if pairs[u, i, j] < 1 - 1e-12:
+                        value *= (1 - own[c, u]) * pairs[u, i, j]
+                total += value
+            matrix[i, j] = total
 
 
 @njit(cache=True, nogil=True)
-def _collect(index, tables, variances, weight, histogram):  # type: ignore[no-untyped-def]
-    """Sum weight times component over the pairs at each table entry (gradient of all tables at once)."""
-    n = index.shape[0]
-    for i in range(n):
+def _collect(  # type: ignore[no-untyped-def]
+    squares, pairs, variances, scales, group, kernels, slopes, bends, own, weight,
+    by_variance, by_length, by_smoothness, by_own,
+):  # fmt: skip
+    """Add weight times the derivative of the covariance by every log parameter, over all pairs."""
+    last = kernels.shape[2] - 2
+    radius = np.empty(kernels.shape[1])
+    slope = np.empty(kernels.shape[1])
+    bend = np.empty(kernels.shape[1])
+    for i in range(weight.shape[0]):
         for j in range(i + 1):
-            twice = weight[i, j] if i == j else 2 * weight[i, j]
-            for c in range(tables.shape[0]):
-                value = variances[c] * twice
-                for k in range(tables.shape[1]):
-                    value *= tables[c, k, index[i, j, k]]
-                for k in range(tables.shape[1]):
-                    histogram[c, k, index[i, j, k]] += value
+            for c in range(kernels.shape[0]):
+                radius[:] = 0.0
+                for k in range(squares.shape[0]):
+                    radius[group[c, k]] += squares[k, i, j] * scales[c, k]
+                value = variances[c] * (weight[i, j] if i == j else 2 * weight[i, j])
+                for g in range(kernels.shape[1]):
+                    slope[g] = 0.0
+                    bend[g] = 0.0
+                    if radius[g] > 0:
+                        x = min(np.sqrt(np.sqrt(radius[g])) / TABLE_STEP, last - 1e-6)
+                        a = int(x)
+                        t = x - a
+                        kernel = kernels[c, g, a] + t * (kernels[c, g, a + 1] - kernels[c, g, a])
+                        value *= kernel
+                        slope[g] = (slopes[c, g, a] + t * (slopes[c, g, a + 1] - slopes[c, g, a])) / kernel / radius[g]
+                        bend[g] = (bends[c, g, a] + t * (bends[c, g, a + 1] - bends[c, g, a])) / kernel
+                for u in range(pairs.shape[0]):
+                    if pairs[u, i, j] < 1 - 1e-12:
+                        value *= (1 - own[c, u]) * pairs[u, i, j]
+                by_variance[c] += value
+                for k in range(squares.shape[0]):
+                    by_length[c, k] += value * slope[group[c, k]] * squares[k, i, j] * scales[c, k]
+                for g in range(kernels.shape[1]):
+                    by_smoothness[c, g] += value * bend[g]
+                for u in range(pairs.shape[0]):
+                    if pairs[u, i, j] < 1 - 1e-12:
+                        by_own[c, u] -= value * own[c, u]
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Entries of a sample: their values, squared distances along ordered axes and correlations along unordered ones."""
+
+    values: np.ndarray
+    squares: np.ndarray
+    pairs: np.ndarray
+
+    @staticmethod
+    def of(
+        values: np.ndarray, entries: np.ndarray, kinds: Sequence[str], units: dict[int, UnitCorrelation],
+        shape: tuple[int, ...],
+    ) -> _Sample:  # fmt: skip
+        squares, pairs = [], []
+        for k, n in enumerate(shape):
+            first, second = entries[:, None, k], entries[None, :, k]
+            if n == 1:
+                continue
+            if kinds[k] == "unordered":
+                pairs.append(units[k].between(first, second))
+                continue
+            distance = np.abs(first - second).astype(float)
+            if kinds[k] == "periodic":  # the chord of the circle: radii stay distances in a Euclidean space
+                distance = n / np.pi * np.sin(np.pi * distance / n)
+            squares.append(distance**2)
+        empty = np.zeros((0, len(entries), len(entries)))
+        return _Sample(
+            values[tuple(entries.T)].astype(float),
+            np.stack(squares) if squares else empty,
+            np.stack(pairs) if pairs else empty,
+        )
 
 
 class _Likelihood:
-    """Minus the log likelihood of the sampled cells, with gradient, as a function of log parameters."""
+    """Minus the log-likelihood of samples, with gradient, as a function of log parameters of given groups.
+
+    The parameters of a component are its log variance, log ranges (length times sqrt(8 nu), where the correlation is
+    about 0.14: better determined than the length), log nu of each group, logit of the own shares; then the log noise.
+    """
 
     def __init__(
-        self,
-        cells: np.ndarray,
-        values: np.ndarray,
-        shapes: tuple[str, ...],
-        kinds: Sequence[str],
-        correlations: dict[int, UnitCorrelation],
-        lengths: tuple[int, ...],
+        self, samples: Sequence[_Sample], kinds: Sequence[str], shape: tuple[int, ...], components: Sequence[Groups]
     ) -> None:
-        self.y, self.shapes, self.kinds = values, shapes, kinds
-        self.correlations, self.n_axis = correlations, lengths
-        self.axes = [k for k in range(len(lengths)) if lengths[k] > 1]
-        n = len(cells)
-        self.index = np.zeros((n, n, len(self.axes)), np.int32)
-        self.entries: list[np.ndarray] = []
-        for position, k in enumerate(self.axes):
-            a, b = cells[:, None, k], cells[None, :, k]
-            if kinds[k] == "unordered":
-                flat = a * lengths[k] + b
-                used, inverse = np.unique(flat, return_inverse=True)
-                self.index[..., position] = inverse.reshape(n, n)
-                self.entries.append(correlations[k].between(used // lengths[k], used % lengths[k]))
-            else:
-                distance = np.abs(a - b)
-                if kinds[k] == "periodic":
-                    distance = np.minimum(distance, lengths[k] - distance)
-                self.index[..., position] = distance
-                self.entries.append(np.arange(lengths[k], dtype=float))
-        self.depth = max((len(e) for e in self.entries), default=1)
+        self.samples, self.shape, self.components = samples, shape, components
+        self.ordered = [k for k, n in enumerate(shape) if n > 1 and kinds[k] != "unordered"]
+        self.unordered = [k for k, n in enumerate(shape) if n > 1 and kinds[k] == "unordered"]
+        self.entries = sum(len(sample.values) for sample in samples)
+        self.group = np.zeros((len(components), len(self.ordered)), np.int64)
+        for c, groups in enumerate(components):
+            for g, group in enumerate(groups):
+                self.group[c, [self.ordered.index(k) for k in group]] = g
+        self.most_groups = max(len(groups) for groups in components)
 
     def start(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """First guess, and centre and width of the weak prior, of the log parameters."""
+        """First guess, and centre and width of the weak prior, of the parameters."""
+        lengths = np.array([self.shape[k] for k in self.ordered], float)
         guess, centre, width = [], [], []
-        for c in range(len(self.shapes)):
-            guess.append(np.log(0.7 if c == 0 else 0.2))
-            centre.append(np.log(0.5))
-            width.append(1.5)
-            for k in self.axes:
-                if self.kinds[k] == "unordered":
-                    guess.append(-2.0 if c == 0 else 0.0)
-                    centre.append(-1.0)
-                    width.append(2.0)
-                else:
-                    guess.append(np.log(max(1.0, self.n_axis[k] * (0.5 if c == 0 else 0.1))))
-                    centre.append(np.log(max(1.0, self.n_axis[k] * (0.5 if c == 0 else 0.15))))
-                    width.append(1.5)
-        return (
-            np.array([*guess, np.log(0.02)]),
-            np.array([*centre, np.log(0.02)]),
-            np.array([*width, 2.0]),
-        )
+        for c in range(len(self.components)):
+            ranges = np.log(np.maximum(2.0, lengths * (0.6 if c == 0 else 0.15)))
+            guess += [np.log(0.7 if c == 0 else 0.15), *ranges, *[0.0] * self.most_groups]
+            guess += [-2.0 if c == 0 else 0.0] * len(self.unordered)
+            centre += [np.log(0.5), *ranges, *[0.0] * self.most_groups, *[-1.0] * len(self.unordered)]
+            width += [1.5, *[1.5] * len(ranges), *[0.5] * self.most_groups, *[2.0] * len(self.unordered)]
+        return np.array([*guess, np.log(0.01)]), np.array([*centre, np.log(0.01)]), np.array([*width, 2.5])
 
-    def _unpack(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        per = 1 + len(self.axes)
-        block = theta[:-1].reshape(len(self.shapes), per)
-        variances = np.exp(block[:, 0])
-        tables = np.ones((len(self.shapes), len(self.axes), self.depth))
-        ratios = np.zeros_like(tables)
-        for c, shape in enumerate(self.shapes):
-            for p, k in enumerate(self.axes):
-                entry = self.entries[p]
-                if self.kinds[k] == "unordered":
-                    own = 1 / (1 + np.exp(-block[c, 1 + p]))
-                    same = (entry >= 1 - 1e-12).astype(float)
-                    table = (1 - own) * entry + own * same
-                    slope = own * (1 - own) * (same - entry)
-                    ratio = slope / np.where(np.abs(table) > 1e-9, table, 1e-9)
-                elif self.kinds[k] == "periodic":
-                    table, ratio = periodic_table(shape, np.exp(block[c, 1 + p]), len(entry))
-                else:
-                    table, ratio = kernel_table(shape, np.exp(block[c, 1 + p]), entry)
-                tables[c, p, : len(entry)] = table
-                ratios[c, p, : len(entry)] = ratio
-        return variances, tables, ratios, float(np.exp(theta[-1]))
+    def count(self) -> int:
+        """Number of parameters that the likelihood depends on."""
+        idle = sum(self.most_groups - len(groups) for groups in self.components)
+        return len(self.start()[0]) - idle
+
+    def _unpack(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
+        """Variances, log lengths, log smoothness, own shares, noise above its floor."""
+        d, g = len(self.ordered), self.most_groups
+        block = theta[:-1].reshape(len(self.components), -1)
+        log_smoothness = block[:, 1 + d : 1 + d + g]
+        shift = np.take_along_axis(log_smoothness, self.group, axis=1) if d else 0.0
+        log_lengths = block[:, 1 : 1 + d] - 0.5 * (np.log(8) + shift)
+        own = 1 / (1 + np.exp(-block[:, 1 + d + g :]))
+        return np.exp(block[:, 0]), log_lengths, log_smoothness, own, float(np.exp(theta[-1]))
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
-        n = len(self.y)
-        variances, tables, ratios, extra = self._unpack(theta)
-        components = np.zeros((len(self.shapes), n, n))
-        _assemble(self.index, tables, variances, components)
-        matrix = components.sum(axis=0)
-        matrix[np.diag_indices(n)] += NOISE_FLOOR + extra
-        try:
-            factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
-        except np.linalg.LinAlgError:
-            return 1e10, np.zeros_like(theta)
-        alpha = scipy.linalg.cho_solve((factor, True), self.y, check_finite=False)
-        value = 0.5 * self.y @ alpha + np.log(np.diag(factor)).sum()
-        inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
-        weight = 0.5 * (inverse - np.outer(alpha, alpha))
-        histogram = np.zeros_like(tables)
-        _collect(self.index, tables, variances, np.tril(weight), histogram)
-        gradient = np.empty_like(theta)
-        block = gradient[:-1].reshape(len(self.shapes), -1)
-        block[:, 0] = histogram[:, 0].sum(axis=-1) if self.axes else 0.0
-        block[:, 1:] = (histogram * ratios).sum(axis=-1)
-        gradient[-1] = np.trace(weight) * extra
-        return float(value), gradient
+        variances, log_lengths, log_smoothness, own, noise = self._unpack(theta)
+        scales = np.exp(-2 * log_lengths)
+        tables = np.array([[_tables_at(x) for x in row] for row in log_smoothness])
+        width = _tables()[0].shape[1]
+        tables = tables.reshape(len(variances), self.most_groups, 3, width)
+        kernels, slopes, bends = (np.ascontiguousarray(tables[:, :, i]) for i in range(3))
+        gradient = np.zeros_like(theta)
+        by_variance, by_length = np.zeros(len(variances)), np.zeros_like(log_lengths)
+        by_smoothness, by_own = np.zeros_like(log_smoothness), np.zeros_like(own)
+        total = 0.0
+        for sample in self.samples:
+            n = len(sample.values)
+            matrix = np.zeros((n, n))
+            fixed = (sample.squares, sample.pairs, variances, scales, self.group, kernels)
+            _assemble(*fixed, own, matrix)
+            matrix[np.diag_indices(n)] += NOISE_FLOOR + noise
+            try:
+                factor = scipy.linalg.cholesky(matrix, lower=True, overwrite_a=True, check_finite=False)
+            except np.linalg.LinAlgError:
+                return 1e10, np.zeros_like(theta)
+            alpha = scipy.linalg.cho_solve((factor, True), sample.values, check_finite=False)
+            total += 0.5 * float(sample.values @ alpha) + float(np.log(np.diag(factor)).sum())
+            inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
+            weight = 0.5 * (inverse - np.outer(alpha, alpha))
+            _collect(*fixed, slopes, bends, own, weight, by_variance, by_length, by_smoothness, by_own)
+            gradient[-1] += np.trace(weight) * noise
+        for c in range(len(variances)):  # a smoother group of the same range is shorter
+            np.subtract.at(by_smoothness[c], self.group[c], 0.5 * by_length[c])
+        blocks = np.concatenate([by_variance[:, None], by_length, by_smoothness, by_own], axis=1)
+        gradient[:-1] = blocks.ravel()
+        return total, gradient
+
+    def starts(self, simpler: _Likelihood, theta: np.ndarray) -> Iterator[np.ndarray]:
+        """First guesses from the fit of the first component alone, with a second one that is short in some groups.
+
+        A second component may be noise of the whole field (short everywhere), or persist along some axes: pixels that
+        differ from their neighbours every season.
+        """
+        d, g = len(self.ordered), simpler.most_groups
+        base = self.start()[0]
+        block = base[:-1].reshape(len(self.components), -1)
+        block[0, : 1 + d + g] = theta[: 1 + d + g]
+        block[0, 1 + d + self.most_groups :] = theta[1 + d + g : -1]
+        block[1, 0] = np.log(0.1)
+        base[-1] = theta[-1]
+        groups = self.components[1]
+        for short in dict.fromkeys((groups, *((group,) for group in groups))):
+            guess = base.copy()
+            inside = [k for group in short for k in group]
+            for p, k in enumerate(self.ordered):
+                guess[:-1].reshape(len(self.components), -1)[1, 1 + p] = np.log(2.0 if k in inside else self.shape[k])
+            yield guess
+
+    def fit(self, iterations: int, guess: np.ndarray | None = None) -> tuple[np.ndarray, float]:
+        """The parameters with the highest penalised likelihood, and the log-likelihood there."""
+        first, centre, width = self.start()
+        first = first if guess is None else guess
+
+        def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
+            off = (theta - centre) / width
+            value, gradient = self(theta)
+            return (value + 0.5 * float(off @ off)) / self.entries, (gradient + off / width) / self.entries
+
+        bounds: list[Any] = [(c - 4 * w, c + 4 * w) for c, w in zip(centre, width)]
+        options = {"maxiter": iterations, "ftol": ROUNDING / self.entries, "gtol": 1e-6}
+        found = scipy.optimize.minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        return found.x, -self(found.x)[0]
 
     def covariance(self, theta: np.ndarray) -> Covariance:
-        block = theta[:-1].reshape(len(self.shapes), -1)
-        lengths = np.full((len(self.shapes), len(self.n_axis)), np.nan)
-        own = np.full_like(lengths, np.nan)
-        for p, k in enumerate(self.axes):
-            if self.kinds[k] == "unordered":
-                own[:, k] = 1 / (1 + np.exp(-block[:, 1 + p]))
-            else:
-                lengths[:, k] = np.exp(block[:, 1 + p])
-        noise = NOISE_FLOOR + float(np.exp(theta[-1]))
-        return Covariance(self.shapes, np.exp(block[:, 0]), lengths, own, noise)
+        variances, log_lengths, log_smoothness, own, noise = self._unpack(theta)
+        components = []
+        for c, groups in enumerate(self.components):
+            lengths, shares = np.full((2, len(self.shape)), np.nan)
+            lengths[self.ordered] = np.exp(log_lengths[c])
+            shares[self.unordered] = own[c]
+            low, high = SMOOTHNESS[0], SMOOTHNESS[-1]
+            smoothness = np.clip(np.exp(log_smoothness[c, : len(groups)]), low, high)
+            components.append(
+                Component(
+                    float(variances[c]), groups, tuple(smoothness.tolist()), tuple(lengths.tolist()),
+                    tuple(shares.tolist()),
+                )
+            )  # fmt: skip
+        return Covariance(tuple(components), NOISE_FLOOR + noise)
+
+
+def _candidates(ordered: Sequence[int]) -> list[Groups]:
+    """Groupings that are compared: all of them for up to three axes, else neighbouring axes joined."""
+    if len(ordered) <= 3:
+        return list(groupings(ordered))
+    joined = [((a, b), *((k,) for k in ordered if k not in (a, b))) for a, b in pairwise(ordered)]
+    return [(tuple(ordered),), tuple((k,) for k in ordered), *joined]
 
 
 def fit_covariance(
     values: np.ndarray,
     mask: np.ndarray,
     kinds: Sequence[str],
-    correlations: dict[int, UnitCorrelation],
-    kernel: str,
+    units: dict[int, UnitCorrelation],
     seed: int,
-) -> Covariance:
-    """Fit the covariance of standardised `values`, read where `mask` is True.
+) -> tuple[Covariance, tuple[dict[str, object], ...]]:
+    """The covariance of standardised `values` where `mask` is True, and the log-likelihoods of what was compared.
 
-    The likelihoods of a few small samples are added: they cost less than one of a large sample (the work grows with
-    the cube of its size), see more of the field, and vary less from seed to seed.
+    Groupings are compared with one component on a few samples, then second components from several starts. The best
+    of each kind is fitted to more samples. The second component is kept where it gains more than half the logarithm
+    of the number of entries for each of its parameters.
     """
     rng = np.random.default_rng((seed, 0xC0F))
-    parts = []
-    for _ in range(SAMPLES if mask.sum() > CELLS else 1):
-        cells = sample_cells(mask, kinds, CELLS, rng)
-        y = values[tuple(cells.T)].astype(float)
-        parts.append(_Likelihood(cells, y, SHAPES[kernel], kinds, correlations, mask.shape))
-    guess, centre, width = parts[0].start()
+    count = int(np.clip(mask.sum() // SAMPLE_SIZE, 1, SAMPLES))
+    drawn = [sample_entries(mask, kinds, SAMPLE_SIZE, rng) for _ in range(count)]
+    samples = [_Sample.of(values, entries, kinds, units, mask.shape) for entries in drawn]
+    tried: list[dict[str, object]] = []
 
-    def objective(theta: np.ndarray) -> tuple[float, np.ndarray]:
-        off = (theta - centre) / width
-        answers = [part(theta) for part in parts]
-        gradient = np.sum([slope for _, slope in answers], axis=0)
-        return sum(value for value, _ in answers) + 0.5 * float(off @ off), gradient + off / width
+    def attempt(components: Sequence[Groups], few: bool, guesses: Any = (None,)) -> Any:
+        """Penalised log-likelihood, parameters and model of the best fit from some guesses."""
+        model = _Likelihood(samples[:SCOUTS] if few else samples, kinds, mask.shape, components)
+        theta, value = max((model.fit(25 if few else 40, guess) for guess in guesses), key=lambda found: found[1])
+        score = value - 0.5 * model.count() * float(np.log(max(model.entries, 2)))
+        tried.append(
+            {"components": [list(map(list, groups)) for groups in components], "entries": model.entries,
+             "log-likelihood": round(value, 1), "penalised": round(score, 1)}
+        )  # fmt: skip
+        return score, theta, model
 
-    bounds: list[Any] = [(c - 6 * w, c + 6 * w) for c, w in zip(centre, width)]
-    options = {"maxiter": 60}
-    found = scipy.optimize.minimize(objective, guess, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-    return parts[0].covariance(found.x)
+    def better(found: Sequence[Any]) -> Any:
+        return max(found, key=lambda one: one[0])
+
+    ordered = [k for k, n in enumerate(mask.shape) if n > 1 and kinds[k] != "unordered"]
+    apart = tuple((k,) for k in ordered)
+    one = better([attempt([groups], True) for groups in _candidates(ordered)])
+    first = one[2].components[0]
+    two = []
+    for second in dict.fromkeys((first, apart)):
+        model = _Likelihood(samples[:SCOUTS], kinds, mask.shape, [first, second])
+        two.append(attempt([first, second], True, model.starts(one[2], one[1])))
+    _, theta, model = better([attempt(f[2].components, False, (f[1],)) for f in (one, better(two))])
+    return model.covariance(theta), tuple(tried)

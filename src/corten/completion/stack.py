@@ -24,11 +24,10 @@ BEYOND = 0.5
 
 
 def default_members() -> dict[str, Completion]:
-    """A smoother, two Gaussian processes and a low-rank model; each starts from those before it."""
+    """A smoother, a Gaussian process and a low-rank model; each starts from those before it."""
     return {
         "pyramid": SmoothCompletion(),
-        "matern process": GaussianProcessCompletion("matern"),
-        "exponential process": GaussianProcessCompletion("exponential"),
+        "Gaussian process": GaussianProcessCompletion(),
         "Tucker": EMTuckerCompletion(),
     }
 
@@ -93,7 +92,7 @@ class PreparedStack:
 class StackedCompletion:
     """Mix several completions, each by what it proved worth on entries hidden under copies of the gaps.
 
-    `members` names other completions; by default a kernel pyramid, two Gaussian processes and a Tucker model.
+    `members` names other completions; by default a kernel pyramid, a Gaussian process and a Tucker model.
     """
 
     members: Mapping[str, Completion] | None = None

@@ -71,9 +71,9 @@ class ObservedTensor:
             axes: names (or `Axis` objects) for plain arrays; a DataArray brings its own.
             periodic: axes that close on themselves, by name or position. A longitude in degrees that covers
                 the full circle is recognised without being named.
-            axis_kinds: "ordered" (neighbours are alike) or "unordered" (stations, people: no order), by name or
-                position. Left out: text labels are units and other labels ordered; an axis without labels, of a
-                plain array, is an unordered axis where shuffling it would not show (see `choices`), else ordered.
+            axis_kinds: "ordered" (neighbours are alike) or "unordered" (stations, people), by name or position. Left
+                out: axes with text labels are unordered, other labels ordered; for an axis without labels, held-out
+                error decides (see `corten.data.order` and `choices`).
             missing_value: numbers that stand for a missing value, such as -9999 or [-9999, 1e20]; the attributes
                 `_FillValue` and `missing_value` of a DataArray are honoured too. A repeated extreme value that stands
                 far outside all others and is not declared is reported by a warning.

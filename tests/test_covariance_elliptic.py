@@ -1,0 +1,252 @@
+"""The elliptic covariance: spectrum, likelihood and solver against dense oracles; what the choice finds in fields."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from corten.completion.axes_kinds import basis_of, standardise
+from corten.completion.covariance import (
+    Component,
+    Covariance,
+    Groups,
+    _Likelihood,
+    _Sample,
+    fit_covariance,
+    groupings,
+    matern,
+    sample_entries,
+)
+from corten.completion.gaussian_process import CoarseModes, GaussianProcessCompletion, SpectralPrior, describe
+from corten.completion.units import unit_correlations
+from corten.data.axes import Axis
+
+NAN = float("nan")
+
+
+def elliptic(lengths: tuple[float, ...], smoothness: float, noise: float = 1e-3) -> Covariance:
+    """One component with all axes in one group."""
+    component = Component(1.0, (tuple(range(len(lengths))),), (smoothness,), lengths, (NAN,) * len(lengths))
+    return Covariance((component,), noise)
+
+
+def simulated(covariance: Covariance, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """A draw of the field from its spectrum, with noise."""
+    rng = np.random.default_rng(seed)
+    prior = SpectralPrior.of(covariance, ("ordered",) * len(shape), shape, {})
+    field = prior.inverse(np.sqrt(prior.spectrum) * rng.standard_normal(shape).astype(np.float32))
+    return np.asarray(field + np.sqrt(covariance.noise) * rng.standard_normal(shape), dtype=float)
+
+
+def laplacian(n: int, periodic: bool) -> np.ndarray:
+    """Minus the second difference along an axis with reflecting ends or none: its eigenvalues are 2 (1 - cos f)."""
+    matrix = 2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
+    if periodic:
+        matrix[0, -1] -= 1
+        matrix[-1, 0] -= 1
+    else:
+        matrix[0, 0] = matrix[-1, -1] = 1
+    return matrix
+
+
+def test_groupings_are_all_partitions() -> None:
+    assert [len(list(groupings(range(n)))) for n in range(5)] == [1, 1, 2, 5, 15]
+    assert next(groupings([0, 2, 3])) == ((0, 2, 3),)
+    assert all(sorted(k for g in groups for k in g) == [0, 1, 2] for groups in groupings([0, 1, 2]))
+
+
+@pytest.mark.parametrize("smoothness", [1.0, 3.0])
+def test_spectrum_is_that_of_a_dense_precision_matrix(smoothness: float) -> None:
+    """With nu + d/2 an integer p the precision is (1 + sum of l^2 times minus the second difference)^p, up to scale."""
+    shape, kinds, lengths = (5, 6), ("ordered", "periodic"), (1.7, 0.8)
+    a, b = (np.eye(n) for n in shape)
+    operator = (
+        np.eye(30)
+        + lengths[0] ** 2 * np.kron(laplacian(5, False), b)
+        + lengths[1] ** 2 * np.kron(a, laplacian(6, True))
+    )
+    dense = np.linalg.matrix_power(np.linalg.inv(operator), int(smoothness + 1))
+    bases = [basis_of(kind, k, n) for k, (kind, n) in enumerate(zip(kinds, shape))]
+    spectrum = elliptic(lengths, smoothness).spectrum([basis.frequencies for basis in bases])
+    rows = np.kron(bases[0].rows, bases[1].rows)
+    made = rows.T @ (spectrum.ravel()[:, None] * rows)
+    np.testing.assert_allclose(made / made[0, 0], dense / dense[0, 0], atol=1e-10)
+
+
+@pytest.mark.parametrize("smoothness", [0.5, 1.0, 1.5, 2.5])
+def test_spectrum_gives_the_closed_form_for_long_lengths(smoothness: float) -> None:
+    """Far from the ends of a long grid the covariance is the Matern function of the scaled radius."""
+    shape, lengths = (240, 260), (9.0, 14.0)
+    bases = [basis_of("ordered", k, n) for k, n in enumerate(shape)]
+    spectrum = elliptic(lengths, smoothness).spectrum([basis.frequencies for basis in bases])
+    at = np.zeros(shape)
+    at[120, 130] = 1.0
+    column = at
+    for basis in bases:
+        column = basis.forward(column)
+    column = spectrum * column
+    for basis in bases:
+        column = basis.inverse(column)
+    i, j = np.ogrid[-20:21, -25:26]
+    expected, _ = matern(smoothness, np.hypot(i / lengths[0], j / lengths[1]))
+    # A step is a ninth of a length: rough kernels lose a little of their sharp peak on the grid.
+    np.testing.assert_allclose(column[100:141, 105:156], expected, atol=0.02)
+    off = np.hypot(i, j) > 1
+    np.testing.assert_allclose(column[100:141, 105:156][off], expected[off], atol=0.012)
+
+
+def test_matern_has_its_simple_forms() -> None:
+    r = np.array([0.0, 0.3, 1.0, 4.0])
+    np.testing.assert_allclose(matern(0.5, r)[0], np.exp(-r), rtol=1e-12)
+    np.testing.assert_allclose(matern(1.5, r)[0], (1 + r) * np.exp(-r), rtol=1e-12)
+    np.testing.assert_allclose(matern(2.5, r)[0], (1 + r + r**2 / 3) * np.exp(-r), rtol=1e-12)
+    numerical = -(r * (matern(0.8, r * (1 + 1e-6))[0] - matern(0.8, r * (1 - 1e-6))[0])) / np.maximum(2e-6 * r, 1e-30)
+    np.testing.assert_allclose(matern(0.8, r)[1], numerical, atol=1e-8)
+
+
+COMPONENTS: list[list[Groups]] = [[((0, 1),)], [((0,), (1,))], [((0, 1),), ((0,), (1,))]]
+
+
+@pytest.mark.parametrize("components", COMPONENTS, ids=["elliptic", "product", "sum"])
+def test_likelihood_is_the_normal_density_and_has_its_gradient(components: list[Groups]) -> None:
+    rng = np.random.default_rng(1)
+    shape, kinds = (9, 8, 4), ("ordered", "periodic", "unordered")
+    mask = rng.random(shape) < 0.7
+    y = np.where(mask, rng.standard_normal(shape), 0)
+    units = unit_correlations(y, mask, kinds)
+    entries = sample_entries(mask, kinds, 60, rng)
+    assert mask[tuple(entries.T)].all()
+    model = _Likelihood([_Sample.of(y, entries, kinds, units, shape)], kinds, shape, components)
+    theta = model.start()[0]
+    theta = theta + 0.3 * rng.standard_normal(theta.shape)
+    value, gradient = model(theta)
+
+    covariance = model.covariance(theta)
+    values = y[tuple(entries.T)]
+    dense = covariance.noise * np.eye(len(values))
+    apart = np.abs(entries[:, None] - entries[None]).astype(float)
+    apart[..., 1] = 8 / np.pi * np.sin(np.pi * apart[..., 1] / 8)
+    for component in covariance.components:
+        part = np.full(dense.shape, component.variance)
+        for group, smoothness in zip(component.groups, component.smoothness):
+            radius = np.sqrt(sum((apart[..., k] / component.lengths[k]) ** 2 for k in group))
+            part = part * matern(smoothness, radius)[0]
+        between = units[2].between(entries[:, None, 2], entries[None, :, 2])
+        part = part * np.where(apart[..., 2] == 0, 1.0, (1 - component.own[2]) * between)
+        dense += part
+    direct = 0.5 * values @ np.linalg.solve(dense, values) + 0.5 * np.linalg.slogdet(dense)[1]
+    # Between tabulated values of nu kernels are mixed, which differs a little from the kernel at that nu.
+    assert value == pytest.approx(direct, rel=0.02, abs=0.2)
+
+    for k in range(len(theta)):
+        step = np.zeros_like(theta)
+        step[k] = 5e-3  # over several steps of the tables, between which the kernels are straight lines
+        slope = (model(theta + step)[0] - model(theta - step)[0]) / 1e-2
+        assert slope == pytest.approx(gradient[k], rel=0.01, abs=0.05)
+
+
+def test_process_is_dense_kriging() -> None:
+    rng = np.random.default_rng(2)
+    shape, kinds = (7, 6, 3), ("ordered", "periodic", "unordered")
+    mask = rng.random(shape) < 0.6
+    y = np.where(mask, rng.standard_normal(shape), 0.0)
+    first = Component(0.8, ((0, 1),), (1.5,), (2.0, 3.0, NAN), (NAN, NAN, 0.2))
+    second = Component(0.3, ((0,), (1,)), (0.5, 1.0), (1.0, 1.5, NAN), (NAN, NAN, 0.5))
+    prior = SpectralPrior.of(Covariance((first, second), 0.05), kinds, shape, unit_correlations(y, mask, kinds))
+    entries = np.eye(mask.size, dtype=np.float32).reshape(mask.size, *shape)
+    dense = np.stack([prior.inverse(prior.spectrum * prior.forward(one)).ravel() for one in entries]).astype(float)
+    np.testing.assert_allclose(dense, dense.T, atol=1e-5)
+    o = mask.ravel()
+    gain = np.linalg.solve(dense[np.ix_(o, o)] + 0.05 * np.eye(o.sum()), y.ravel()[o])
+    mean = prior.condition(y.astype(np.float32), mask, np.zeros(shape, np.float32), 200)
+    np.testing.assert_allclose(mean.ravel(), dense[:, o] @ gain, atol=2e-3)
+
+
+def test_coarse_modes_invert_their_part_of_the_system() -> None:
+    rng = np.random.default_rng(3)
+    shape, kinds = (9, 8), ("ordered", "periodic")
+    kept = (rng.random(shape) < 0.5).astype(np.float32)
+    prior = SpectralPrior.of(elliptic((3.0, 2.0), 1.5), kinds, shape, {})
+    coarse = CoarseModes.of(prior.bases, prior.spectrum, 0.1, kept, 20)
+    unit = np.eye(kept.size, dtype=np.float32).reshape(kept.size, *shape)
+    system = np.stack([(prior.forward(kept * prior.inverse(e)) / 0.1 + e / prior.spectrum).ravel() for e in unit])
+    chosen = np.zeros(shape, bool)
+    chosen[coarse.where] = True
+    assert 10 <= chosen.sum() <= 20
+    part = system[np.ix_(chosen.ravel(), chosen.ravel())].astype(float)
+    np.testing.assert_allclose(coarse.inverse @ part, np.eye(chosen.sum()), atol=1e-4)
+
+
+def test_coarse_modes_make_few_iterations_enough() -> None:
+    """A wide gap in a smooth field: 40 iterations settle it; without coarse modes several hundred are needed."""
+    covariance = elliptic((8.0, 10.0), 1.5)
+    y = simulated(covariance, (60, 70), 4).astype(np.float32)
+    mask = np.ones(y.shape, bool)
+    mask[10:50, 15:55] = False
+    prior = SpectralPrior.of(covariance, ("ordered", "ordered"), y.shape, {})
+    zero = np.zeros_like(y)
+    exact = prior.condition(y, mask, zero, 1000)
+    few = prior.condition(y, mask, zero, 40)
+    assert np.abs(few - exact)[~mask].mean() < 0.01
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_finds_the_grouping_and_lengths_of_an_elliptic_field(seed: int) -> None:
+    """The grouping, and ranges (length times sqrt(nu)) to a factor of 1.8.
+
+    On 10 other draws the logarithm of found over true range had a standard deviation of 0.22 and the grouping was
+    always found: about one draw in a hundred would fail.
+    """
+    lengths, shape = (6.0, 3.0), (60, 60)
+    y = simulated(elliptic(lengths, 1.0), shape, seed)
+    mask = np.random.default_rng(seed + 100).random(shape) < 0.6
+    kinds = ("ordered", "ordered")
+    found, tried = fit_covariance(standardise(y, mask, kinds).values, mask, kinds, {}, seed)
+    assert found.components[0].groups == ((0, 1),)
+    one = found.components[0]
+    for length, true in zip(one.lengths, lengths):
+        assert 1 / 1.8 < length * np.sqrt(one.smoothness[0]) / true < 1.8
+    assert len(tried) >= 3
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_finds_that_axes_are_apart(seed: int) -> None:
+    """The product of a rough and a smooth kernel is not taken for an elliptic one (found on 10 of 10 other draws)."""
+    component = Component(1.0, ((0,), (1,)), (0.5, 2.5), (8.0, 6.0), (NAN, NAN))
+    y = simulated(Covariance((component,), 1e-3), (60, 60), seed)
+    mask = np.random.default_rng(seed).random(y.shape) < 0.6
+    kinds = ("ordered", "ordered")
+    found, _ = fit_covariance(standardise(y, mask, kinds).values, mask, kinds, {}, seed)
+    assert found.components[0].groups == ((0,), (1,))
+
+
+def test_scale_and_shift_of_the_data_change_nothing() -> None:
+    y = simulated(elliptic((5.0, 4.0), 1.0), (20, 22), 5)
+    mask = np.random.default_rng(6).random(y.shape) < 0.7
+
+    def fill(values: np.ndarray) -> np.ndarray:
+        return GaussianProcessCompletion().prepare(values, mask, (), 0).fill(values, mask).estimate
+
+    first = fill(y)
+    np.testing.assert_allclose(fill(1e4 * y - 300) / 1e4 + 0.03, first, atol=2e-3)
+
+
+def test_the_choice_is_recorded() -> None:
+    y = simulated(elliptic((5.0, 4.0), 1.0), (20, 22), 7)
+    mask = np.random.default_rng(8).random(y.shape) < 0.7
+    choice = GaussianProcessCompletion().prepare(y, mask, (), 0).choices[0]
+    assert "Matern(nu" in choice.taken
+    assert "steps" in choice.taken
+    assert {"components", "log-likelihood"} <= set(choice.candidates[0])
+
+
+def test_lengths_are_told_in_units_of_the_coordinates() -> None:
+    times = np.datetime64("2020-01-01T00:00") + 15 * np.arange(5) * np.timedelta64(1, "m")
+    axes = (
+        Axis("lat", 4, np.array([60.0, 57.5, 55.0, 52.5]), units="degrees_north"),
+        Axis("time", 5, times),
+        Axis("height", 3, np.array([0.0, 1.0, 10.0])),
+    )
+    text = describe(elliptic((4.0, 8.0, 2.0), 1.5), axes)
+    assert "lat 10 degrees_north, time 2 h, height 2 steps" in text
+    assert "axis 0 4 steps" in describe(elliptic((4.0, 8.0), 1.5), ())
