@@ -145,7 +145,7 @@ class AutoPropensity:
                 f"{size:.0f}, below {need:.0f}"
             )
         because = (
-            "the simplest model; a richer one would need a held-out loss lower by "
+            "the simplest model whose held-out loss no richer model lowers by "
             f"{MIN_GAIN_STANDARD_ERRORS:.0f} standard errors{refused}"
         )
         choice = Choice(
