@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from corten.conformal import NeighbourFactor, WeightedScores
-from corten.conformal.quantile import available_cores
+from corten.engine.threads import default_threads
 
 CHUNK = 1 << 20
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--levels", type=int, default=20)
     parser.add_argument("--neighbours", type=int, default=6)
     parser.add_argument("--spread", type=float, default=1.5, help="standard deviation of the log-weights")
-    parser.add_argument("--threads", type=int, default=available_cores())
+    parser.add_argument("--threads", type=int, default=default_threads())
     options = parser.parse_args()
 
     rng = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import corten
-from corten.calibration.auto import ENOUGH, choose_calibration, share_deeper, train_share_of
+from corten.calibration.auto import MAX_DEEPER_SHARE, choose_calibration, share_deeper, train_share_of
 from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Round, highest_coverage
@@ -42,14 +42,14 @@ def test_a_patch_and_an_outage_are_still_gaps() -> None:
     outage = np.random.default_rng(0).random((12, 60)) < 0.95
     outage[4, 20:45] = outage[9, 5:25] = False
     for mask in (patch, outage):
-        assert max(share_deeper(tensor(mask), SplitCalibration(), 0).values()) > 2 * ENOUGH
+        assert max(share_deeper(tensor(mask), SplitCalibration(), 0).values()) > 2 * MAX_DEEPER_SHARE
         assert isinstance(choose_calibration(tensor(mask), 0)[0], GapCalibration)
 
 
 def test_the_pooled_share_hardly_depends_on_the_seed() -> None:
     observed = tensor(np.random.default_rng(3).random((12, 14)) < 0.8)
     found = [max(share_deeper(observed, SplitCalibration(0.65), seed).values()) for seed in range(6)]
-    assert max(found) < ENOUGH
+    assert max(found) < MAX_DEEPER_SHARE
     assert np.ptp(found) < 0.08
 
 

@@ -42,7 +42,7 @@ COMPLETIONS = [SmoothCompletion(), GaussianProcessCompletion(), EMTuckerCompleti
 def test_basis_is_orthonormal_and_long_axes_use_the_same_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((3, 11, 2))
     dense = basis_of(kind, 1, 11)
-    monkeypatch.setattr("corten.completion.axes_kinds.DENSE_LIMIT", 1)
+    monkeypatch.setattr("corten.completion.axes_kinds.MAX_DENSE_LENGTH", 1)
     fast = basis_of(kind, 1, 11)
     assert dense.rows is not None
     assert fast.rows is None
@@ -238,7 +238,7 @@ def test_very_many_units_share_one_correlation(monkeypatch: pytest.MonkeyPatch) 
     x = rng.standard_normal(60) + rng.standard_normal((30, 60))
     mask = rng.random(x.shape) < 0.8
     y = standardise(x, mask, ("ordered", "ordered")).values
-    monkeypatch.setattr("corten.completion.units.MANY", 20)
+    monkeypatch.setattr("corten.completion.units.MAX_MATRIX_LENGTH", 20)
     one = unit_correlations(y, mask, ("unordered", "ordered"))[0]
     assert one.matrix is None
     assert one.common == pytest.approx(0.5, abs=0.15)

@@ -135,7 +135,7 @@ def test_exact_weights_equal_those_rebuilt_with_the_test_entry_observed(monkeypa
     assert whole.cutoffs(test, levels).lower is None
     rough = CalibratedScores("absolute", scores, calibration, OddsWeights(weights.log_weight))
     assert (rough.cutoffs(test, levels).upper != expected).mean() > 0.1, "the factors must matter here"
-    monkeypatch.setattr(calibrated_module, "_CHUNK", 4)
+    monkeypatch.setattr(calibrated_module, "MAX_CHUNK_ENTRIES", 4)
     np.testing.assert_array_equal(whole.cutoffs(test, levels).upper, expected)
     single = whole.intervals(test, rng.normal(size=test.size), np.ones(test.size), levels, dtype=np.float32)
     assert single[0].dtype == np.float32 and single[0].shape == (19, test.size)

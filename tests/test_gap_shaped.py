@@ -89,13 +89,13 @@ def test_units_are_permuted_whole() -> None:
         assert one.hidden.all(axis=1).sum() == 1
 
 
-def test_a_share_of_the_rounds_hides_under_masks_drawn_from_a_fitted_law() -> None:
+def test_a_share_of_the_rounds_hides_under_masks_drawn_from_a_fitted_model() -> None:
     observed = tensor(patchy((10, 12, 8)))
     plan = GapCalibration(rounds=4, drawn=0.5).plan(observed, seed=0)
-    assert "2 of them drawn from an Ising model" in plan.choices[0].because
+    assert plan.choices[0].values["drawn_rounds"] == 2 and "drawn from an Ising model" in plan.choices[0].because
     moved = GapCalibration(rounds=4, drawn=0.0).plan(observed, seed=0)
     assert "drawn" not in moved.choices[0].because
-    # Every copy of the gap has as many cells as the gap; draws do not keep to that, and lie elsewhere.
+    # Every copy of the gap has as many entries as the gap; drawn gaps need not.
     for one in plan.rounds:
         np.testing.assert_array_equal(one.train | one.hidden, observed.mask)
         assert one.hidden.any()

@@ -12,7 +12,7 @@ import corten
 from corten.engine import Model, Threads
 from corten.lowrank import TensorTrain
 from corten.propensity import IsingPropensity, KnownPropensity, Logit, Product
-from corten.propensity.learning import STRONGEST
+from corten.propensity.learning import MAX_STRENGTH
 from corten.propensity.neighborhood import resolve
 from corten.simulate import block_parameter, ising
 
@@ -66,7 +66,7 @@ def test_a_known_strength_is_found_again(strength):
         found.append(law.coupling.strength)
         told = next(choice for choice in law.choices if choice.what == "learned coupling")
         assert told.taken == f"strength {law.coupling.strength:.4g}"
-        assert "settled" in told.because
+        assert told.code == "learning_converged"
     # The spread of single fits grows with the strength (0.002 at none, 0.017 at 0.15); B is not quite of low rank,
     # which weakens what is found by about 0.005.
     spread = max(0.003, 0.12 * strength) / np.sqrt(len(found))
@@ -108,16 +108,16 @@ def test_a_strength_that_nothing_tells_does_not_run_away():
     """Without structure in the mask B all but vanishes, and only strength times B squared is known."""
     mask = np.random.default_rng(0).random((10, 9, 8)) < 0.42
     fitted = IsingPropensity(coupling="learned", rank=2).fit(mask, train_share=0.7)
-    assert abs(fitted.coupling.strength) <= STRONGEST
-    held = "held at the largest strength allowed" in fitted.choices[-1].because
-    assert held == (abs(fitted.coupling.strength) == STRONGEST)
+    assert abs(fitted.coupling.strength) <= MAX_STRENGTH
+    held = fitted.choices[-1].code == "strength_at_limit"
+    assert held == (abs(fitted.coupling.strength) == MAX_STRENGTH)
 
 
 def test_a_strength_at_its_limit_has_a_parameter_of_the_size_that_suits_it():
     """Not of the one that suits the stronger coupling which was not allowed: other sizes explain the mask less."""
     mask = np.random.default_rng(0).random((10, 9, 8)) < 0.42
     fitted = IsingPropensity(coupling="learned", rank=2).fit(mask, train_share=1.0)
-    assert abs(fitted.coupling.strength) == STRONGEST
+    assert abs(fitted.coupling.strength) == MAX_STRENGTH
     assert loss_of_size(fitted, mask, 1.0) < min(loss_of_size(fitted, mask, size) for size in (0.7, 1.4))
 
 

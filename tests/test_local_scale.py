@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from corten.conformal.depth import DepthWeights, depth, distance_along, steps_of_change
-from corten.conformal.local_scale import CellFeatures, LearnedScale, block_folds
+from corten.conformal.local_scale import EntryFeatures, LearnedScale, block_folds
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def test_features_are_finite_for_any_tensor(
     x = rng.standard_normal(shape)
     train = rng.random(shape) < 0.5
     train[0] = False
-    describe = CellFeatures.of(np.where(train, x, np.nan), train, axes_for(shape, units, periodic))
+    describe = EntryFeatures.of(np.where(train, x, np.nan), train, axes_for(shape, units, periodic))
     missing = np.flatnonzero(~train)
     members = {"a": x, "b": x + 1}
     features = describe.at(missing, np.where(train, x, np.nan), train, x, members)

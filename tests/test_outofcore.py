@@ -593,7 +593,7 @@ def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeyp
     inside = command(tmp_path / "x.nc", "-o", tmp_path / "inside.zarr", "--memory", "700MB", *words)
     assert inside.exit_code == 0, inside.output
     # A tensor of a thousand entries counts as large.
-    monkeypatch.setattr("corten.calibration.split.BYTES_PER_ENTRY", 10**9)
+    monkeypatch.setattr("corten.calibration.split.FIT_BYTES_PER_ENTRY", 10**9)
     words += ["--coverage", "0.9,0.5", "--memory", "700MB"]
     told = command(tmp_path / "x.nc", "-o", tmp_path / "disk.zarr", *words)
     assert told.exit_code == 0, told.output

@@ -19,7 +19,7 @@ from corten.propensity import (
 from corten.propensity.estimation import effective_training_size
 from corten.propensity.fitted import spins_of
 from corten.propensity.fitting import open_neighborhoods
-from corten.propensity.selection import choose_model, enough, held_out, swapped
+from corten.propensity.selection import choose_model, held_out, needed_effective_size, swapped
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_ranks_strengths_and_ridges_are_chosen_on_the_record(setting):
     assert len(made["coupling strength"].candidates) >= 4
     for criterion in ("p-aic", "p-bic"):
         chosen = BernoulliPropensity(criterion=criterion).fit(training, 0.7)
-        assert any(criterion in c.because for c in chosen.choices)
+        assert any(c.code == f"rank_by_{criterion.replace('-', '_')}" for c in chosen.choices)
 
 
 def test_weights_too_few_to_bear_an_interval_lose_against_a_worse_likelihood():
@@ -142,7 +142,7 @@ def test_weights_too_few_to_bear_an_interval_lose_against_a_worse_likelihood():
         {"1.25": Candidate(0.42, 1), "0.2": Candidate(0.44, 12)}, 100_000, "coupling strength"
     )
     assert taken == "0.2"
-    assert "no candidate" in choice.because
+    assert choice.code == "no_candidate_with_enough_weight"
 
 
 @pytest.mark.parametrize(("around", "strength"), [("adjacent:0,1", 0.25), ("adjacent", 0.0)])
@@ -164,8 +164,8 @@ def test_an_open_neighborhood_finds_who_pulls_on_whom(around, strength):
     assert {name.rsplit(", ")[0] for name in names[1:]} == set(open_neighborhoods(mask.shape))
     assert all(row["effective size"] > 0 for row in choice.candidates)
     # the oracle: the rule, written out; turned round, it would take another one
-    able = [row for row in choice.candidates if row["effective size"] >= enough(int(mask.sum()))]
-    best, worst = (extreme(able, key=lambda row: row["charged loss"]) for extreme in (min, max))
+    able = [row for row in choice.candidates if row["effective size"] >= needed_effective_size(int(mask.sum()))]
+    best, worst = (extreme(able, key=lambda row: row["penalised loss"]) for extreme in (min, max))
     assert choice.taken == best["neighborhood and coupling strength"] != worst["neighborhood and coupling strength"]
 
 
@@ -175,7 +175,7 @@ def test_strengths_are_shared_out_among_the_neighbours():
     assert {"adjacent, 0.15", "adjacent:0,1, 0.225", f"cube, {0.15 * 6 / 26:.3g}"} <= set(names)
 
 
-def test_an_open_neighborhood_says_in_words_that_no_weights_bear_the_coverage():
+def test_an_open_neighborhood_warns_if_no_candidate_has_the_needed_effective_size():
     rng = np.random.default_rng(0)
     field = np.add.outer(np.sin(np.arange(40) / 5), np.cos(np.arange(40) / 7)) + 0.1 * rng.normal(size=(40, 40))
     mask = rng.random(field.shape) < 1 / (1 + np.exp(-np.linspace(9, -9, 40)[:, None]))
@@ -183,13 +183,13 @@ def test_an_open_neighborhood_says_in_words_that_no_weights_bear_the_coverage():
     fitted = completer.fit(np.where(mask, field, np.nan))
     choice = next(c for c in fitted.choices if c.what.startswith("neighborhood"))
     sizes = [row["effective size"] for row in choice.candidates]
-    assert max(sizes) < enough(int(fitted.rounds[0].train.sum()))
-    assert "no candidate's weights" in choice.because
+    assert max(sizes) < needed_effective_size(int(fitted.rounds[0].train.sum()))
+    assert choice.code == "no_candidate_with_enough_weight"
     assert choice.candidates[int(np.argmax(sizes))]["neighborhood and coupling strength"] == choice.taken
     assert any("No propensity model that was tried" in said for said in fitted.warnings())
 
 
-def test_held_out_cells_swap_their_role():
+def test_held_out_entries_swap_their_role():
     spins = np.random.default_rng(0).choice(np.array([-1, 0, 1], np.int8), (9, 8, 7))
     held = held_out(spins, seed=1)
     assert np.array_equal(np.sign(held), np.sign(spins))

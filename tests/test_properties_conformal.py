@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from corten import conformal
 from corten.conformal import quantile as quantile_module
 from corten.conformal.robust import robust_level, worst_coverage
-from corten.conformal.selection import select
+from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Robust
 from corten.conformal.split import CalibratedSplit
 from strategies import levels, seeds
@@ -95,7 +95,7 @@ def test_order_threads_and_chunks_change_no_bit(case, level, seed, data):
     factor = data.draw(st.none() | factors(tests.size, scores.size))
     whole = conformal.WeightedScores(scores, logs).cutoffs(tests, level, factor, threads=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quantile_module, "_CHUNK", 3)
+        patch.setattr(quantile_module, "CHUNK_ENTRIES", 3)
         pieces = conformal.WeightedScores(scores, logs).cutoffs(tests, level, factor, threads=3)
     np.testing.assert_array_equal(whole, pieces)
     # In another order sums round otherwise, so only coverages that no tie of weights decides are compared.
@@ -275,6 +275,10 @@ def test_groups_are_numbered_as_one_likes_and_one_group_is_all(seed, level, grou
     if groups == 1:
         for a, b in zip(one.intervals(turn[40:], level), plain.intervals(turn[40:], level)):
             np.testing.assert_array_equal(a, b)
+
+
+def select(scores, logs, limits, tests, fdr):
+    return claimed(evidence(scores, logs, limits, tests, fdr), fdr)
 
 
 @given(lists(), seeds, st.sampled_from([0.05, 0.2, 0.5]), st.integers(-80, 80))

@@ -11,8 +11,8 @@ import pytest
 import corten
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scale import UnitScale
-from corten.conformal.selection import select
-from corten.conformal.shaped import Joint, enough_weight
+from corten.conformal.selection import claimed, evidence
+from corten.conformal.shaped import Joint, borrowing_factor
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
 from corten.evidence import metrics
@@ -179,11 +179,11 @@ def test_small_groups_borrow_and_large_ones_do_not():
 def test_borrowing_is_as_little_as_it_takes():
     logs = np.zeros(500)
     own = np.arange(500) < 50
-    share = enough_weight(logs, own, 100.0)
+    share = borrowing_factor(logs, own, 100.0)
     weight = np.where(own, 1.0, share)
     assert weight.sum() == pytest.approx(100.0)
     heavy = np.where(np.arange(500) == 0, 5.0, 0.0)
-    weight = np.exp(heavy) * np.where(own, 1.0, enough_weight(heavy, own, 100.0))
+    weight = np.exp(heavy) * np.where(own, 1.0, borrowing_factor(heavy, own, 100.0))
     assert weight.sum() ** 2 / (weight**2).sum() < 100.0, "one entry outweighs all others: everything is borrowed"
     np.testing.assert_array_equal(weight[1:], 1.0)
 
@@ -284,7 +284,7 @@ def test_selection_is_its_definition():
     for _ in range(20):
         scores, weights = rng.normal(size=60), rng.gamma(1.0, size=60) + 0.01
         limits, tests = rng.normal(-2.0, 1.5, size=25), rng.gamma(1.0, size=25) + 0.01
-        got = select(scores, np.log(weights), limits, np.log(tests), 0.3)
+        got = claimed(evidence(scores, np.log(weights), limits, np.log(tests), 0.3), 0.3)
         np.testing.assert_array_equal(got, naive_selection(scores, weights, limits, tests, 0.3))
 
 

@@ -1,4 +1,4 @@
-"""Calibration inside gaps: what the hidden cells of all rounds say about the size of errors at the missing ones."""
+"""The scale and the weights of gap calibration, learned from the hidden entries of all rounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from corten.calibration.gap_rounds import Run
 from corten.completion.protocol import Fill
 from corten.conformal.depth import DepthWeights, depth
-from corten.conformal.local_scale import CellFeatures, LearnedScale
+from corten.conformal.local_scale import EntryFeatures, LearnedScale
 from corten.conformal.scale import TableScale
 from corten.conformal.weights import PooledWeights
 from corten.data.choices import Choice
@@ -18,17 +18,17 @@ from corten.data.observed import ObservedTensor
 
 __all__ = ["Local", "learn_locally", "reach", "tested_depth"]
 
-TESTING_ROUNDS = 4
-"""A depth is tested if pseudo-gaps of so many rounds reach it: errors inside one gap are alike, so that the entries of
-one round are little more than one test."""
+MIN_TESTING_ROUNDS = 4
+"""A depth counts as tested if hidden entries of this many rounds reach it: errors inside one gap are correlated, so the
+entries of one round are little more than one test."""
 
 
 @dataclass(frozen=True)
 class Local:
-    """The learned scale at hidden cells (in the order of the run's entries) and everywhere, and weights by depth.
+    """The learned scale of the hidden entries (in the order of the run's entries) and of all entries, and the weights.
 
-    choice: whether the pseudo-gaps reached as deep as the real ones; beyond: the missing entries that lie deeper;
-    describe, learned, by_depth: what it takes to say the same of entries hidden later.
+    choice: whether the pseudo-gaps are as deep as the gaps; beyond: True at missing entries that lie deeper;
+    describe, learned, by_depth: features, scale model and depth weights, for entries that are hidden later.
     """
 
     at_hidden: np.ndarray
@@ -36,39 +36,53 @@ class Local:
     weights: PooledWeights
     choice: Choice
     beyond: np.ndarray
-    describe: CellFeatures
+    describe: EntryFeatures
     learned: LearnedScale
     by_depth: DepthWeights
 
     def hidden_again(
         self, entries: np.ndarray, values: np.ndarray, train: np.ndarray, fill: Fill
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scale and log-weight of observed entries that are hidden once more, after `fill` was made from `train`.
+        """Scale and log-weight of observed entries that are hidden again, with `fill` computed from `train`.
 
-        Their scale comes from models that never saw their blocks, as that of a missing entry does.
+        Their scale comes from models fitted without their blocks, as for a missing entry.
         """
         deep = depth(train, self.describe.axes, self.describe.change)
-        features = self.describe.at(entries, values, train, fill.estimate, fill.members, deep)
+        features = self.describe.at(
+            entries, values=values, train=train, estimate=fill.estimate, members=fill.members, deep=deep
+        )
         return self.learned.predict_unseen(features, entries), self.by_depth.at(deep.reshape(-1)[entries])
 
 
 def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
-    """Learn the usual size of an error from features of the hidden cells, and weigh hidden cells by their depth.
+    """Learn the scale of errors from features of the hidden entries, and weights from their depths.
 
-    Cross-fitted by blocks of cells, so that a hidden cell's scale never saw the cell itself in any round.
+    The scale is cross-fitted by blocks: the model for a hidden entry was fitted without its block, in all rounds.
     """
     values, axes = observed.values, observed.axes
-    describe = CellFeatures.of(values, observed.mask, axes)
+    describe = EntryFeatures.of(values, observed.mask, axes)
     features, depths = [], []
     for one in run.rounds:
         deep = depth(one.round.train, axes, describe.change)
         depths.append(deep.reshape(-1)[one.entries])
-        features.append(describe.at(one.entries, one.values, one.round.train, one.mixed, one.fill.members, deep))
+        features.append(
+            describe.at(
+                one.entries,
+                values=one.values,
+                train=one.round.train,
+                estimate=one.mixed,
+                members=one.fill.members,
+                deep=deep,
+            )
+        )
     entries, missing = run.entries, np.flatnonzero(observed.missing)
-    learned = LearnedScale.fit(np.concatenate(features), run.truth - run.estimate, entries, observed.shape, seed)
+    residuals = run.truth - run.estimate
+    learned = LearnedScale.fit(np.concatenate(features), residuals, entries=entries, shape=observed.shape, seed=seed)
     deep = depth(observed.mask, axes, describe.change)
     final = run.final
-    at_missing = describe.at(missing, values, observed.mask, final.estimate, final.members, deep)
+    at_missing = describe.at(
+        missing, values=values, train=observed.mask, estimate=final.estimate, members=final.members, deep=deep
+    )
     scale = np.ones(values.size)
     scale[missing] = learned.predict(at_missing)
     hidden_depth, missing_depth = np.concatenate(depths), deep.reshape(-1)[missing]
@@ -78,37 +92,48 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
     weights = PooledWeights(entries, by_depth.at(hidden_depth), table)
     beyond = observed.missing & (deep > tested_depth(depths))
     choice = reach(int(np.count_nonzero(beyond)), missing.size)
-    return Local(learned.hidden, TableScale(scale), weights, choice, beyond, describe, learned, by_depth)
+    return Local(
+        at_hidden=learned.hidden,
+        scale=TableScale(scale),
+        weights=weights,
+        choice=choice,
+        beyond=beyond,
+        describe=describe,
+        learned=learned,
+        by_depth=by_depth,
+    )
 
 
 def tested_depth(rounds: Sequence[np.ndarray]) -> float:
-    """The largest depth that hidden entries of several rounds reach, from the depths of each round.
+    """The largest depth that hidden entries of `MIN_TESTING_ROUNDS` rounds reach, from the depths of each round.
 
-    Example:
-        >>> tested_depth([np.array([1.0, depth]) for depth in (2.0, 3.0, 5.0, 4.0, 9.0)])
-        3.0
+    Examples
+    --------
+    >>> tested_depth([np.array([1.0, depth]) for depth in (2.0, 3.0, 5.0, 4.0, 9.0)])
+    3.0
     """
     deepest = sorted((float(one.max()) for one in rounds if one.size), reverse=True)
-    return deepest[min(TESTING_ROUNDS, len(deepest)) - 1] if deepest else 0.0
+    return deepest[min(MIN_TESTING_ROUNDS, len(deepest)) - 1] if deepest else 0.0
 
 
 def reach(beyond: int, missing: int) -> Choice:
-    """Whether pseudo-gaps reach as deep as the real gaps, from the number of missing entries that lie deeper.
+    """The setting that records whether pseudo-gaps are as deep as the gaps; `beyond` missing entries lie deeper.
 
-    Example:
-        >>> reach(21, 100).taken
-        'too short'
+    Examples
+    --------
+    >>> reach(21, 100).taken
+    'too short'
     """
     share = beyond / missing if missing else 0.0
     if beyond == 0:
-        because = "no missing entry lies deeper than the hidden ones"
+        because = "no missing entry lies deeper inside a gap than the hidden entries"
         return Choice(
             "reach of pseudo-gaps", "deep enough", because, code="pseudo_gaps_deep_enough", values={"beyond": share}
         )
     because = (
-        f"The coverage of {beyond:,} missing entries ({share:.1%}) is unknown and may be lower than asked: "
-        f"they lie deeper inside gaps than calibration tested (in at least {TESTING_ROUNDS} rounds). They have flag "
-        "filled_beyond_tested and are True in result.beyond_tested. Use the other entries, or mark by where= what "
-        "need not be filled."
+        f"The coverage of {beyond:,} missing entries ({share:.1%}) is unknown and may be lower than nominal: "
+        f"they lie deeper inside gaps than calibration tested (in at least {MIN_TESTING_ROUNDS} rounds). They have "
+        "flag filled_beyond_tested and are True in result.beyond_tested. Use the other entries, or mark by where= "
+        "what need not be filled."
     )
     return Choice("reach of pseudo-gaps", "too short", because, code="pseudo_gaps_too_short", values={"beyond": share})

@@ -1,10 +1,10 @@
-"""Calibration on pseudo-gaps: hide observed entries under moved copies of the real gaps, and under gaps like them."""
+"""Calibration on pseudo-gaps: observed entries are hidden under moved copies of the gaps and under simulated gaps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -16,32 +16,46 @@ from corten.completion.axes_kinds import axis_kinds, edges_of, move_gap
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.propensity import FittedPropensity, IsingPropensity
 
 __all__ = ["GapCalibration"]
 
-STREAM = 0x6A95
-ATTEMPTS = 40
-LEAST_SHARE = 0.1
-"""A round hides at least this share of the gap, or of the observed entries if they are fewer."""
-BYTES_PER_ENTRY_AND_ROUND, BYTES_OF_SCALE = 66, 330_000_000  # at the peak, and for the learned scale, measured
-MODEL_OF_MASK = IsingPropensity(max_rank=5)
-"""Inside gaps the model of the missingness is drawn from and audited, it does not weigh: a modest rank will do."""
+SEED_STREAM = 0x6A95
+MAX_ATTEMPTS = 40  # moved copies tried in a round until enough entries are hidden
+MIN_HIDDEN_SHARE = 0.1  # of the missing entries, or of the observed ones if they are fewer
+BYTES_PER_ENTRY_AND_ROUND, BYTES_OF_SCALE = 66, 330_000_000  # peak memory, and that of the learned scale, measured
+MODEL_OF_MASK = IsingPropensity(max_rank=5)  # simulates gaps and is audited, but gives no weights: low ranks suffice
 
 
 @dataclass(frozen=True)
 class GapCalibration:
-    """Hide observed entries under moved copies of the real gaps and under drawn ones like them, several times.
+    """Hide observed entries in pseudo-gaps, several times, so that they lie as deep inside gaps as the missing entries.
 
-    The hidden entries then lie as deep inside gaps as the missing ones do. The final estimate uses everything
-    observed. No theorem stands behind it: check it by an audit on fresh rounds.
+    A pseudo-gap is a copy of the gaps, shifted and reflected along ordered axes and permuted along unordered ones, or a
+    gap simulated from an Ising model of the mask. The final estimate uses all observed entries.
 
-    drawn: the share of rounds that hide under masks drawn from an Ising model fitted to the real mask instead. They
-    temper single draws of moved copies that lie deeper than the real gaps.
+    Parameters
+    ----------
+    rounds : int, default 24
+        The number of rounds; each completes the tensor once.
+    drawn : float, default 1/3
+        The share of rounds with simulated gaps. They reduce the influence of moved copies that happen to be deeper than
+        the gaps.
 
-    Example:
-        >>> GapCalibration().rounds
-        24
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range; in a fit, if there are fewer than two observed entries.
+
+    Notes
+    -----
+    The theorem of the paper does not apply to pseudo-gaps. Check the coverage with an audit (`Fitted.audit`).
+
+    Examples
+    --------
+    >>> GapCalibration().rounds
+    24
     """
 
     rounds: int = 24
@@ -50,47 +64,49 @@ class GapCalibration:
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
-            raise ValueError(f"rounds is {self.rounds}: give at least 1 (24 or more is better)")
+            raise ValueError(f"rounds is {self.rounds}: give at least 1 (24 or more is recommended)")
         if not 0.0 <= self.drawn <= 1.0:
             raise ValueError(f"drawn is {self.drawn}: give a share of the rounds between 0 and 1")
 
-    def plan(self, observed: Any, seed: int) -> Plan:
-        """Draw the rounds; `observed` has `mask`, `domain` (or None) and `axes`."""
+    def plan(self, observed: ObservedTensor, seed: int) -> Plan:
+        """Draw the rounds."""
         mask = np.asarray(observed.mask, dtype=bool)
         domain = np.ones(mask.shape, bool) if observed.domain is None else np.asarray(observed.domain, bool)
         gap = domain & ~mask
-        seen = mask & domain
-        if seen.sum() < 2:
-            raise ValueError(f"{int(seen.sum())} observed entries: pseudo-gaps need at least two")
+        usable = mask & domain
+        if usable.sum() < 2:
+            raise ValueError(f"{int(usable.sum())} observed entries are too few: pseudo-gaps need at least two")
         kinds = axis_kinds(observed.axes, mask.shape)
-        rng = np.random.default_rng((seed, STREAM))
-        least = LEAST_SHARE * min(int(gap.sum()), int(seen.sum()))
+        rng = np.random.default_rng((seed, SEED_STREAM))
+        least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(usable.sum()))
         count = round(self.drawn * self.rounds)
-        law = _law_of(observed) if count else None
-        shapes = [~mask for mask in draw_masks(law, observed, count, seed)] if law is not None else []
+        propensity = _model_of_mask(observed) if count else None
+        shapes = [~mask for mask in draw_masks(propensity, observed, count, seed)] if propensity is not None else []
         edges = edges_of(gap, kinds)
         rounds = []
         for number in range(self.rounds):
-            given = shapes[number] if number < len(shapes) else None
-            # Every second copy stays at the edges of the data that the gap lies at: rolled ones are easier to fill.
-            hidden = _hide(given, gap, seen, kinds, least, rng, edges if number % 2 else ())
-            rounds.append(Round(seen & ~hidden, hidden, None))
-        share = np.mean([r.hidden.sum() for r in rounds]) / seen.sum()
+            simulated = shapes[number] if number < len(shapes) else None
+            # Every second copy stays at the edges of the data that the gap touches: shifted ones are easier to fill.
+            kept = edges if number % 2 else ()
+            hidden = _hide(simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept)
+            rounds.append(Round(usable & ~hidden, hidden, None))
+        share = np.mean([r.hidden.sum() for r in rounds]) / usable.sum()
         choice = Choice(
             "pseudo-gaps",
             f"{self.rounds} rounds hiding {share:.0%} of the observed entries",
-            "copies of the real gaps"
-            + (f", {len(shapes)} of them drawn from an Ising model of the mask" if shapes else "")
-            + ", moved along ordered axes and permuted along units",
+            "copies of the gaps, moved along ordered axes and permuted along unordered axes"
+            + (f"; {len(shapes)} rounds with gaps drawn from an Ising model of the mask" if shapes else ""),
+            code="pseudo_gaps",
+            values={"rounds": self.rounds, "drawn_rounds": len(shapes), "hidden_share": float(share)},
         )
-        return Plan(tuple(rounds), (choice,), law)
+        return Plan(tuple(rounds), (choice,), propensity)
 
     def peak_bytes(self, entries: int, missing: int) -> int:
-        """Memory that a fit, its intervals and a file of them take at most, beside the program and the input."""
+        """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
         return BYTES_OF_SCALE + BYTES_PER_ENTRY_AND_ROUND * self.rounds * entries
 
     def calibrate(self, task: Task) -> Outcome:
-        """Complete every round, learn the scale of errors from what the rounds hid, and pool all rounds."""
+        """Complete every round, learn the scale of errors from the hidden entries, and pool all rounds."""
         observed = task.observed
         plan = self.plan(observed, task.seed)
         task.warn_of_infinite(plan.rounds)
@@ -115,11 +131,18 @@ class GapCalibration:
         )
         task.tell("calibration", 1.0)
         choices = (*plan.choices, *run.choices, *propensity.choices, local.choice)
-        return Outcome(split, run.prepared, propensity, plan.rounds, run.truth - run.estimate, choices)
+        return Outcome(
+            calibrated=split,
+            completion=run.prepared,
+            propensity=propensity,
+            rounds=plan.rounds,
+            residuals=run.truth - run.estimate,
+            choices=choices,
+        )
 
 
-def _law_of(observed: Any) -> FittedPropensity:
-    """The Ising model of the real mask that masks for the first rounds are drawn from."""
+def _model_of_mask(observed: ObservedTensor) -> FittedPropensity:
+    """The Ising model of the mask that masks for the first rounds are drawn from."""
     return MODEL_OF_MASK.fit(
         np.asarray(observed.mask, bool),
         1.0,
@@ -130,32 +153,32 @@ def _law_of(observed: Any) -> FittedPropensity:
 
 
 def _hide(
-    given: np.ndarray | None,
+    simulated: np.ndarray | None,
     gap: np.ndarray,
-    seen: np.ndarray,
+    usable: np.ndarray,
     kinds: Sequence[str],
     least: float,
     rng: np.random.Generator,
-    kept: Sequence[int] = (),
+    kept: Sequence[int],
 ) -> np.ndarray:
-    """Observed entries under a given shape or a moved gap, enough of them and not all."""
-    best = np.zeros_like(seen)
-    if given is not None:
-        asked = given & seen
-        if max(least, 1) <= asked.sum() < seen.sum():
-            return asked
-    for _ in range(ATTEMPTS):
-        hidden = move_gap(gap, kinds, rng, kept) & seen
-        if best.sum() < hidden.sum() < seen.sum():
+    """The entries to hide: under a simulated gap or a moved one, at least `least` entries and not all."""
+    best = np.zeros_like(usable)
+    if simulated is not None:
+        hidden = simulated & usable
+        if max(least, 1) <= hidden.sum() < usable.sum():
+            return hidden
+    for _ in range(MAX_ATTEMPTS):
+        hidden = move_gap(gap, kinds, rng, kept) & usable
+        if best.sum() < hidden.sum() < usable.sum():
             best = hidden
         if best.sum() >= max(least, 1):
             return best
-    return best if best.any() else _tenth(seen, rng)
+    return best if best.any() else _tenth(usable, rng)
 
 
-def _tenth(seen: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A tenth of the observed entries at random: the last resort where no moved gap meets any of them."""
-    entries = np.flatnonzero(seen)
-    hidden = np.zeros(seen.size, bool)
+def _tenth(usable: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """A random tenth of the observed entries, used if no moved gap covers any of them."""
+    entries = np.flatnonzero(usable)
+    hidden = np.zeros(usable.size, bool)
     hidden[rng.choice(entries, max(1, min(entries.size // 10, entries.size - 1)), replace=False)] = True
-    return hidden.reshape(seen.shape)
+    return hidden.reshape(usable.shape)

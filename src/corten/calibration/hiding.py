@@ -1,6 +1,4 @@
-"""Hides observed entries again, the way an audit needs it: shaped like gaps, with a known chance for every
-entry.
-"""
+"""Hides observed entries for an audit: in the shape of gaps, with a known probability for every entry."""
 
 from __future__ import annotations
 
@@ -19,22 +17,19 @@ from corten.propensity import FittedPropensity
 __all__ = ["KINDS", "Hiding", "draw_hidings", "draw_masks"]
 
 KINDS = ("drawn", "moved", "random")
-SHARE = 0.15
-"""About this share of the observed entries is hidden: enough to measure on, few enough to stay near the real
-fit.
-"""
-ATTEMPTS = 20
-STRETCH = 4
-BURN_IN, APART = 60, 15
+HIDDEN_SHARE = 0.15  # of the observed entries: sufficient to measure coverage, and close to the original fit
+MAX_ATTEMPTS = 20  # moved copies tried until enough entries are hidden
+MIN_STRETCH = 4  # positions along an axis, so that a stretch contains gaps
+BURN_IN_SWEEPS, SWEEPS_BETWEEN_MASKS = 60, 15
 
 
 @dataclass(frozen=True, eq=False)
 class Hiding:
-    """Observed entries hidden on purpose, and the chances that this way of hiding had to hide each of them.
+    """Observed entries that are hidden, and the probabilities of being hidden.
 
-    kind: "drawn" (under a mask drawn from the model), "moved" (under a moved copy of the real gaps) or "random".
-    `log_hidden` and `log_kept` are logarithms of the chance to be hidden and to be kept, arrays of the tensor's
-    shape or numbers; constants do not matter.
+    kind: "drawn" (under a mask drawn from the model), "moved" (under a moved copy of the gaps) or "random".
+    `log_hidden` and `log_kept` are the logarithms of the probabilities of being hidden and of being kept, arrays of the
+    tensor's shape or numbers, up to an additive constant.
     """
 
     kind: str
@@ -45,26 +40,26 @@ class Hiding:
 
 def draw_hidings(
     observed: ObservedTensor,
-    law: FittedPropensity,
+    propensity: FittedPropensity,
     rounds: int,
     seed: int,
     kinds: Sequence[str] = KINDS,
     whole: bool = False,
 ) -> list[Hiding]:
-    """Draw `rounds` ways to hide about a seventh of the observed entries, the kinds taking turns.
+    """Draw `rounds` sets of about a seventh of the observed entries to hide, the kinds in turn.
 
-    With `whole` moved copies are not cut, so that what they hide lies as deep as what is missing; they hide more.
+    A gap that would hide more is cut to a window along one axis, placed at random. With `whole` moved copies are not
+    cut, so that hidden entries lie as deep as missing ones; they hide more entries.
 
-    A gap is cut to a window along one axis, placed at random, where it would hide more: inside it looks like the
-    real gaps. A moved copy is rolled by a random number of steps along every axis, so each entry has the same
-    chance to lie under it. A mask W' drawn from the model hides entry s with chance 1 - p'_s given the other
-    entries of W'; dividing by it is exact on average, because P(W'_s = -1 | rest) = 1 - p'_s.
+    A moved copy is rolled by a random number of steps along every axis, so each entry is covered with the same
+    probability. A mask W' drawn from the model hides entry s with probability 1 - p'_s given the other entries of W';
+    division by it is exact on average, because P(W'_s = -1 | rest) = 1 - p'_s.
     """
     for kind in kinds:
         if kind not in KINDS:
             raise ValueError(f"kinds holds {kind!r}; allowed are {', '.join(map(repr, KINDS))}")
     order = [kinds[number % len(kinds)] for number in range(rounds)]
-    drawn = iter(draw_masks(law, observed, order.count("drawn"), seed))
+    drawn = iter(draw_masks(propensity, observed, order.count("drawn"), seed))
     made = []
     for number, kind in enumerate(order):
         rng = np.random.default_rng([seed, 31, number])
@@ -73,48 +68,59 @@ def draw_hidings(
         elif kind == "moved":
             made.append(_moved(observed, rng, whole))
         else:
-            made.append(_under(next(drawn), law, observed, rng))
+            made.append(_under(next(drawn), propensity, observed, rng))
     return [one for one in made if one.hidden.any() and (observed.mask & ~one.hidden).any()]
 
 
-def draw_masks(law: FittedPropensity, observed: ObservedTensor, count: int, seed: int) -> NDArray[np.bool_]:
-    """Masks drawn from the fitted model, apart enough to be different."""
+def draw_masks(propensity: FittedPropensity, observed: ObservedTensor, count: int, seed: int) -> NDArray[np.bool_]:
+    """Masks drawn from the fitted model, with sweeps between them so that they differ."""
     from corten.simulate import bernoulli, ising
 
     if count == 0:
         return np.empty((0, *observed.shape), bool)
-    dense = law.parameter.to_dense() if isinstance(law.parameter, TensorTrain) else law.parameter
-    if law.independent:
-        return np.stack([bernoulli(dense, law.link, seed=seed + 7919 * (k + 1)) for k in range(count)])
+    dense = propensity.parameter.to_dense() if isinstance(propensity.parameter, TensorTrain) else propensity.parameter
+    if propensity.independent:
+        return np.stack([bernoulli(dense, propensity.link, seed=seed + 7919 * (k + 1)) for k in range(count)])
     masks = ising(
-        dense, law.coupling, law.link, sweeps=BURN_IN + APART * count, seed=seed, neighborhood=law.neighborhood,
-        samples=count, thin=APART, burn_in=BURN_IN, domain=observed.domain, periodic=law.neighborhood.periodic,
-    )  # fmt: skip
+        dense,
+        propensity.coupling,
+        propensity.link,
+        sweeps=BURN_IN_SWEEPS + SWEEPS_BETWEEN_MASKS * count,
+        seed=seed,
+        neighborhood=propensity.neighborhood,
+        samples=count,
+        thin=SWEEPS_BETWEEN_MASKS,
+        burn_in=BURN_IN_SWEEPS,
+        domain=observed.domain,
+        periodic=propensity.neighborhood.periodic,
+    )
     return masks.reshape(count, *observed.shape)
 
 
 def _under(
-    mask: NDArray[np.bool_], law: FittedPropensity, observed: ObservedTensor, rng: np.random.Generator
+    mask: NDArray[np.bool_], propensity: FittedPropensity, observed: ObservedTensor, rng: np.random.Generator
 ) -> Hiding:
+    """The entries under a mask drawn from the model."""
     gap = ~mask & observed.inside
     window, share = _window(gap, observed, rng)
-    missing = 1.0 - law.probability(np.asarray(mask & observed.inside)).astype(np.float64)
+    missing = 1.0 - propensity.probability(np.asarray(mask & observed.inside)).astype(np.float64)
     chance = np.clip(missing, 1e-12, 1.0)
     hidden = gap & window & observed.mask
     return Hiding("drawn", hidden, np.log(share * chance), np.log1p(-share * chance * (1 - 1e-9)))
 
 
 def _moved(observed: ObservedTensor, rng: np.random.Generator, whole: bool) -> Hiding:
+    """The entries under a moved copy of the gaps, or random ones if no copy covers any."""
     kinds = axis_kinds(observed.axes, observed.shape)
     gap = np.asarray(observed.missing)
     best = np.zeros(observed.shape, bool)
-    for _ in range(ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         copy = move_gap(gap, kinds, rng)
         window = True if whole else _window(copy, observed, rng)[0]
         hidden = copy & window & observed.mask
         if hidden.sum() > best.sum():
             best = hidden
-        if best.sum() >= max(1, 0.25 * SHARE * min(gap.sum(), observed.n_observed)):
+        if best.sum() >= max(1, 0.25 * HIDDEN_SHARE * min(gap.sum(), observed.n_observed)):
             break
     if not best.any():
         return _random(observed, rng)
@@ -122,25 +128,26 @@ def _moved(observed: ObservedTensor, rng: np.random.Generator, whole: bool) -> H
 
 
 def _random(observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
-    return Hiding("random", observed.mask & (rng.random(observed.shape) < SHARE), float(np.log(SHARE)))
+    """Random entries."""
+    return Hiding("random", observed.mask & (rng.random(observed.shape) < HIDDEN_SHARE), float(np.log(HIDDEN_SHARE)))
 
 
 def _window(gap: NDArray[np.bool_], observed: ObservedTensor, rng: np.random.Generator) -> tuple[Any, float]:
-    """A random window that leaves about a seventh of the observed entries hidden, and the share of cells in it.
+    """A random window in which a gap hides about a seventh of the observed entries, and the share of entries in it.
 
-    Stretches of the longest axis, evenly spread and closed on themselves so that every cell is in them equally
-    often, each long enough to hold a gap; or some units of an unordered axis.
+    It consists of stretches of the longest axis, evenly spread and periodic, so that every entry is in the window with
+    the same probability, each long enough to contain a gap; or of some positions of an unordered axis.
     """
     wanted = int(np.count_nonzero(gap & observed.mask))
-    if wanted <= SHARE * observed.n_observed:
+    if wanted <= HIDDEN_SHARE * observed.n_observed:
         return True, 1.0
     axis = int(np.argmax(observed.shape))
     length = observed.shape[axis]
-    count = min(length, max(1, round(SHARE * observed.n_observed / wanted * length)))
+    count = min(length, max(1, round(HIDDEN_SHARE * observed.n_observed / wanted * length)))
     if observed.axes[axis].kind == "unordered":
         taken = rng.permutation(length)[:count]
     else:
-        pieces = max(1, count // STRETCH)
+        pieces = max(1, count // MIN_STRETCH)
         step = np.arange(count)
         start = (step * pieces // count) * length // pieces
         first = -(-(step * pieces // count) * count // pieces)

@@ -1,4 +1,4 @@
-"""What a calibration is asked to do, and what it returns: the seam between the completer and the strategies."""
+"""The interface between the completer and the calibrations: `Task`, `Outcome` and the protocol `Calibration`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from corten.completion.protocol import Completion, Prepared
 from corten.conformal.merged import MergedSplits
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform, Transform
-from corten.propensity import FittedPropensity
+from corten.propensity import FittedPropensity, PropensityModel
 
-__all__ = ["Calibration", "Outcome", "Plan", "Progress", "Round", "Task", "highest_coverage"]
+__all__ = ["Calibration", "MaskedTensor", "Outcome", "Plan", "Progress", "Round", "Task", "highest_coverage"]
 
 Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True)
 class Round:
-    """Which observed entries train and which are hidden; `train_share` is set for a random thinning."""
+    """Which observed entries train and which are hidden; `train_share` is given for a random split."""
 
     train: np.ndarray
     hidden: np.ndarray
@@ -38,9 +39,22 @@ class Round:
             raise ValueError("an entry cannot both train and be hidden in the same round")
 
 
+class MaskedTensor(Protocol):
+    """What a random split needs of the data: which entries are observed and missing, and the axes."""
+
+    @property
+    def mask(self) -> np.ndarray: ...
+
+    @property
+    def missing(self) -> np.ndarray: ...
+
+    @property
+    def axes(self) -> tuple[Axis, ...]: ...
+
+
 @dataclass(frozen=True)
 class Plan:
-    """The rounds of a calibration; `propensity` is the model of the whole mask that rounds were drawn from, if any."""
+    """The rounds of a calibration; `propensity` is the model of the mask that pseudo-gaps were drawn from, if any."""
 
     rounds: tuple[Round, ...]
     choices: tuple[Choice, ...] = ()
@@ -49,17 +63,35 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What a calibration is asked to do.
+    """The input of a calibration.
 
-    observed: the data; completion: what fills; propensity: the model of the missingness, an object with `fit`, or None
-    to leave it to the calibration; score, weights: how errors are scored and weighted; transform: the change of
-    variable to learn, or None; engine: what runs passes over the mask; coverage: what will be asked for, where it is
-    known beforehand; tell: called with a stage and the share of it that is done.
+    Parameters
+    ----------
+    observed : ObservedTensor
+        The data.
+    completion : Completion
+        Fills the tensor.
+    propensity : PropensityModel, optional
+        The propensity model; None if the calibration chooses it.
+    score : Score
+        Turns errors into scores.
+    weights : str
+        "exact" or "approximate".
+    transform : Transform, optional
+        The transform to fit; None for none.
+    seed : int
+        The seed of everything random.
+    engine : str, int or Engine
+        What runs passes over the mask.
+    coverage : float, optional
+        The nominal coverage, if it is known before the fit.
+    tell : callable
+        Called with a stage and the share of it that is done.
     """
 
     observed: ObservedTensor
     completion: Completion
-    propensity: Any
+    propensity: PropensityModel | None
     score: Score
     weights: str = "exact"
     transform: Transform | None = None
@@ -69,7 +101,7 @@ class Task:
     tell: Progress = field(default=lambda stage, share: None)
 
     def modelled(self, train: np.ndarray) -> tuple[ObservedTensor, FittedTransform | None]:
-        """What was observed in the variable that is modelled; the map is learned from the entries of `train` only."""
+        """The data in the modelled variable, and the transform, fitted to the entries of `train` only."""
         observed = self.observed
         if self.transform is None:
             return observed, None
@@ -79,10 +111,10 @@ class Task:
             raise ValueError(f"transform {self.transform!r} produced non-finite values for observed entries")
         return replace(observed, values=np.where(observed.mask, values, np.nan)), change
 
-    def fit_propensity(self, model: Any, mask: np.ndarray, train_share: float) -> FittedPropensity:
-        """The model of the missingness, fitted to a mask of which `train_share` of the observed entries was kept."""
+    def fit_propensity(self, model: PropensityModel, mask: np.ndarray, train_share: float) -> FittedPropensity:
+        """The propensity model fitted to a mask that kept `train_share` of the observed entries."""
         observed = self.observed
-        fitted: FittedPropensity = model.fit(
+        return model.fit(
             mask,
             train_share,
             domain=observed.domain,
@@ -90,10 +122,9 @@ class Task:
             periodic=[axis.periodic for axis in observed.axes],
             engine=self.engine,
         )
-        return fitted
 
     def warn_of_infinite(self, rounds: Sequence[Round], merged: bool = False) -> None:
-        """Warn before a fit whose intervals cannot be finite at the coverage that will be asked for."""
+        """Warn before a fit whose intervals cannot be finite at the nominal coverage."""
         if self.coverage is None:
             return
         highest = highest_coverage(rounds, 1 if self.score.tails(0.5).lower is None else 2, merged)
@@ -111,10 +142,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a calibration returns: the calibrated scores, and what they came from.
+    """The result of a calibration: the calibrated scores, and the objects they were computed with.
 
-    completion: the prepared completion; propensity: the fitted model of the missingness; residuals: truth minus
-    estimate of the calibration entries, in the variable that was modelled, or the data's own for merged splits.
+    completion: the prepared completion; propensity: the fitted propensity model; residuals: truth minus estimate of the
+    calibration entries, in the modelled variable, or in the variable of the data for merged splits.
     """
 
     calibrated: CalibratedSplit | MergedSplits
@@ -127,9 +158,9 @@ class Outcome:
 
 @runtime_checkable
 class Calibration(Protocol):
-    """Hides observed entries, completes without them, and calibrates on how wrong the estimate is there.
+    """Hides observed entries, completes without them, and calibrates on their errors.
 
-    pooled: whether the final estimate uses everything observed, and the completion is chosen for gaps.
+    pooled: whether the final estimate uses all observed entries, and the completion is chosen for gaps.
     """
 
     @property
@@ -138,20 +169,21 @@ class Calibration(Protocol):
     def calibrate(self, task: Task) -> Outcome: ...
 
     def peak_bytes(self, entries: int, missing: int) -> int:
-        """Memory that a fit, its intervals and a file of them take at most, beside the program and the input."""
+        """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
         ...
 
 
 def highest_coverage(rounds: Sequence[Round], tails: int = 1, merged: bool = False) -> float:
-    """The highest coverage with finite intervals if all weights are equal; unequal ones allow less.
+    """The highest coverage with finite intervals if all weights are equal; it is lower for unequal weights.
 
-    n calibration entries allow n / (n + 1), or 1 - 2 / (n + 1) for a score with two tails. Where splits are merged the
-    mean of 1 / (n + 1) over the splits decides.
+    With n calibration entries it is n / (n + 1), or 1 - 2 / (n + 1) for a score with two tails. For merged splits
+    1 / (n + 1) is replaced by its mean over the splits.
 
-    Example:
-        >>> mask = np.eye(3, dtype=bool)
-        >>> highest_coverage([Round(~mask, mask)])
-        0.75
+    Examples
+    --------
+    >>> mask = np.eye(3, dtype=bool)
+    >>> highest_coverage([Round(~mask, mask)])
+    0.75
     """
     counts = np.array([np.count_nonzero(one.hidden) for one in rounds], dtype=np.float64)
     if not merged:

@@ -1,15 +1,15 @@
-"""CP completion by alternating least squares, through tensorly (extra `[peers]`)."""
+"""CP completion by alternating least squares, with tensorly (extra `[peers]`)."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from corten.completion.protocol import Fill
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.lowrank import CP
 
@@ -18,9 +18,28 @@ __all__ = ["CPCompletion"]
 
 @dataclass(frozen=True)
 class CPCompletion:
-    """Fill with a sum of `rank` outer products, fitted by alternating least squares on the observed entries.
+    """Fill with a sum of outer products (CP), fitted by alternating least squares.
 
     Needs tensorly: `pip install 'corten[peers]'`.
+
+    Parameters
+    ----------
+    rank : int
+        The number of outer products, at least 1.
+    max_iterations : int, default 100
+        The largest number of iterations.
+
+    Raises
+    ------
+    ValueError
+        If the rank is not a whole number of at least 1; in a fill, if the iterations diverge.
+    ImportError
+        In a fit, if tensorly is not installed.
+
+    Examples
+    --------
+    >>> CPCompletion(rank=2).max_iterations
+    100
     """
 
     rank: int
@@ -30,8 +49,8 @@ class CPCompletion:
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or self.rank < 1:
             raise ValueError(f"rank is {self.rank!r}; give a whole number of at least 1")
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedCP:
-        """Nothing is chosen; tensorly is looked for."""
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedCP:
+        """Return the prepared completion; no setting is chosen."""
         try:
             import tensorly  # noqa: F401
         except ImportError as error:
@@ -41,7 +60,7 @@ class CPCompletion:
 
 @dataclass(frozen=True)
 class PreparedCP:
-    """A CP completion ready to fill."""
+    """A CP completion with its settings."""
 
     rank: int
     max_iterations: int
@@ -49,17 +68,17 @@ class PreparedCP:
     choices: tuple[Choice, ...] = ()
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
-        """Alternate least squares from a random start."""
+        """Fill by alternating least squares from a random start."""
         from tensorly.decomposition import parafac
 
         found = values[mask].astype(np.float64)
         centre, scale = float(found.mean()), float(found.std()) or 1.0
         scaled = np.zeros(values.shape)
         scaled[mask] = (found - centre) / scale
-        if not scaled.any():  # constant data, of which alternating least squares would divide by nothing
+        if not scaled.any():  # constant data, for which alternating least squares would divide by zero
             return Fill(np.full(values.shape, centre), leverage=lambda: np.zeros(values.shape))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # tensorly warns where it only means to inform
+            warnings.simplefilter("ignore")  # tensorly warns of conditions that are handled below
             try:
                 weights, factors = parafac(
                     scaled, self.rank, mask=mask.astype(float), init="random", n_iter_max=self.max_iterations,
@@ -69,8 +88,8 @@ class PreparedCP:
                 weights, factors = np.full(self.rank, np.nan), ()
         if not all(np.isfinite(part).all() for part in (weights, *factors)):
             raise ValueError(
-                f"rank is {self.rank}: alternating least squares found no answer on {int(mask.sum())} entries of shape "
-                f"{values.shape}; lower the rank, or take another completion"
+                f"rank is {self.rank}: alternating least squares did not converge on {int(mask.sum())} entries of "
+                f"shape {values.shape}; lower the rank, or use another completion"
             )
         point = CP(np.asarray(weights), tuple(np.asarray(f) for f in factors))
 

@@ -1,4 +1,4 @@
-"""What the kinds of axes mean to a completion: how to move, average and transform along each of them."""
+"""Operations along axes of each kind (ordered, periodic, unordered): move gaps, transform, standardise."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import numpy as np
 import scipy.fft
 from scipy import ndimage
 
-__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "move_gap", "standardise"]
+from corten.data.axes import Axis
 
-DENSE_LIMIT = 384
-"""Up to this length a matrix product along an axis is as fast as a fast transform, and simpler."""
+__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "edges_of", "move_gap", "standardise"]
+
+MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform
+MAX_PRIOR_ENTRIES = 5.0  # average entries added to each position of an unordered axis
 
 
-def axis_kinds(axes: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[str, ...]:
-    """Each axis as "ordered", "periodic" or "unordered"; without axes all are ordered."""
+def axis_kinds(axes: Sequence[Axis] | None, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """The kind of each axis: "ordered", "periodic" or "unordered"; without axes all are ordered."""
     if not axes:
         return ("ordered",) * len(shape)
     if len(axes) != len(shape):
@@ -26,7 +28,7 @@ def axis_kinds(axes: Sequence[Any] | None, shape: tuple[int, ...]) -> tuple[str,
 
 
 def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
-    """Multiply every fibre of `array` along `axis` by `matrix`."""
+    """The product of `matrix` and every fibre of `array` along `axis`."""
     shape = array.shape
     if axis == array.ndim - 1:
         return array @ matrix.T
@@ -38,10 +40,10 @@ def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
 def move_gap(
     gap: np.ndarray, kinds: Sequence[str], rng: np.random.Generator, kept: Sequence[int] = ()
 ) -> np.ndarray:
-    """A copy of the gap moved at random: reflected and rolled along ordered axes, permuted along unordered ones.
+    """A randomly moved copy of the gap: reflected and shifted periodically along ordered axes, permuted along others.
 
-    Rolling keeps the size of the gap: what leaves at one end comes back at the other. Along the axes `kept` the copy
-    is reflected only, so that a gap at the edge of the data stays at an edge.
+    Periodic shifts keep the size of the gap. Along the axes `kept` the copy is reflected only, so that a gap at the
+    edge of the data stays at an edge.
     """
     index = []
     for k, (n, kind) in enumerate(zip(gap.shape, kinds)):
@@ -55,7 +57,7 @@ def move_gap(
 
 
 def edges_of(gap: np.ndarray, kinds: Sequence[str]) -> tuple[int, ...]:
-    """Ordered axes, not periodic, at whose first or last slice the largest connected part of the gap lies."""
+    """The ordered, not periodic axes at whose first or last position the largest connected gap lies."""
     parts, count = ndimage.label(gap)
     if count == 0:
         return ()
@@ -64,7 +66,7 @@ def edges_of(gap: np.ndarray, kinds: Sequence[str]) -> tuple[int, ...]:
     for k, kind in enumerate(kinds):
         if kind == "ordered" and gap.shape[k] > 1:
             first, last = (np.take(largest, at, axis=k) for at in (0, -1))
-            if first.any() != last.any():  # a gap that goes from edge to edge has none to keep
+            if first.any() != last.any():  # a gap from edge to edge has no edge to keep
                 found.append(k)
     return tuple(found)
 
@@ -73,8 +75,8 @@ def edges_of(gap: np.ndarray, kinds: Sequence[str]) -> tuple[int, ...]:
 class Basis:
     """An orthonormal basis along one axis in which stationary kernels are diagonal.
 
-    Cosines for an ordered axis (kernels reflect at its ends), the Hartley basis for a periodic one,
-    and given eigenvectors for units. `frequencies` are in radians per step.
+    Cosines for an ordered axis (kernels are reflected at the boundaries), the Hartley basis for a periodic one, and
+    given eigenvectors for an unordered one. `frequencies` are in radians per step.
     """
 
     axis: int
@@ -83,6 +85,7 @@ class Basis:
     rows: np.ndarray | None
 
     def forward(self, array: np.ndarray) -> np.ndarray:
+        """The coefficients of an array in the basis."""
         if self.rows is not None:
             return along(self.rows, array, self.axis)
         if self.kind == "periodic":
@@ -91,6 +94,7 @@ class Basis:
         return scipy.fft.dct(array, axis=self.axis, norm="ortho")
 
     def inverse(self, array: np.ndarray) -> np.ndarray:
+        """The array with these coefficients."""
         if self.rows is not None:
             return along(self.rows.T, array, self.axis)
         if self.kind == "periodic":
@@ -101,7 +105,7 @@ class Basis:
 def basis_of(
     kind: str, axis: int, length: int, dtype: Any = np.float64, eigenvectors: np.ndarray | None = None
 ) -> Basis:
-    """The basis of one axis; units need `eigenvectors` (columns)."""
+    """The basis of one axis; an unordered axis takes `eigenvectors` (columns)."""
     steps = np.arange(length)
     rows: np.ndarray | None
     if kind == "unordered":
@@ -112,7 +116,7 @@ def basis_of(
     else:
         frequencies = np.pi * steps / length
     rows = None
-    if length <= DENSE_LIMIT:
+    if length <= MAX_DENSE_LENGTH:
         basis = Basis(axis=0, kind=kind, frequencies=frequencies, rows=None)
         rows = np.ascontiguousarray(basis.forward(np.eye(length)), dtype=dtype)
     return Basis(axis, kind, frequencies, rows)
@@ -120,23 +124,23 @@ def basis_of(
 
 @dataclass(frozen=True)
 class Standardised:
-    """Observed values on a common scale (zero elsewhere), with the centre and scale that undo it."""
+    """Standardised observed values (zero elsewhere), with their centre and scale."""
 
     values: np.ndarray
     centre: np.ndarray
     scale: np.ndarray
 
     def undo(self, array: np.ndarray) -> np.ndarray:
+        """The array in the variable of the data."""
         return array * self.scale + self.centre
 
 
 def standardise(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> Standardised:
-    """Bring the observed values to mean 0 and spread 1, unit by unit along unordered axes.
+    """The observed values with mean 0 and standard deviation 1, for each position of the unordered axes.
 
-    The mean and spread of a unit are shrunk towards those of all (as if up to `prior` typical cells had been seen
-    besides), so that a unit with few observations, or none, falls back to what the others show.
+    Means and standard deviations of a position are shrunk towards those of all (as if up to five average entries had
+    been observed in addition), so that a position with few observed entries, or none, has those of the others.
     """
-    prior = 5.0
     count = float(mask.sum())
     y = np.where(mask, values, 0.0).astype(np.float64)
     ones = (1,) * mask.ndim
@@ -150,20 +154,20 @@ def standardise(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> S
         if kind != "unordered" or mask.shape[k] == 1:
             continue
         rest = tuple(j for j in range(mask.ndim) if j != k)
-        seen = mask.sum(axis=rest, keepdims=True)
-        own = y.sum(axis=rest, keepdims=True) / np.maximum(seen, 1)
+        observed = mask.sum(axis=rest, keepdims=True)
+        own = y.sum(axis=rest, keepdims=True) / np.maximum(observed, 1)
         y -= own * mask
-        # Spreads are shrunk on the log scale: units may differ by orders of magnitude (pollutants, say).
-        each = (y**2).sum(axis=rest, keepdims=True) / np.maximum(seen - 1, 1)
+        # Standard deviations are shrunk on the log scale: positions may differ by orders of magnitude (pollutants).
+        each = (y**2).sum(axis=rest, keepdims=True) / np.maximum(observed - 1, 1)
         log_spread = 0.5 * np.log(np.maximum(each, 1e-12))
-        usual = float((log_spread * (seen > 1)).sum() / max((seen > 1).sum(), 1))
-        width = np.exp((log_spread * seen + usual * prior) / (seen + prior))
-        between = float((own**2 * (seen > 0)).sum() / max((seen > 0).sum(), 1))
-        shift = own * seen / (seen + np.minimum(width**2 / max(between, 1e-12), prior))
+        usual = float((log_spread * (observed > 1)).sum() / max((observed > 1).sum(), 1))
+        width = np.exp((log_spread * observed + usual * MAX_PRIOR_ENTRIES) / (observed + MAX_PRIOR_ENTRIES))
+        between = float((own**2 * (observed > 0)).sum() / max((observed > 0).sum(), 1))
+        shift = own * observed / (observed + np.minimum(width**2 / max(between, 1e-12), MAX_PRIOR_ENTRIES))
         y += (own - shift) * mask
         y /= width
         centre = centre + scale * shift
         scale = scale * width
-    # Rounded to single precision: the same data in another unit differ by the last bits of doubles, and the fit of a
-    # covariance would enlarge those until the bounds move. All members compute in single precision anyway.
+    # Rounded to single precision: the same data in another unit differ in the last bits of double precision, and the
+    # fit of a covariance would amplify the difference. All members compute in single precision.
     return Standardised(y.astype(np.float32).astype(np.float64), centre, scale)

@@ -1,13 +1,14 @@
-"""What a completion is: it chooses its settings once, then fills as often as asked."""
+"""The protocols of completions: `prepare` chooses the settings once, `fill` fills any number of times."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 
 __all__ = ["Completion", "Fill", "Prepared", "PreparedMix"]
@@ -15,10 +16,16 @@ __all__ = ["Completion", "Fill", "Prepared", "PreparedMix"]
 
 @dataclass(frozen=True)
 class Fill:
-    """A filled tensor and what its maker knows about it.
+    """A filled tensor.
 
-    members: what was mixed, by name (empty for one method); leverage: computes the relative uncertainty of
-    every entry, where the method knows it.
+    Parameters
+    ----------
+    estimate : array
+        The estimate of every entry.
+    members : dict of arrays
+        The estimates of the members of a stack, by name; empty for a single method.
+    leverage : callable, optional
+        Returns the leverage of every entry, for methods that have it.
     """
 
     estimate: np.ndarray
@@ -28,31 +35,31 @@ class Fill:
 
 @runtime_checkable
 class Prepared(Protocol):
-    """A completion whose settings are chosen."""
+    """A completion with chosen settings."""
 
     @property
     def choices(self) -> tuple[Choice, ...]: ...
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
-        """Fill the tensor from the entries where `mask` is True; `values` elsewhere are not read."""
+        """Fill the tensor from the entries where `mask` is True; other `values` are not read."""
         ...
 
 
 @runtime_checkable
 class PreparedMix(Prepared, Protocol):
-    """A prepared completion whose fills have members, and that learns how to mix them."""
+    """A prepared stack: its fills have members, and their weights can be learned."""
 
     def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedMix:
-        """Learn the mix from the members' values at hidden entries and their truth."""
+        """The stack with weights learned from the members' estimates of hidden entries and their truth."""
         ...
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The members mixed as learned: full arrays, or values at some entries."""
+        """The weighted mean of the members: full arrays, or values at some entries."""
         ...
 
 
 @runtime_checkable
 class Completion(Protocol):
-    """Fills a tensor. `prepare` may look only at entries where `mask` is True."""
+    """A completion; `prepare` must use only entries where `mask` is True."""
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> Prepared: ...
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> Prepared: ...

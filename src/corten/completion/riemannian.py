@@ -1,4 +1,4 @@
-"""Low-rank completion by Riemannian descent on the observed entries (eq. tensor-completion-problem)."""
+"""Low-rank completion by Riemannian descent on the observed entries (equation tensor-completion-problem)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from corten.completion.protocol import Fill
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.engine import Engine, as_engine
 from corten.engine.threads import one_library_thread
@@ -31,74 +32,102 @@ from corten.lowrank.power import spectral_start
 __all__ = ["PreparedLowRank", "TensorTrainCompletion", "TuckerCompletion", "descend_on"]
 
 CRITERIA = ("held-out", "aic", "bic")
-HELD_SHARE = 0.1
-PATIENCE = 2
+HELD_OUT_SHARE = 0.1  # of the training entries
+PATIENCE = 2  # rises of the criterion in a row that end the search for a rank
 MAX_RANK = 20
-USUAL_RIDGE = 1e-3
-RIDGES = (USUAL_RIDGE, 0.03, 0.1, 0.3)
-SEARCH_RIDGE = 0.03  # ranks are searched with it where the ridge is open: the usual one is slow where data are few
-MEAN_ONLY = np.inf  # the ridge that leaves nothing but the mean
-FEW_HELD = 150  # where a tenth of the training entries is less, a ridge is chosen on all of them, in five folds
+DEFAULT_RIDGE = 1e-3
+RIDGES = (DEFAULT_RIDGE, 0.03, 0.1, 0.3)
+SEARCH_RIDGE = 0.03  # of the search for a rank if the ridge is "auto": the default ridge is slow for few data
+MEAN_ONLY = np.inf  # the ridge with which the estimate is the mean
+MIN_HELD_OUT_ENTRIES = 150  # if a tenth of the training entries is less, a ridge is chosen on all of them, in folds
 FOLDS = 5
-SEARCH_TOLERANCE, SEARCH_EVALUATIONS = 1e-4, 100  # of the fits that a ridge is chosen on
-LEAST_GAIN = 0.02  # the mean alone is kept unless the error falls by this share: less does not show in the widths
-
+SEARCH_TOLERANCE, SEARCH_EVALUATIONS = 1e-4, 100  # of the fits with which a ridge is chosen
+MIN_GAIN = 0.02  # relative decrease of the error for which the mean alone is given up: less has no effect on widths
+CHUNK_ENTRIES = 4_000_000  # entries of the estimate computed at once
 
 
 @dataclass(frozen=True)
 class TuckerCompletion:
-    """Fill with the tensor of low Tucker rank that fits the observed entries best: the paper's completion.
+    """Fill with the tensor of low Tucker rank that fits the observed entries best: the completion of the paper.
 
-    rank: an integer (every mode), one per mode, or "auto"; criterion: "held-out", "aic" or "bic", how "auto"
-    compares ranks; ridge: shrinks what the data do not determine towards the mean, a number, or "auto" (needs rank
-    "auto" and the held-out criterion): 0.001, 0.03, 0.1, 0.3 or the mean alone, whichever has the smallest error on
-    held-out training entries (the mean alone unless the error is 2 % smaller).
+    Parameters
+    ----------
+    rank : int, tuple of int or "auto"
+        The Tucker rank: one for all axes, one for each, or (default) chosen by `criterion`, at most 20.
+    criterion : str
+        How ranks are compared: "held-out" (default; error on a tenth of the training entries), "aic" or "bic".
+    ridge : float or "auto"
+        Shrinks what the data do not determine towards the mean. Default 0.001. "auto" needs rank "auto" and the
+        held-out criterion: 0.001, 0.03, 0.1, 0.3 or the mean alone, by the error on held-out training entries (the mean
+        alone unless the error is 2 % smaller).
+    engine : str, int or Engine
+        What runs the passes over the data.
 
-    Example:
-        >>> x = np.fromfunction(lambda i, j, k: (i + 1.0) * (j + 2) * (k + 3), (6, 7, 8))
-        >>> mask = np.random.default_rng(0).random(x.shape) < 0.6
-        >>> fill = TuckerCompletion(rank=2).prepare(x, mask, (), seed=0).fill(x, mask)
-        >>> bool(np.abs(fill.estimate - x).max() < 0.01 * x.max())
-        True
+    Raises
+    ------
+    ValueError
+        If an option has a value that is not allowed, or the rank does not suit the shape.
+
+    Notes
+    -----
+    Equation (tensor-completion-problem) of the paper.
+
+    Examples
+    --------
+    >>> x = np.fromfunction(lambda i, j, k: (i + 1.0) * (j + 2) * (k + 3), (6, 7, 8))
+    >>> mask = np.random.default_rng(0).random(x.shape) < 0.6
+    >>> fill = TuckerCompletion(rank=2).prepare(x, mask, (), seed=0).fill(x, mask)
+    >>> bool(np.abs(fill.estimate - x).max() < 0.01 * x.max())
+    True
     """
 
     rank: int | tuple[int, ...] | str = "auto"
     criterion: str = "held-out"
-    ridge: float | str = USUAL_RIDGE
+    ridge: float | str = DEFAULT_RIDGE
     engine: Any = "auto"
 
     def __post_init__(self) -> None:
         _check_options(self.rank, self.criterion, self.ridge)
 
-    def prepare(
-        self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
-    ) -> PreparedLowRank:
-        """Choose the rank, if it was left open, from the entries in `mask`."""
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedLowRank:
+        """Choose the rank, if it is "auto", from the entries in `mask`."""
         return _prepare(self, "Tucker", values, mask, seed)
 
 
 @dataclass(frozen=True)
 class TensorTrainCompletion:
-    """Fill with the tensor of low tensor-train rank that fits best; options as for `TuckerCompletion`."""
+    """Fill with the tensor of low tensor-train rank that fits the observed entries best.
+
+    Parameters
+    ----------
+    rank, criterion, ridge, engine
+        As for `TuckerCompletion`, with tensor-train ranks (one for each bond between axes).
+
+    Examples
+    --------
+    >>> x = np.fromfunction(lambda i, j, k: (i + 1.0) * (j + 2) * (k + 3), (6, 7, 8))
+    >>> mask = np.random.default_rng(0).random(x.shape) < 0.6
+    >>> fill = TensorTrainCompletion(rank=2).prepare(x, mask, (), seed=0).fill(x, mask)
+    >>> bool(np.abs(fill.estimate - x).max() < 0.01 * x.max())
+    True
+    """
 
     rank: int | tuple[int, ...] | str = "auto"
     criterion: str = "held-out"
-    ridge: float | str = USUAL_RIDGE
+    ridge: float | str = DEFAULT_RIDGE
     engine: Any = "auto"
 
     def __post_init__(self) -> None:
         _check_options(self.rank, self.criterion, self.ridge)
 
-    def prepare(
-        self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
-    ) -> PreparedLowRank:
-        """Choose the rank, if it was left open, from the entries in `mask`."""
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedLowRank:
+        """Choose the rank, if it is "auto", from the entries in `mask`."""
         return _prepare(self, "tensor-train", values, mask, seed)
 
 
 @dataclass(frozen=True)
 class PreparedLowRank:
-    """A low-rank completion whose rank is chosen."""
+    """A low-rank completion with its rank and ridge."""
 
     structure: str
     rank: tuple[int, ...]
@@ -110,10 +139,10 @@ class PreparedLowRank:
     max_evaluations: int = 300
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
-        """Descend from a spectral start."""
+        """Fill by Riemannian descent from a spectral start."""
         point, centre, scale, _ = _fit(self, values, mask)
         estimate = np.empty(values.shape, np.result_type(values.dtype, np.float32))
-        step = max(1, 4_000_000 // max(1, point.size // point.shape[0]))
+        step = max(1, CHUNK_ENTRIES // max(1, point.size // point.shape[0]))
         for a in range(0, point.shape[0], step):
             estimate[a : a + step] = centre + scale * point.slab(a, min(a + step, point.shape[0]))
 
@@ -126,7 +155,7 @@ class PreparedLowRank:
 def _fit(
     prepared: PreparedLowRank, values: np.ndarray, mask: np.ndarray
 ) -> tuple[TensorTrain | Tucker, float, float, float]:
-    """The point, centre and scale of the data it lives on, and half the squared error left on the observed entries."""
+    """The point, the centre and scale of the data, and half the squared error on the observed entries."""
     found = values[mask].astype(np.float64)
     centre = float(found.mean())
     scale = float(found.std()) or 1.0
@@ -139,17 +168,17 @@ def _fit(
 def descend_on(
     prepared: PreparedLowRank, scaled: np.ndarray, mask: np.ndarray, count: int
 ) -> tuple[TensorTrain | Tucker, float]:
-    """The point that fits `count` centred and scaled values where `mask` is set, and half the squared error left.
+    """The point that fits the `count` standardised values where `mask` is set, and half the squared error.
 
-    Both arrays may live in files: they are only walked through.
+    Both arrays may be in files; they are read in passes.
     """
     if prepared.ridge == MEAN_ONLY:
         return _flat(prepared.structure, scaled.shape), 0.5 * count
     with one_library_thread:
         passes = prepared.engine.residual_pass(scaled, mask)
-        guess = _random(prepared.structure, scaled.shape, prepared.rank, prepared.seed)
+        random = _random(prepared.structure, scaled.shape, prepared.rank, prepared.seed)
         start: TensorTrain | Tucker
-        start = spectral_start(lambda f: passes.contractions_of_data(f)[1], guess, iterations=6)
+        start = spectral_start(lambda f: passes.contractions_of_data(f)[1], random, iterations=6)
         start = start * (scaled.size / count)
 
         def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
@@ -172,6 +201,7 @@ def _prepare(
     mask: np.ndarray,
     seed: int,
 ) -> PreparedLowRank:
+    """The completion with its rank and ridge, chosen where they are "auto"."""
     feasible: Callable = feasible_tucker_rank if structure == "Tucker" else feasible_rank
     check: Callable = check_tucker_rank if structure == "Tucker" else check_rank
     engine = as_engine(config.engine)
@@ -179,7 +209,7 @@ def _prepare(
         return PreparedLowRank(structure, check(values.shape, config.rank), float(config.ridge), engine, seed)
     auto = isinstance(config.ridge, str)
     base = PreparedLowRank(structure, (), SEARCH_RIDGE if auto else float(config.ridge), engine, seed)
-    sets = _held_sets(mask, seed, config.criterion, auto)
+    sets = _held_sets(mask, seed, criterion=config.criterion, ridge_open=auto)
     rows: list[dict[str, object]] = []
     scored: dict[tuple[tuple[int, ...], float], float] = {}
 
@@ -188,7 +218,7 @@ def _prepare(
             one = replace(base, rank=ranks, ridge=ridge)
             if auto:
                 one = replace(one, tolerance=SEARCH_TOLERANCE, max_evaluations=SEARCH_EVALUATIONS)
-            scored[ranks, ridge] = _score_of_sets(one, config.criterion, values, mask, sets)
+            scored[ranks, ridge] = _score_of_sets(one, config.criterion, values=values, mask=mask, sets=sets)
             row: dict[str, object] = {"rank": "x".join(map(str, ranks))}
             rows.append(row | ({"ridge": ridge} if auto else {}) | {config.criterion: scored[ranks, ridge]})
         return scored[ranks, ridge]
@@ -196,7 +226,7 @@ def _prepare(
     rises, last = 0, np.inf
     tried: list[tuple[int, ...]] = []
     used = mask & ~sets[0]
-    constant = values[used].min() == values[used].max()  # every rank leaves nothing of it
+    constant = values[used].min() == values[used].max()  # every rank fits exactly
     for rank in range(1, 2 if constant else MAX_RANK + 1):
         ranks = feasible(values.shape, rank)
         if tried and ranks == tried[-1]:
@@ -211,22 +241,31 @@ def _prepare(
         _try_ridges(score, scored, tried)
     best, ridge = min(scored, key=lambda key: scored[key])
     flat = tried[0], MEAN_ONLY
-    if flat in scored and scored[best, ridge] > (1 - LEAST_GAIN) * scored[flat]:
+    if flat in scored and scored[best, ridge] > (1 - MIN_GAIN) * scored[flat]:
         best, ridge = flat
-    words = {
-        "held-out": "smallest error on held-out training entries",
-        "aic": "smallest AIC",
-        "bic": "smallest BIC",
-    }[config.criterion]
-    alone = ridge == MEAN_ONLY
-    choices = [Choice(f"{structure} rank", "mean only" if alone else str(best), words, tuple(rows))]
+    name = {"held-out": "error on held-out training entries", "aic": "AIC", "bic": "BIC"}[config.criterion]
+    because = f"lowest {name} among the candidates"
+    mean_only = ridge == MEAN_ONLY
+    by = "mean_only" if mean_only else f"by_{config.criterion.replace('-', '_')}"
+    found = {"rank": best, "ridge": ridge, config.criterion: scored[best, ridge]}
+    choices = [
+        Choice(
+            f"{structure} rank",
+            "mean only" if mean_only else str(best),
+            because,
+            tuple(rows),
+            code=f"rank_{by}",
+            values=found,
+        )
+    ]
     if auto:
-        choices.append(Choice("ridge", "mean only" if alone else f"{ridge:g}", words))
+        taken = "mean only" if mean_only else f"{ridge:g}"
+        choices.append(Choice("ridge", taken, because, code=f"ridge_{by}", values={"ridge": ridge}))
     return replace(base, rank=best, ridge=ridge, choices=tuple(choices))
 
 
 def _try_ridges(score: Callable, scored: Mapping, ranks: Sequence[tuple[int, ...]]) -> None:
-    """Score other ridges at the best rank and, with the best of them, its neighbours; then the mean alone."""
+    """Score other ridges at the best rank, neighbouring ranks with the best ridge, and the mean alone."""
     at, _ = min(scored, key=lambda key: scored[key])
     middle = RIDGES.index(SEARCH_RIDGE)
     for ridges in (RIDGES[middle::-1], RIDGES[middle:]):
@@ -243,11 +282,11 @@ def _try_ridges(score: Callable, scored: Mapping, ranks: Sequence[tuple[int, ...
 
 
 def _held_sets(mask: np.ndarray, seed: int, criterion: str, ridge_open: bool) -> list[np.ndarray]:
-    """Training entries to hold out: a random tenth or, where that is few and the ridge is open, each of five folds."""
+    """The sets of training entries to hold out: a random tenth or, if that is few and the ridge open, five folds."""
     if criterion == "held-out":
         number = np.random.default_rng([seed, 5]).random(mask.shape)
-        few = ridge_open and HELD_SHARE * np.count_nonzero(mask) < FEW_HELD
-        cuts = [(k / FOLDS, (k + 1) / FOLDS) for k in range(FOLDS)] if few else [(0.0, HELD_SHARE)]
+        few = ridge_open and HELD_OUT_SHARE * np.count_nonzero(mask) < MIN_HELD_OUT_ENTRIES
+        cuts = [(k / FOLDS, (k + 1) / FOLDS) for k in range(FOLDS)] if few else [(0.0, HELD_OUT_SHARE)]
         held = [mask & (number >= low) & (number < high) for low, high in cuts]
         kept = [one for one in held if one.any() and (mask & ~one).any()]
         if kept:
@@ -258,34 +297,32 @@ def _held_sets(mask: np.ndarray, seed: int, criterion: str, ridge_open: bool) ->
 def _score_of_sets(
     prepared: PreparedLowRank, criterion: str, values: np.ndarray, mask: np.ndarray, sets: Sequence[np.ndarray]
 ) -> float:
-    """The criterion; of several held-out sets the root mean square of all their errors."""
-    found = [_score(prepared, criterion, values, mask & ~held, held) for held in sets]
+    """The criterion; for several held-out sets the root mean square of all errors."""
+    found = [_score(prepared, criterion, values=values, used=mask & ~held, held=held) for held in sets]
     if len(found) == 1:
         return found[0]
     return float(np.sqrt(np.average(np.square(found), weights=[np.count_nonzero(held) for held in sets])))
 
 
-def _score(
-    prepared: PreparedLowRank, criterion: str, values: np.ndarray, used: np.ndarray, held: np.ndarray
-) -> float:
+def _score(prepared: PreparedLowRank, criterion: str, values: np.ndarray, used: np.ndarray, held: np.ndarray) -> float:
+    """The criterion of a fit to the `used` entries, or its error on the `held` ones."""
     point, centre, scale, error = _fit(prepared, values, used)
     if criterion == "held-out" and held.any():
-        where = np.flatnonzero(held)
-        residual = values.reshape(-1)[where] - (centre + scale * point.at_flat(where))
+        entries = np.flatnonzero(held)
+        residual = values.reshape(-1)[entries] - (centre + scale * point.at_flat(entries))
         return float(np.sqrt(np.mean(residual.astype(np.float64) ** 2)))
     count = int(np.count_nonzero(used))
-    price = 2.0 if criterion != "bic" else log(count)
-    return count * log(2 * error / count) + price * point.dimension
+    per_parameter = 2.0 if criterion != "bic" else log(count)
+    return count * log(2 * error / count) + per_parameter * point.dimension
 
 
 def _random(structure: str, shape: tuple[int, ...], rank: tuple[int, ...], seed: int) -> TensorTrain | Tucker:
-    return (
-        Tucker.random(shape, rank, seed) if structure == "Tucker" else TensorTrain.random(shape, rank, seed)
-    )
+    """A random point."""
+    return Tucker.random(shape, rank, seed) if structure == "Tucker" else TensorTrain.random(shape, rank, seed)
 
 
 def _flat(structure: str, shape: tuple[int, ...]) -> TensorTrain | Tucker:
-    """Nothing beside the mean: a constant too small to change an estimate, so that its leverage is defined."""
+    """The point of the mean alone: a constant too small to change an estimate, so that its leverage is defined."""
     train = TensorTrain(tuple(np.full((1, d, 1), 1e-30 if k == 0 else 1.0) for k, d in enumerate(shape)))
     if structure != "Tucker":
         return train
@@ -294,8 +331,9 @@ def _flat(structure: str, shape: tuple[int, ...]) -> TensorTrain | Tucker:
 
 
 def _check_options(rank: object, criterion: str, ridge: float | str) -> None:
+    """Raise if an option is not allowed."""
     if isinstance(rank, str) and rank != "auto":
-        raise ValueError(f'rank is {rank!r}; give an integer, one per mode, or "auto"')
+        raise ValueError(f'rank is {rank!r}; give an integer, one for each axis, or "auto"')
     if criterion not in CRITERIA:
         raise ValueError(f"criterion is {criterion!r}; allowed are {', '.join(map(repr, CRITERIA))}")
     if isinstance(ridge, str):

@@ -1,31 +1,33 @@
-"""The kernel pyramid: fill from wide averages first, then from ever narrower ones of what is left."""
+"""The kernel pyramid: averages with wide kernels, then with narrower kernels of the residuals."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 
 from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, standardise
 from corten.completion.protocol import Fill
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 
 __all__ = ["PreparedSmooth", "SmoothCompletion"]
 
-WIDTHS = (40.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.5, 1.0, 0.7)
-FLOOR = 1e-4
-"""Support below which a level adds little: there the wider levels have the last word."""
+Filter = Callable[[np.ndarray], np.ndarray]
+
+WIDTHS = (40.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.5, 1.0, 0.7)  # standard deviations of the kernels, in steps
+MIN_SUPPORT = 1e-4  # total kernel weight of observed entries below which a level adds little
+MAX_KERNEL_STEPS = 64  # beyond it the response of the continuous Gaussian is used
 
 
 def gaussian_symbol(width: float, frequencies: np.ndarray) -> np.ndarray:
-    """Response of the sampled Gaussian filter of that width, one at frequency zero."""
+    """The response of the sampled Gaussian filter of this width, one at frequency zero."""
     reach = max(1, int(np.ceil(5 * width)))
     distance = np.arange(1, reach + 1)
     kernel = np.exp(-0.5 * (distance / max(width, 1e-3)) ** 2)
-    if reach > 64:
+    if reach > MAX_KERNEL_STEPS:
         return np.exp(-0.5 * (width * frequencies) ** 2)
     response = 1 + 2 * np.cos(np.outer(frequencies, distance)) @ kernel
     return response / (1 + 2 * kernel.sum())
@@ -33,7 +35,7 @@ def gaussian_symbol(width: float, frequencies: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class AxisFilter:
-    """A smoothing filter along one axis: a small matrix, or a response in the basis of a long axis."""
+    """A smoothing filter along one axis: a matrix, or a response in the basis of a long axis."""
 
     basis: Basis
     response: np.ndarray
@@ -49,7 +51,7 @@ class AxisFilter:
 
 
 def axis_filter(basis: Basis, width: float) -> AxisFilter:
-    """The Gaussian filter of that width (in steps) along one axis."""
+    """The Gaussian filter of this width (in steps) along one axis."""
     response = gaussian_symbol(width, basis.frequencies)
     matrix = None
     if basis.rows is not None:
@@ -60,13 +62,14 @@ def axis_filter(basis: Basis, width: float) -> AxisFilter:
 
 @dataclass(frozen=True)
 class PreparedSmooth:
-    """The pyramid with its widths along every axis chosen."""
+    """The pyramid with its relative width along every axis."""
 
     kinds: tuple[str, ...]
     stretch: tuple[float, ...]
     choices: tuple[Choice, ...] = ()
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
+        """Fill from the widest to the narrowest kernel."""
         data = standardise(values, mask, self.kinds)
         left = data.values.astype(np.float32)
         weight = mask.astype(np.float32)
@@ -77,48 +80,50 @@ class PreparedSmooth:
             for smooth in level:
                 support = smooth(support)
                 mean = smooth(mean)
-            step = mean / (support + FLOOR)
+            step = mean / (support + MIN_SUPPORT)
             estimate += step
             left -= step * weight
         return Fill(data.undo(estimate.astype(np.float64)))
 
-    def _levels(self, shape: tuple[int, ...]) -> list[list[Any]]:
-        """The filters of all levels: first what all units share, then what is each one's own."""
+    def _levels(self, shape: tuple[int, ...]) -> list[list[Filter]]:
+        """The filters of all levels: first averaged over unordered axes, then separate for their positions."""
         bases = [basis_of(kind, k, n) for k, (kind, n) in enumerate(zip(self.kinds, shape))]
-        units = [k for k, kind in enumerate(self.kinds) if kind == "unordered" and shape[k] > 1]
+        unordered = [k for k, kind in enumerate(self.kinds) if kind == "unordered" and shape[k] > 1]
         ordered = [k for k, kind in enumerate(self.kinds) if kind != "unordered" and shape[k] > 1]
-        levels: list[list[Any]] = []
-        for pooled in product((True, False), repeat=min(len(units), 3)):
+        levels: list[list[Filter]] = []
+        for pooled in product((True, False), repeat=min(len(unordered), 3)):
             if not ordered and not any(pooled):
                 continue
-            average = [_average(k, shape[k]) for k, pool in zip(units, pooled) if pool]
+            average = [_average(k, shape[k]) for k, pool in zip(unordered, pooled) if pool]
             for width in WIDTHS if ordered else (1.0,):
                 smooth = [axis_filter(bases[k], width * self.stretch[k]) for k in ordered]
                 levels.append([*smooth, *average])
         return levels
 
 
-def _average(axis: int, length: int) -> Any:
+def _average(axis: int, length: int) -> Filter:
+    """The mean over an axis, as a filter."""
     matrix = np.full((length, length), 1 / length, np.float32)
     return lambda array: along(matrix, array, axis)
 
 
 @dataclass(frozen=True)
 class SmoothCompletion:
-    """Fill a smooth field from its surroundings, coarse to fine, with its own scale along every axis.
+    """Fill a smooth field by kernel averages, from wide to narrow, with a relative width for every axis.
 
-    Needs no fitting and never fails: far from all data it gives the mean.
+    It has no parameters and fits nothing. Far from all observed entries the estimate is the mean.
 
-    Example:
-        >>> import numpy as np
-        >>> x = np.add.outer(np.linspace(0, 1, 12), np.linspace(0, 2, 15))
-        >>> mask = np.random.default_rng(0).random(x.shape) < 0.7
-        >>> filled = SmoothCompletion().prepare(x, mask, (), seed=0).fill(x, mask).estimate
-        >>> bool(np.abs(filled - x)[~mask].mean() < 0.1)
-        True
+    Examples
+    --------
+    >>> x = np.add.outer(np.linspace(0, 1, 12), np.linspace(0, 2, 15))
+    >>> mask = np.random.default_rng(0).random(x.shape) < 0.7
+    >>> filled = SmoothCompletion().prepare(x, mask, (), seed=0).fill(x, mask).estimate
+    >>> bool(np.abs(filled - x)[~mask].mean() < 0.1)
+    True
     """
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedSmooth:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedSmooth:
+        """Choose the relative width along every axis from its length."""
         kinds = axis_kinds(axes, mask.shape)
         lengths = np.array([n for n, kind in zip(mask.shape, kinds) if kind != "unordered"], dtype=float)
         typical = float(np.exp(np.log(lengths).mean())) if lengths.size else 1.0
@@ -126,6 +131,8 @@ class SmoothCompletion:
         choice = Choice(
             "pyramid scale per axis",
             ", ".join(f"{s:.2f}" for s in stretch),
-            "length of the axis over the typical length",
+            "length of the axis divided by the geometric mean of the lengths",
+            code="scale_by_length",
+            values={"scales": stretch},
         )
         return PreparedSmooth(kinds, stretch, (choice,))

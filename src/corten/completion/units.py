@@ -1,4 +1,4 @@
-"""Correlation between units (stations, years): what one of them says about another."""
+"""Correlation between the positions of an unordered axis, such as stations or years."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from corten.completion.axes_kinds import Basis, basis_of
 
 __all__ = ["UnitCorrelation", "unit_correlations"]
 
-MANY = 1000
-SHRINK = 0.05
+MAX_MATRIX_LENGTH = 1000  # longer axes have one common correlation for all pairs
+SHRINKAGE = 0.05  # of all correlations
+PRIOR_PAIRS = 5.0  # uncorrelated pairs of entries added to every pair of positions
+MIN_EIGENVALUE = 0.01
 
 
 @dataclass(frozen=True)
 class UnitCorrelation:
-    """Correlation along one unordered axis: a full matrix or, among very many units, one number for every pair."""
+    """Correlation along one unordered axis: a full matrix or, for a long axis, one number for all pairs."""
 
     length: int
     matrix: np.ndarray | None
     common: float = 0.0
 
     def between(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Correlation of pairs of units."""
+        """The correlation of pairs of positions."""
         if self.matrix is not None:
             return self.matrix[first, second]
         return np.where(first == second, 1.0, self.common)
@@ -35,7 +37,7 @@ class UnitCorrelation:
         if self.matrix is not None:
             eigenvalues, vectors = np.linalg.eigh(self.matrix)
             return basis_of("unordered", axis, self.length, dtype, vectors), np.maximum(eigenvalues, 0)
-        # Equal correlation: the constant vector, which opens the cosine basis, and everything across it.
+        # Equal correlation: the constant vector, which is first in the cosine basis, and its orthogonal complement.
         eigenvalues = np.full(self.length, 1 - self.common)
         eigenvalues[0] = 1 + (self.length - 1) * self.common
         return basis_of("ordered", axis, self.length, dtype), eigenvalues
@@ -48,9 +50,9 @@ def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]
         length = mask.shape[k]
         if kind != "unordered" or length == 1:
             continue
-        some = np.linspace(0, length - 1, min(length, MANY)).astype(np.intp)
+        some = np.linspace(0, length - 1, min(length, MAX_MATRIX_LENGTH)).astype(np.intp)
         matrix = _correlation(np.take(values, some, axis=k), np.take(mask, some, axis=k), k)
-        if length <= MANY:
+        if length <= MAX_MATRIX_LENGTH:
             found[k] = UnitCorrelation(length, matrix)
         else:
             common = (matrix.sum() - len(some)) / (len(some) * (len(some) - 1))
@@ -59,15 +61,15 @@ def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]
 
 
 def _correlation(values: np.ndarray, mask: np.ndarray, axis: int) -> np.ndarray:
-    """Correlation over the cells that both of two units observed, shrunk so that few pairs say little."""
+    """Correlations from the entries observed at both of two positions, shrunk towards zero for few pairs."""
     y = np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
     m = np.moveaxis(mask, axis, 0).reshape(values.shape[axis], -1).astype(y.dtype)
     pairs = m @ m.T
     both = (y**2) @ m.T
     cross = (y @ y.T) / np.sqrt(np.maximum(both * both.T, 1e-12))
-    cross *= (1 - SHRINK) * pairs / (pairs + 5.0)
+    cross *= (1 - SHRINKAGE) * pairs / (pairs + PRIOR_PAIRS)
     np.fill_diagonal(cross, 1.0)
     eigenvalues, vectors = np.linalg.eigh((cross + cross.T) / 2)
-    fixed = (vectors * np.maximum(eigenvalues, 0.01)) @ vectors.T
+    fixed = (vectors * np.maximum(eigenvalues, MIN_EIGENVALUE)) @ vectors.T
     d = np.sqrt(np.diag(fixed))
     return fixed / np.outer(d, d)

@@ -1,4 +1,4 @@
-"""Scores of hidden entries, weights, and the cutoffs that turn them into intervals."""
+"""Scores of calibration entries, their scales and weights, and the weighted quantiles that give intervals."""
 
 from corten.conformal.calibrated import Calibrated, CalibratedScores, Cutoffs
 from corten.conformal.diagnostics import (

@@ -1,7 +1,7 @@
-"""Calibrated scores: cutoffs and intervals for any entries and any coverage, without sorting again.
+"""Calibrated scores: cutoffs and intervals for any entries and any coverage; the scores are sorted once.
 
-`Calibrated` is what a calibration returns, however it hid entries: a split, merged splits, or one of them with another
-promise. `CalibratedScores` is one list of scores with its weights, which all of them rest on.
+`Calibrated` is the protocol of what a calibration returns: a split, merged splits, or one of them with another kind of
+coverage (see `shaped.py`). `CalibratedScores` is one list of scores with its weights, used by all of them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,22 @@ from corten.conformal.weights import Weights
 __all__ = ["Calibrated", "CalibratedScores", "Cutoffs"]
 
 Entries = NDArray[np.intp]
-_CHUNK = 1 << 20
+MAX_CHUNK_ENTRIES = 1 << 20  # test entries whose neighbour tables exist at once
 
 
 class Cutoffs(NamedTuple):
-    """Cutoffs of both tails, each (levels, entries), or None for a tail that the score does not use."""
+    """Cutoffs of both tails.
+
+    Parameters
+    ----------
+    lower, upper : array, shape (levels, entries), or None
+        The cutoffs of the tail; None for a tail that the score does not use.
+
+    Examples
+    --------
+    >>> Cutoffs(None, np.array([[8.0]])).upper
+    array([[8.]])
+    """
 
     lower: NDArray[np.floating] | None
     upper: NDArray[np.floating] | None
@@ -32,11 +43,11 @@ class Cutoffs(NamedTuple):
 
 @runtime_checkable
 class Calibrated(Protocol):
-    """What a calibration returns: intervals of any coverage for any entries, and the scores behind them."""
+    """What a calibration returns: intervals of any coverage for any entries, and the calibration scores."""
 
     @property
     def entries(self) -> Entries:
-        """Flat indices of the calibration entries, in the order of `scores`; one may occur in several rounds."""
+        """Flat indices of the calibration entries, in the order of `scores`; an entry may occur in several rounds."""
         ...
 
     @property
@@ -44,7 +55,7 @@ class Calibrated(Protocol):
 
     @property
     def log_weights(self) -> NDArray[np.float64]:
-        """Log-weights of the calibration entries, in the order of `scores`; only differences matter."""
+        """Log-weights of the calibration entries, in the order of `scores`, up to an additive constant."""
         ...
 
     @property
@@ -55,7 +66,7 @@ class Calibrated(Protocol):
 
     @property
     def lists(self) -> Sequence[Any]:
-        """The lists of scores behind the intervals, one for each split; none where another promise was given."""
+        """The lists of scores, one for each split; empty for another kind of coverage."""
         ...
 
     @property
@@ -65,7 +76,7 @@ class Calibrated(Protocol):
 
     @property
     def beyond(self) -> NDArray[np.bool_] | None:
-        """True at missing entries deeper inside gaps than calibration tested; None where that is not defined."""
+        """True at missing entries deeper inside gaps than calibration tested; None if this is not defined."""
         ...
 
     def effective_sample_size(self) -> float: ...
@@ -73,7 +84,7 @@ class Calibrated(Protocol):
     def intervals(
         self, entries: Entries, coverage: float | Sequence[float]
     ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Lower and upper bounds, (levels, entries), in the variable that was modelled; `to_data` maps them back."""
+        """Lower and upper bounds, (levels, entries), in the modelled variable; `to_data` transforms them back."""
         ...
 
     def to_data(self, entries: Entries, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -88,15 +99,26 @@ class Calibrated(Protocol):
 class CalibratedScores:
     """One list of calibration scores with its weights, sorted once.
 
-    `scores` belong to the flat `entries`, in the same order as any neighbour positions of `weights`.
+    Parameters
+    ----------
+    score : str or Score
+        The score, or its name.
+    scores : array
+        The scores of the calibration entries.
+    entries : array of int
+        Flat indices of the calibration entries, in the order of `scores`; the neighbour positions of `weights` refer
+        to this order.
+    weights : Weights
+        The weights of calibration and test entries.
 
-    Example:
-        >>> from corten.conformal.weights import UniformWeights
-        >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
-        >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper
-        array([[8., 8.]])
-        >>> calibrated.intervals(np.array([20]), estimate=[100.0], scale=[0.5], coverage=0.8)
-        (array([[96.]]), array([[104.]]))
+    Examples
+    --------
+    >>> from corten.conformal.weights import UniformWeights
+    >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
+    >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper
+    array([[8., 8.]])
+    >>> calibrated.intervals(np.array([20]), estimate=[100.0], scale=[0.5], coverage=0.8)
+    (array([[96.]]), array([[104.]]))
     """
 
     def __init__(self, score: str | Score, scores: ArrayLike, entries: Entries, weights: Weights) -> None:
@@ -117,10 +139,8 @@ class CalibratedScores:
         """The same entries and weights with another score: `scores` belong to `entries`."""
         return CalibratedScores(score, scores, self.entries, self.weights)
 
-    def cutoffs(
-        self, entries: Entries, coverage: float | Sequence[float], dtype: DTypeLike = np.float64
-    ) -> Cutoffs:
-        """Cutoffs of the tails the score needs; float32 cutoffs are rounded outwards."""
+    def cutoffs(self, entries: Entries, coverage: float | Sequence[float], dtype: DTypeLike = np.float64) -> Cutoffs:
+        """Cutoffs of the tails that the score uses, for test entries; float32 cutoffs are rounded outwards."""
         levels = as_levels(coverage)
         flat = np.asarray(entries).ravel()
         whole: dict[Tail, NDArray[np.floating]] = {
@@ -139,31 +159,31 @@ class CalibratedScores:
         coverage: float | Sequence[float],
         dtype: DTypeLike = np.float64,
     ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Lower and upper ends, (levels, entries), rounded outwards; one estimate and scale per entry."""
+        """Lower and upper bounds, (levels, entries), rounded outwards; one estimate and scale per entry."""
         levels = as_levels(coverage)
         flat = np.asarray(entries).ravel()
         middle = np.broadcast_to(np.asarray(estimate), flat.shape)
-        unit = np.broadcast_to(np.asarray(scale), flat.shape)
+        scales = np.broadcast_to(np.asarray(scale), flat.shape)
         lower = np.empty((levels.size, flat.size), dtype)
         upper = np.empty((levels.size, flat.size), dtype)
         for part, piece in self._pieces(flat, levels, np.float64):
-            low, high = self.score.invert(middle[part], unit[part], piece.get("lower"), piece.get("upper"))
+            low, high = self.score.invert(middle[part], scales[part], piece.get("lower"), piece.get("upper"))
             lower[:, part] = -rounded_up(-low, dtype)
             upper[:, part] = rounded_up(high, dtype)
         return lower, upper
 
     def effective_sample_size(self) -> float:
-        """How many equally weighted calibration entries stand behind the cutoffs."""
+        """Effective sample size of the calibration weights, (sum w)^2 / sum w^2."""
         return effective_sample_size(self._log_weights)
 
     def largest_share(self) -> float:
-        """The share of the calibration weight that the heaviest entry holds."""
+        """The largest calibration weight divided by the sum of all."""
         return largest_share(self._log_weights)
 
     def _pieces(
         self, flat: Entries, levels: NDArray[np.float64], dtype: DTypeLike
     ) -> Iterator[tuple[slice, dict[Tail, NDArray[np.floating]]]]:
-        """Cutoffs, a chunk of entries at a time: neighbour tables of all entries never exist at once."""
+        """Cutoffs, one chunk of entries at a time, so that neighbour tables of all entries never exist at once."""
         wanted: dict[Tail, list[float]] = {tail: [] for tail in self._lists}
         for level in levels.tolist():
             tails = self.score.tails(level)
@@ -172,8 +192,8 @@ class CalibratedScores:
                 if needed is None:
                     raise ValueError(f"score {self.score.name!r} must use the same tails at every coverage.")
                 wanted[tail].append(needed)
-        for start in range(0, flat.size, _CHUNK):
-            part = slice(start, min(start + _CHUNK, flat.size))
+        for start in range(0, flat.size, MAX_CHUNK_ENTRIES):
+            part = slice(start, min(start + MAX_CHUNK_ENTRIES, flat.size))
             logs = self.weights.log_weight(flat[part])
             factor: NeighbourFactor | None = self.weights.neighbour_factor(flat[part])
             shape = (levels.size, part.stop - part.start)

@@ -1,25 +1,26 @@
-"""How deep cells lie inside gaps, and weights that give hidden cells the depths of the missing ones."""
+"""The depth of entries inside gaps, and weights that give hidden entries the depths of the missing ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
+from corten.data.axes import Axis
+
 __all__ = ["DepthWeights", "depth", "distance_along", "distances_along", "steps_of_change"]
 
-BINS = 20
-CLIP = 20.0
+DEPTH_BINS = 20
+MAX_WEIGHT_RATIO = 20.0  # of a bin, so that no bin dominates
+MIN_PAIRS = 10  # of neighbouring observed entries, to estimate the change along an axis
 
 
-def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> np.ndarray:
-    """Typical change of the field in one step along each axis, in its standard deviations (nan along units).
+def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
+    """Root mean square change of the field in one step along each axis, in standard deviations of the field.
 
-    It makes steps along different axes comparable: a depth measured with it says how much may have changed since
-    the nearest observation.
+    It is NaN along unordered axes. It makes steps along different axes comparable.
     """
     spread = float(values[mask].std(dtype=np.float64)) if mask.any() else 0.0
     change = np.full(mask.ndim, np.nan)
@@ -30,7 +31,7 @@ def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -
         far = list(near)
         near[k], far[k] = slice(None, -1), slice(1, None)
         both = mask[tuple(near)] & mask[tuple(far)]
-        if both.sum() < 10 or not spread > 0:
+        if both.sum() < MIN_PAIRS or not spread > 0:
             change[k] = 1 / max(mask.shape[k], 2)
             continue
         difference = values[tuple(far)][both] - values[tuple(near)][both]
@@ -38,19 +39,19 @@ def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -
     return np.clip(change, 1e-3, 2.0)
 
 
-def depth(train: np.ndarray, axes: Sequence[Any], change: np.ndarray) -> np.ndarray:
-    """Distance of every cell to the nearest training cell, in units of change; within a unit, never across.
+def depth(train: np.ndarray, axes: Sequence[Axis], change: np.ndarray) -> np.ndarray:
+    """Distance of every entry to the nearest training entry along ordered axes, with steps of length `change`.
 
-    Where a unit has no training cell at all, the depth is that of the whole slice.
+    At a position of the unordered axes without training entries it is the diameter of the slice.
     """
     ordered = [k for k, axis in enumerate(axes) if axis.kind != "unordered"]
-    units = [k for k in range(train.ndim) if k not in ordered]
+    unordered = [k for k in range(train.ndim) if k not in ordered]
     if not ordered:
         return np.where(train, 0.0, 1.0).astype(np.float32)
     step = change[ordered]
     furthest = float(np.sqrt(np.sum((step * np.array([train.shape[k] for k in ordered])) ** 2)))
-    whole = np.moveaxis(train, units, range(len(units)))
-    stacked = whole.reshape(-1, *whole.shape[len(units) :])
+    whole = np.moveaxis(train, unordered, range(len(unordered)))
+    stacked = whole.reshape(-1, *whole.shape[len(unordered) :])
     result = np.empty(stacked.shape, np.float32)
     wrap = [(n // 2, n // 2) if axes[k].periodic else (0, 0) for k, n in zip(ordered, stacked.shape[1:])]
     inner = tuple(slice(a, a + n) for (a, _), n in zip(wrap, stacked.shape[1:]))
@@ -60,19 +61,19 @@ def depth(train: np.ndarray, axes: Sequence[Any], change: np.ndarray) -> np.ndar
             continue
         padded = np.pad(~one, wrap, mode="wrap")
         out[...] = ndimage.distance_transform_edt(padded, sampling=step)[inner]
-    return np.moveaxis(result.reshape(whole.shape), range(len(units)), units)
+    return np.moveaxis(result.reshape(whole.shape), range(len(unordered)), unordered)
 
 
 def distance_along(train: np.ndarray, axis: int, periodic: bool) -> np.ndarray:
-    """Steps to the nearest training cell of the same fibre; the axis length where the fibre has none."""
+    """Steps along the axis to the nearest training entry; the axis length if there is none."""
     return distances_along(train, axis, periodic)[0]
 
 
 def distances_along(train: np.ndarray, axis: int, periodic: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Steps to the nearest training cell of the same fibre, and to the nearest one on the other side.
+    """Steps along the axis to the nearest training entry, and to the nearest one on the other side.
 
-    The second tells a cell that lies between known ones from one beyond them; twice the axis length where there is
-    none on that side.
+    The second separates entries between training entries from those beyond them; it is twice the axis length if there
+    is no training entry on that side.
     """
     moved = np.moveaxis(train, axis, -1)
     n = moved.shape[-1]
@@ -90,14 +91,15 @@ def distances_along(train: np.ndarray, axis: int, periodic: bool) -> tuple[np.nd
 
 @dataclass(frozen=True)
 class DepthWeights:
-    """Weights that give hidden cells the depths of the missing ones: a cell counts as often as missing cells lie there.
+    """Weights that give hidden entries the distribution of depths of the missing entries.
 
-    The log ratio of two depth histograms, missing over hidden, in twenty bins of equal hidden counts; ratios are
-    clipped to [1/20, 20], so that no bin speaks for all.
+    The logarithm of the ratio of two histograms of depths, missing over hidden, in twenty bins with equal numbers of
+    hidden entries; ratios are clipped to [1/20, 20].
 
-    Example:
-        >>> DepthWeights.of(np.array([1.0, 1.0, 2.0, 2.0]), np.array([1.0, 2.0, 2.0, 2.0])).at(np.array([2.0])).round(3)
-        array([0.405])
+    Examples
+    --------
+    >>> DepthWeights.of(np.array([1.0, 1.0, 2.0, 2.0]), np.array([1.0, 2.0, 2.0, 2.0])).at(np.array([2.0])).round(3)
+    array([0.405])
     """
 
     edges: np.ndarray
@@ -105,14 +107,14 @@ class DepthWeights:
 
     @staticmethod
     def of(hidden: np.ndarray, missing: np.ndarray) -> DepthWeights:
-        """From the depths of hidden and of missing cells."""
-        edges = np.unique(np.quantile(hidden, np.linspace(0, 1, BINS + 1)[1:-1]))
+        """The weights from the depths of hidden and of missing entries."""
+        edges = np.unique(np.quantile(hidden, np.linspace(0, 1, DEPTH_BINS + 1)[1:-1]))
         count = len(edges) + 1
         share_hidden = np.bincount(np.searchsorted(edges, hidden), minlength=count) / max(len(hidden), 1)
         share_missing = np.bincount(np.searchsorted(edges, missing), minlength=count) / max(len(missing), 1)
-        ratio = np.clip(share_missing / np.maximum(share_hidden, 1e-12), 1 / CLIP, CLIP)
+        ratio = np.clip(share_missing / np.maximum(share_hidden, 1e-12), 1 / MAX_WEIGHT_RATIO, MAX_WEIGHT_RATIO)
         return DepthWeights(edges, np.log(ratio))
 
     def at(self, depths: np.ndarray) -> np.ndarray:
-        """Log-weights of cells at these depths."""
+        """Log-weights of entries at these depths."""
         return np.asarray(self.log_ratio[np.searchsorted(self.edges, depths)])

@@ -1,7 +1,7 @@
-"""Can these weights bear the coverage asked for? Numbers that say so before anybody believes an interval.
+"""Diagnostics of weights: effective sample size, largest share, highest coverage with finite intervals.
 
-Weighted conformal intervals stay valid when a few entries carry all the weight, but they become infinite or
-useless.
+Weighted conformal intervals are valid for any true weights, but if few entries have nearly all the weight the intervals
+are infinite or very wide.
 """
 
 from __future__ import annotations
@@ -21,24 +21,48 @@ __all__ = [
     "weight_gap",
 ]
 
+MIN_REMAINING_SHARE = 1e-3  # of the total weight: below it a difference of sums has lost too many digits
+
 
 def effective_sample_size(log_weights: ArrayLike) -> float:
-    """How many equally weighted entries the weights are worth: (sum w)^2 / sum w^2; 0 without any weight.
+    """Effective sample size, (sum w)^2 / sum w^2.
 
-    Example:
-        >>> effective_sample_size(np.zeros(50)), effective_sample_size(np.log([1e9, 1.0, 1.0])) < 1.001
-        (50.0, True)
+    Parameters
+    ----------
+    log_weights : array
+        Logarithms of the weights, up to an additive constant; -inf for no weight.
+
+    Returns
+    -------
+    float
+        Between 1 and the number of weights; 0 if all weights are zero.
+
+    Examples
+    --------
+    >>> effective_sample_size(np.zeros(50)), effective_sample_size(np.log([1e9, 1.0, 1.0])) < 1.001
+    (50.0, True)
     """
     w = _shifted(log_weights)
     return float(w.sum() ** 2 / (w**2).sum()) if w.any() else 0.0
 
 
 def largest_share(log_weights: ArrayLike) -> float:
-    """The share of the total weight held by its heaviest entry; NaN without any weight.
+    """The largest weight divided by the sum of all weights.
 
-    Example:
-        >>> largest_share(np.log([1.0, 1.0, 2.0]))
-        0.5
+    Parameters
+    ----------
+    log_weights : array
+        Logarithms of the weights, up to an additive constant; -inf for no weight.
+
+    Returns
+    -------
+    float
+        NaN if all weights are zero.
+
+    Examples
+    --------
+    >>> largest_share(np.log([1.0, 1.0, 2.0]))
+    0.5
     """
     w = _shifted(log_weights)
     return float(w.max() / w.sum()) if w.any() else float("nan")
@@ -49,13 +73,28 @@ def highest_finite_coverage(
     log_test_weights: ArrayLike,
     neighbour_factor: NeighbourFactor | None = None,
 ) -> NDArray[np.float64]:
-    """The highest coverage at which a test entry's cutoff is still finite: the calibration weights' share.
+    """The highest coverage with a finite cutoff, for each test entry.
 
-    Assumes finite scores. A two-sided score needs (1 + c)/2 to stay under it.
+    It is the share of the calibration weights in the total with the test entry. For a two-sided score, (1 + c)/2 must
+    not exceed it. Scores are assumed finite.
 
-    Example:
-        >>> highest_finite_coverage(WeightedScores(np.arange(9.0), np.zeros(9)), np.zeros(1))
-        array([0.9])
+    Parameters
+    ----------
+    scores : WeightedScores
+        The calibration scores with their weights.
+    log_test_weights : array
+        Log-weights of the test entries, on the scale of the calibration weights.
+    neighbour_factor : NeighbourFactor, optional
+        Changes of calibration weights by each test entry.
+
+    Returns
+    -------
+    array, shape (tests,)
+
+    Examples
+    --------
+    >>> highest_finite_coverage(WeightedScores(np.arange(9.0), np.zeros(9)), np.zeros(1))
+    array([0.9])
     """
     tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
     if neighbour_factor is None:
@@ -73,11 +112,24 @@ def infinite_share(
     coverage: float,
     neighbour_factor: NeighbourFactor | None = None,
 ) -> float:
-    """The share of test entries whose cutoff at this level is infinite; NaN for no test entries.
+    """The share of test entries with an infinite cutoff at this coverage.
 
-    Example:
-        >>> infinite_share(WeightedScores([1.0, 2.0], np.zeros(2)), np.log([0.1, 5.0]), coverage=0.8)
-        0.5
+    Parameters
+    ----------
+    scores, log_test_weights, neighbour_factor
+        As for `highest_finite_coverage`.
+    coverage : float
+        The level of the cutoff.
+
+    Returns
+    -------
+    float
+        NaN without test entries.
+
+    Examples
+    --------
+    >>> infinite_share(WeightedScores([1.0, 2.0], np.zeros(2)), np.log([0.1, 5.0]), coverage=0.8)
+    0.5
     """
     highest = highest_finite_coverage(scores, log_test_weights, neighbour_factor)
     return float(np.mean(coverage * (1.0 - TIE_GUARD) > highest)) if highest.size else float("nan")
@@ -86,17 +138,28 @@ def infinite_share(
 def weight_gap(
     scores: WeightedScores, log_test_weights: ArrayLike, neighbour_factor: NeighbourFactor
 ) -> NDArray[np.float64]:
-    """How far approximate weights can move the score distribution of each test entry: a bound on |F* - F|.
+    """A bound on |F* - F|, the change of each test entry's score distribution by approximate weights.
 
-    With a the approximate and a~ the exact unnormalised weights and A, A~ their sums with the test entry's,
-    the bound is sum over its calibration neighbours of |a~ - a| / max(A, A~). It takes the place of the
-    bound printed in Proposition approx-weight-error, which fails unless gamma there is read as the maximum
-    of g.
+    Parameters
+    ----------
+    scores, log_test_weights, neighbour_factor
+        As for `highest_finite_coverage`.
 
-    Example:
-        >>> factor = NeighbourFactor(np.array([[0]]), np.log(np.array([[3.0]])))
-        >>> weight_gap(WeightedScores([1.0, 2.0], np.zeros(2)), np.zeros(1), factor)
-        array([0.4])
+    Returns
+    -------
+    array, shape (tests,)
+
+    Notes
+    -----
+    With a the approximate and a~ the exact unnormalised weights, and A, A~ their sums including the test entry, the
+    bound is the sum over the calibration neighbours of |a~ - a| / max(A, A~). It replaces the bound printed in
+    Proposition approx-weight-error (equation CDF-deviation-bound), which holds only if gamma there is the maximum of g.
+
+    Examples
+    --------
+    >>> factor = NeighbourFactor(np.array([[0]]), np.log(np.array([[3.0]])))
+    >>> weight_gap(WeightedScores([1.0, 2.0], np.zeros(2)), np.zeros(1), factor)
+    array([0.4])
     """
     tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
     logs, factor = _neighbour_logs(scores, neighbour_factor)
@@ -112,9 +175,7 @@ def weight_gap(
     return cast(NDArray[np.float64], np.divide(gap, largest, out=np.zeros_like(gap), where=largest > 0))
 
 
-def _neighbour_logs(
-    scores: WeightedScores, factor: NeighbourFactor
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _neighbour_logs(scores: WeightedScores, factor: NeighbourFactor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Log-weight and log-factor of each neighbour, -inf and 0 where there is none."""
     there = factor.neighbours >= 0
     logs = np.where(there, np.append(scores.log_weights(), -np.inf)[factor.neighbours], -np.inf)
@@ -122,7 +183,7 @@ def _neighbour_logs(
 
 
 def _adjusted_log_total(scores: WeightedScores, factor: NeighbourFactor) -> NDArray[np.float64]:
-    """Log of the calibration weights' sum after each test entry's adjustment."""
+    """Logarithm of the sum of the calibration weights, adjusted for each test entry."""
     every = scores.log_weights()
     logs, change = _neighbour_logs(scores, factor)
     top = np.maximum(scores.log_total, (logs + change).max(axis=1, initial=-np.inf))
@@ -131,11 +192,11 @@ def _adjusted_log_total(scores: WeightedScores, factor: NeighbourFactor) -> NDAr
     before, after = np.exp(logs - top[:, None]), np.exp(logs + change - top[:, None])
     rest = np.exp(scores.log_total - top)
     total = rest + (after - before).sum(axis=1)
-    nearly_gone = total < 1e-3 * rest
+    nearly_gone = total < MIN_REMAINING_SHARE * rest
     with np.errstate(divide="ignore", invalid="ignore"):
         log_total = np.asarray(top + np.log(total))
     for t in np.flatnonzero(nearly_gone):
-        # The difference has no digits left, so sum anew; in logs, because what is left may be smaller than any number.
+        # The difference has lost its digits; the new sum is in logarithms, as it may underflow.
         adjusted = every.copy()
         near = factor.neighbours[t] >= 0
         np.add.at(adjusted, factor.neighbours[t][near], factor.log_factor[t][near])
@@ -145,6 +206,7 @@ def _adjusted_log_total(scores: WeightedScores, factor: NeighbourFactor) -> NDAr
 
 
 def _shifted(log_weights: ArrayLike) -> NDArray[np.float64]:
+    """The weights divided by the largest one."""
     logs = np.asarray(log_weights, dtype=np.float64).ravel()
     top = logs.max(initial=-np.inf)
     return np.exp(logs - top) if top > -np.inf else np.zeros(logs.size)

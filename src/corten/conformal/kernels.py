@@ -1,8 +1,7 @@
-"""The compiled loops under `quantile.py`: running sums, and searches in them.
+"""Compiled loops of `quantile.py`: running sums, and searches in them.
 
-All are serial and release the GIL; the caller hands chunks of test entries to a thread pool. Every answer
-is "the first position whose running weight reaches a target", which is unique, so neither the chunks, nor
-the threads, nor the starting guesses can change a result.
+All are serial and release the GIL; the caller gives chunks of test entries to a thread pool. Every result is the first
+position whose running sum reaches a target, which is unique: it does not depend on chunks, threads or first guesses.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Answers = NDArray[np.floating]
 
-# Below this share of the unadjusted total, subtracting from the running sum would cancel more than three of
-# its sixteen digits, and the tie guard of 1e-12 would no longer stand above the rounding: sum the weights
-# anew instead.
-_DOMINATED = 1e-3
-_BLOCK = 64
+# Below this share of the unadjusted total, a subtraction from the running sum would lose more than three of its sixteen
+# digits, and rounding could exceed the tie guard of 1e-12. The adjusted weights are then summed again.
+MIN_REMAINING_SHARE = 1e-3
+BLOCK_ENTRIES = 64  # test entries whose neighbours are read together
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -45,13 +43,13 @@ def running_sum(weights: Floats) -> Floats:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _first_reaching(sums: Floats, target: float, low: int, high: int, guess: int) -> int:
-    """First position in [low, high) whose sum reaches the target, or `high`; quick when `guess` is near."""
+def _first_reaching(sums: Floats, target: float, low: int, high: int, first_guess: int) -> int:
+    """First position in [low, high) whose sum reaches the target, or `high`; fast if `first_guess` is near."""
     if low >= high:
         return high
     a = low
     b = high
-    g = min(max(guess, low), high - 1)
+    g = min(max(first_guess, low), high - 1)
     step = 1
     if sums[g] < target:
         a = g + 1
@@ -91,10 +89,10 @@ def search_merged(
     out: Answers,
     start: int,
 ) -> None:
-    """Cutoffs for test entries sorted by weight: one walk along the running sums per level.
+    """Cutoffs of test entries sorted by weight: one pass along the running sums per level.
 
-    `test_weights` ascend and belong to test entries `start + order`; `levels` carry the tie guard already;
-    `values` holds the sorted scores and, at the end, what to answer when the target is not reached.
+    `test_weights` ascend and belong to test entries `start + order`; `levels` include the tie guard; `values` has the
+    sorted scores and, at the end, the cutoff for a target that is not reached.
     """
     n = sums.size
     total = sums[n - 1]
@@ -121,7 +119,7 @@ def _search_anew(
     out: Answers,
     column: int,
 ) -> None:
-    """Cutoffs of one test entry from a fresh sum of the adjusted weights, shifted by their maximum: O(n)."""
+    """Cutoffs of one test entry from a new sum of the adjusted weights, shifted by their maximum: O(n)."""
     n = log_weights.size
     top = log_test
     next_ = 0
@@ -164,7 +162,7 @@ def _search_anew(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def guide_table(sums: Floats, buckets: int) -> NDArray[np.int32]:
-    """For equal steps of weight, the position that reaches each: a first guess for searches in any order."""
+    """For equal steps of weight, the position that reaches each: first guesses for searches."""
     table = np.empty(buckets + 1, np.int32)
     step = sums[-1] / buckets
     position = 0
@@ -181,7 +179,7 @@ def search_adjusted(
     log_weights: Floats,
     values: Answers,
     guide: NDArray[np.int32],
-    cards: Floats,
+    records: Floats,
     log_test: Floats,
     neighbours: NDArray[np.integer],
     log_factor: NDArray[np.floating],
@@ -190,38 +188,38 @@ def search_adjusted(
     out: Answers,
     start: int,
 ) -> None:
-    """Cutoffs for test entries that each change a few calibration weights: O(N log n) per entry.
+    """Cutoffs of test entries that each change a few calibration weights: O(N log n) per entry.
 
-    Between two changed positions the adjusted running sum is the common one plus a constant, so a level costs
-    at most N comparisons and one search. `cards` holds, for each calibration entry in the caller's order, its
-    rank, log-weight, weight and running sum side by side, and the cards of a block of test entries are
-    fetched together: memory is visited once per neighbour, and the visits overlap. `levels` ascend.
+    Between two changed positions the adjusted running sum is the common one plus a constant, so a level costs at most N
+    comparisons and one search. `records` has, for each calibration entry in the caller's order, its rank, log-weight,
+    weight and running sum; the records of a block of test entries are read together, once per neighbour, so that memory
+    accesses overlap. `levels` ascend.
     """
     n = sums.size
     total = sums[n - 1]
     per_weight = (guide.size - 1) / total
     width = neighbours.shape[1]
-    hand = np.empty((_BLOCK, width, 4))
-    found = np.empty((levels.size, _BLOCK), values.dtype)
+    block = np.empty((BLOCK_ENTRIES, width, 4))
+    found = np.empty((levels.size, BLOCK_ENTRIES), values.dtype)
     ranks = np.empty(width, np.int64)
     which = np.empty(width, np.int64)
     factors = np.empty(width)
     offset = np.empty(width + 1)
     reached = np.empty(width)
     for i in range(log_test.size):
-        seat = i % _BLOCK
-        if seat == 0:
-            for b in range(min(_BLOCK, log_test.size - i)):
+        slot = i % BLOCK_ENTRIES
+        if slot == 0:
+            for b in range(min(BLOCK_ENTRIES, log_test.size - i)):
                 for m in range(width):
                     k = max(neighbours[i + b, m], 0)
                     for c in range(4):
-                        hand[b, m, c] = cards[k, c]
+                        block[b, m, c] = records[k, c]
         count = 0
         for m in range(width):
             factor = log_factor[i, m]
             if neighbours[i, m] < 0 or factor == 0.0:
                 continue
-            rank = np.int64(hand[seat, m, 0])
+            rank = np.int64(block[slot, m, 0])
             at = count
             while at > 0 and ranks[at - 1] > rank:
                 at -= 1
@@ -238,19 +236,19 @@ def search_adjusted(
             count += 1
         top = 0.0
         for m in range(count):
-            top = max(top, hand[seat, which[m], 1] + factors[m])
+            top = max(top, block[slot, which[m], 1] + factors[m])
         scale = np.exp(-top) if top > 0.0 else 1.0
         offset[0] = 0.0
         for m in range(count):
-            card = hand[seat, which[m]]
-            raised = np.exp(card[1] + factors[m] - top)
-            offset[m + 1] = offset[m] + (raised - card[2] * scale)
-            reached[m] = card[3] * scale + offset[m + 1]
+            record = block[slot, which[m]]
+            raised = np.exp(record[1] + factors[m] - top)
+            offset[m + 1] = offset[m] + (raised - record[2] * scale)
+            reached[m] = record[3] * scale + offset[m + 1]
         whole = total * scale + offset[count] + np.exp(log_test[i] - top)
-        if whole < _DOMINATED * total * scale:
-            _search_anew(log_weights, count, ranks, factors, log_test[i], levels, values, found, seat)
+        if whole < MIN_REMAINING_SHARE * total * scale:
+            _search_anew(log_weights, count, ranks, factors, log_test[i], levels, values, found, slot)
         m = 0
-        for j in range(levels.size if whole >= _DOMINATED * total * scale else 0):
+        for j in range(levels.size if whole >= MIN_REMAINING_SHARE * total * scale else 0):
             target = levels[j] * whole
             while m < count and reached[m] < target:
                 m += 1
@@ -259,7 +257,7 @@ def search_adjusted(
                 need /= scale
             position = n
             if need <= total:
-                # Two steps without a branch settle most guesses; what they leave open, the search does.
+                # Two steps without a branch find most positions; the search finds the others.
                 position = int(guide[int(max(need, 0.0) * per_weight)])
                 position += int(sums[position] < need)
                 position += int(sums[position] < need)
@@ -269,8 +267,8 @@ def search_adjusted(
                 position = max(position, int(ranks[m - 1]) + 1)
             if m < count:
                 position = min(position, int(ranks[m]))
-            found[j, seat] = values[position]
-        if seat == _BLOCK - 1 or i == log_test.size - 1:
+            found[j, slot] = values[position]
+        if slot == BLOCK_ENTRIES - 1 or i == log_test.size - 1:
             for j in range(levels.size):
-                for b in range(seat + 1):
-                    out[rows[j], start + i - seat + b] = found[j, b]
+                for b in range(slot + 1):
+                    out[rows[j], start + i - slot + b] = found[j, b]

@@ -1,10 +1,10 @@
-"""Several calibrated splits behind one answer: the mean of their p-values decides.
+"""Merged splits: a value belongs to the interval if the mean of the splits' p-values exceeds 1 - coverage.
 
-For the upper end and test entry t, split k has p_k(x) = (weight of its scores >= d_k(x) + w_t) / (all its weight +
-w_t), with d_k(x) = (T_k(x) - m_k) / u_k its own change of variable, estimate and scale; for a symmetric score d is
-not let below 0, which only adds values. Every p_k falls with x, so their mean does, and the end is the largest x
-where the mean exceeds 1 - c (half of it per side for a two-sided score). It lies between the smallest and the
-largest of the splits' own ends, and is searched there by bisection, rounded outwards.
+For the upper bound of test entry t, split k has p_k(x) = (weight of its scores >= d_k(x), plus w_t) / (all its weight +
+w_t), with d_k(x) = (T_k(x) - m_k) / u_k from its own transform, estimate and scale; for a symmetric score d is at least
+0, which only adds values. Every p_k decreases with x, and so does their mean. The bound is the largest x with a mean
+above 1 - c (half of it per side for a two-sided score). It lies between the smallest and the largest bound of the
+splits, where it is found by bisection and rounded outwards.
 """
 
 from __future__ import annotations
@@ -21,23 +21,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.diagnostics import effective_sample_size, largest_share
-from corten.conformal.quantile import as_levels, available_cores
+from corten.conformal.quantile import NeighbourFactor, as_levels
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
+from corten.engine.threads import default_threads
 
 __all__ = ["MergedSplits"]
 
 Entries = NDArray[np.intp]
 Floats = NDArray[np.float64]
-CHUNK = 1 << 16
-STEPS = 64  # to the last digit: ends of a higher coverage must not fall inside those of a lower one by rounding
-HIGHEST = 600.0  # exp of more than this, times a few, would overflow
-DOMINATED = 1e-3  # where less than this share of the weight stays, its difference has lost digits
+MAX_CHUNK_ENTRIES = 1 << 16  # test entries computed at once
+BISECTION_STEPS = 64  # to the last digit: rounding must not put a bound inside that of a lower coverage
+MAX_LOG_WEIGHT = 600.0  # the exponential of more, times a few, would overflow
+MIN_REMAINING_SHARE = 1e-3  # of the weight: below it the difference of sums has lost too many digits
 
 
 class MergedSplits:
-    """K calibrated splits that answer intervals together, in the variable of the data."""
+    """K calibrated splits with merged intervals, in the variable of the data."""
 
     beyond = None
 
@@ -62,7 +63,7 @@ class MergedSplits:
         return np.repeat(np.arange(len(self.splits)), [one.scores.size for one in self.splits])
 
     def mapped(self, change: Callable[[CalibratedScores], CalibratedScores]) -> MergedSplits:
-        """The same with another list of scores for each split, made from its own."""
+        """The same splits with their lists of scores changed."""
         return MergedSplits([one.mapped(change) for one in self.splits])
 
     def with_scores(self, score: Score, scores: ArrayLike) -> MergedSplits:
@@ -75,7 +76,7 @@ class MergedSplits:
         return MergedSplits([one.for_file() for one in self.splits])
 
     def to_data(self, entries: Entries, values: Floats) -> Floats:
-        """The values themselves: each split maps back before the bounds are merged."""
+        """The values themselves: each split transforms back before the bounds are merged."""
         return values
 
     def data_estimate(self) -> np.ndarray:
@@ -83,13 +84,15 @@ class MergedSplits:
         return np.ascontiguousarray(np.mean([one.data_estimate() for one in self.splits], 0))
 
     def possible_range(self, entries: Entries) -> tuple[ArrayLike, ArrayLike]:
-        """The least and the largest value of each entry that some split can map back from the modelled variable."""
-        ends = [[one.to_data(entries, np.full(entries.size, end)) for one in self.splits] for end in (-np.inf, np.inf)]
-        return np.min(ends[0], axis=0), np.max(ends[1], axis=0)
+        """The lowest and the highest value of each entry in the range of some split's transform."""
+        low, high = (
+            [one.to_data(entries, np.full(entries.size, limit)) for one in self.splits] for limit in (-np.inf, np.inf)
+        )
+        return np.min(low, axis=0), np.max(high, axis=0)
 
     @cached_property
     def weights(self) -> PooledWeights:
-        """Each entry's weight in its own split; of a missing entry the mean of the logarithms."""
+        """The weight of each calibration entry in its split; for a missing entry the mean of the log-weights."""
         every = np.arange(self.splits[0].estimate.size)
         table = np.mean([one.weights.log_weight(every) for one in self.splits], axis=0)
         return PooledWeights(self.entries, self.log_weights, table)
@@ -99,7 +102,7 @@ class MergedSplits:
         return np.concatenate([one.log_weights for one in self.splits]).astype(np.float64)
 
     def effective_sample_size(self) -> float:
-        """How many equally weighted different entries stand behind the ends."""
+        """Effective sample size; the weights of an entry that calibrates in several splits are added first."""
         _, place = np.unique(self.entries, return_inverse=True)
         weight = np.bincount(place, np.exp(self.log_weights - self.log_weights.max()))
         with np.errstate(divide="ignore"):
@@ -111,58 +114,68 @@ class MergedSplits:
     def intervals(
         self, entries: Entries, coverage: float | Sequence[float]
     ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Lower and upper ends, (levels, entries)."""
+        """Lower and upper bounds, (levels, entries)."""
         levels = as_levels(coverage)
         flat = np.asarray(entries).ravel()
         lower, upper = np.empty((2, levels.size, flat.size))
-        for start in range(0, flat.size, CHUNK):
-            part = slice(start, min(start + CHUNK, flat.size))
+        for start in range(0, flat.size, MAX_CHUNK_ENTRIES):
+            part = slice(start, min(start + MAX_CHUNK_ENTRIES, flat.size))
             lower[:, part], upper[:, part] = self._chunk(flat[part], levels)
         return lower, upper
 
     def _chunk(self, flat: Entries, levels: Floats) -> tuple[Floats, Floats]:
-        asked = [_Asked.of(one, flat) for one in self.splits]
-        own = [one.ends(levels) for one in asked]
-        ends = []
+        """Lower and upper bounds of some entries."""
+        tests = [_SplitTests.of(one, flat) for one in self.splits]
+        own = [one.bounds(levels) for one in tests]
+        bounds = []
         for sign, side in ((-1.0, 0), (1.0, 1)):
             total = np.zeros((levels.size, flat.size))
             bracket = np.stack([sign * pair[side] for pair in own])
-            lists = [one.sorted(sign, self.two_sided) for one in asked]
+            lists = [one.sorted(sign, self.two_sided) for one in tests]
             for row, level in enumerate(levels):
                 alpha = (1.0 - level) / (2.0 if self.two_sided else 1.0)
-                total[row] = _ends(asked, lists, sign, bracket[:, row], alpha, not self.two_sided)
-            ends.append(sign * total)
-        # At low coverage no value may please splits that disagree; the mean of their estimates always belongs.
-        middle = np.mean([one.split.to_data(flat, one.middle) for one in asked], axis=0)
-        return np.minimum(ends[0], middle), np.maximum(ends[1], middle)
+                total[row] = _upper_bounds(
+                    tests, lists, sign=sign, bracket=bracket[:, row], alpha=alpha, folded=not self.two_sided
+                )
+            bounds.append(sign * total)
+        # At low coverage the set may be empty if the splits disagree; the mean of their estimates is always included.
+        middle = np.mean([one.split.to_data(flat, one.middle) for one in tests], axis=0)
+        return np.minimum(bounds[0], middle), np.maximum(bounds[1], middle)
 
 
 @dataclass(frozen=True, eq=False)
-class _Asked:
-    """One split and the test entries asked for: estimates, units, weights and what observing each would change."""
+class _SplitTests:
+    """Test entries in one split: their estimates, scales, log-weights and changes of calibration weights."""
 
     split: CalibratedSplit
     flat: Entries
     middle: Floats
-    unit: Floats
-    test: Floats
-    factor: Any
+    scale: Floats
+    log_weight: Floats
+    factor: NeighbourFactor | None
 
     @classmethod
-    def of(cls, split: CalibratedSplit, flat: Entries) -> _Asked:
+    def of(cls, split: CalibratedSplit, flat: Entries) -> _SplitTests:
+        """The test entries `flat` in a split."""
         weights = split.weights
         middle = split.estimate.reshape(-1)[flat].astype(np.float64)
-        unit, test = np.asarray(split.scale.at(flat), np.float64), np.asarray(weights.log_weight(flat), np.float64)
-        return cls(split, flat, middle, unit, test, weights.neighbour_factor(flat))
+        return cls(
+            split=split,
+            flat=flat,
+            middle=middle,
+            scale=np.asarray(split.scale.at(flat), np.float64),
+            log_weight=np.asarray(weights.log_weight(flat), np.float64),
+            factor=weights.neighbour_factor(flat),
+        )
 
-    def ends(self, levels: Floats) -> tuple[Floats, Floats]:
-        """The split's own ends in the data's own variable, (levels, entries)."""
+    def bounds(self, levels: Floats) -> tuple[Floats, Floats]:
+        """The bounds of this split in the variable of the data, (levels, entries)."""
         pair = self.split.intervals(self.flat, levels.tolist())
         lower, upper = (np.stack([self.split.to_data(self.flat, np.asarray(row)) for row in side]) for side in pair)
         return lower, upper
 
     def sorted(self, sign: float, two_sided: bool) -> tuple[Any, ...]:
-        """The split's list as `_p_values` reads it: the mean of p-values is asked at many values."""
+        """The scores of the split in the form that `_p_values` reads."""
         scores = np.asarray(self.split.scores, np.float64) * (sign if two_sided else 1.0)
         logs = np.asarray(self.split.log_weights, np.float64)
         shift = float(logs.max())
@@ -175,49 +188,55 @@ class _Asked:
         if self.factor is not None:
             near = np.asarray(self.factor.neighbours, np.int64)
             new = np.where(near >= 0, logs[np.maximum(near, 0)] + self.factor.log_factor, -np.inf)
-            lowered = np.maximum(new.max(axis=1, initial=0.0) - HIGHEST, 0.0)
+            lowered = np.maximum(new.max(axis=1, initial=0.0) - MAX_LOG_WEIGHT, 0.0)
         with np.errstate(over="ignore", under="ignore"):
-            test = np.exp(self.test - shift - lowered)
+            test = np.exp(self.log_weight - shift - lowered)
             return scores[order], tail, weight, np.exp(-lowered), test, scores, near, np.exp(new - lowered[:, None])
 
     def furthest(self, sign: float, list_: tuple[Any, ...]) -> Floats:
-        """Beyond this value (after the sign) no score of the split lies."""
-        end = self.middle + sign * self.unit * max(float(list_[0][-1]), 0.0)
-        return sign * self.split.to_data(self.flat, end)
+        """The value (times the sign) of the largest score of the split."""
+        value = self.middle + sign * self.scale * max(float(list_[0][-1]), 0.0)
+        return sign * self.split.to_data(self.flat, value)
 
     def p_values(self, sign: float, list_: tuple[Any, ...], x: Floats, folded: bool) -> Floats:
-        """p_k of the values sign * x."""
+        """The p-values p_k of the values sign * x."""
         z = self.split.to_model(self.flat, sign * x)
         kernel: Any = _p_values
-        return np.asarray(kernel(*list_, sign * self.middle, self.unit, sign * z, folded))
+        return np.asarray(kernel(*list_, sign * self.middle, self.scale, sign * z, folded))
 
 
-def _ends(
-    asked: Sequence[_Asked], lists: Sequence[tuple[Any, ...]], sign: float, bracket: Floats, alpha: float, folded: bool
+def _upper_bounds(
+    tests: Sequence[_SplitTests],
+    lists: Sequence[tuple[Any, ...]],
+    sign: float,
+    bracket: Floats,
+    alpha: float,
+    folded: bool,
 ) -> Floats:
-    """The upper ends (after a sign) by bisection between the splits' own ends; at the edge of the range, infinite
-    without a change of variable, where the mean never falls to alpha.
+    """The upper bounds (times a sign), by bisection between the bounds of the splits.
+
+    Where the mean p-value never falls to alpha it is the upper limit of the variable, infinite without a transform.
     """
-    count, flat = len(lists), asked[0].flat
-    changed = any(one.split.change is not None for one in asked)
+    count, flat = len(lists), tests[0].flat
+    changed = any(one.split.change is not None for one in tests)
     low, high = bracket.min(axis=0), bracket.max(axis=0)
-    furthest = np.max([one.furthest(sign, part) for one, part in zip(asked, lists)], axis=0)
+    furthest = np.max([one.furthest(sign, part) for one, part in zip(tests, lists)], axis=0)
     high = np.where(np.isfinite(high), high, np.nextafter(furthest * (1 + 1e-12 * np.sign(furthest)), np.inf))
-    nearest = np.min([sign * one.split.to_data(flat, one.middle) for one in asked], axis=0)
+    nearest = np.min([sign * one.split.to_data(flat, one.middle) for one in tests], axis=0)
     low = np.where(np.isfinite(low), low, nearest)
     high = np.maximum(high, low)
-    edge = np.max([sign * one.split.to_data(flat, np.full(flat.size, sign * np.inf)) for one in asked], axis=0)
+    edge = np.max([sign * one.split.to_data(flat, np.full(flat.size, sign * np.inf)) for one in tests], axis=0)
 
     def mean_p(x: Floats) -> Floats:
-        found = pool.map(lambda k: asked[k].p_values(sign, lists[k], x, folded), range(count))
+        found = pool.map(lambda k: tests[k].p_values(sign, lists[k], x, folded), range(count))
         return np.asarray(sum(found) / count)
 
     limit = alpha * (1.0 + 1e-9)
-    with ThreadPoolExecutor(min(count, available_cores())) as pool:
+    with ThreadPoolExecutor(min(count, default_threads())) as pool:
         never = (mean_p(np.full(low.size, np.inf) if not changed else edge) > limit) | ~np.isfinite(high)
-        inside = mean_p(np.nextafter(high, np.inf)) > limit  # rounding of the bracket itself
+        inside = mean_p(np.nextafter(high, np.inf)) > limit  # by rounding of the bracket
         high = np.where(inside & ~never, furthest + 1e-9 * (np.abs(furthest) + np.abs(low)), high)
-        for _ in range(STEPS):
+        for _ in range(BISECTION_STEPS):
             middle = 0.5 * (low + high)
             if ((middle <= low) | (middle >= high)).all():
                 break
@@ -237,18 +256,18 @@ def _p_values(
     near: NDArray[np.int64],
     new: Floats,
     middle: Floats,
-    unit: Floats,
+    scale: Floats,
     x: Floats,
     folded: bool,
 ) -> Floats:
-    """One split's p-value of the value x for each test entry; `folded` keeps distances from falling below zero.
+    """The p-values of one split at the value x of each test entry; with `folded` distances are at least zero.
 
-    `new` holds the weights of neighbours once the test entry is observed; `lower` what all weights of that entry are
-    multiplied with, one unless a new weight is huge. Where nearly all weight goes away, sums are made anew.
+    `new` has the weights of neighbours with the test entry set to observed; `lower` the factor of all weights for that
+    entry, one unless a new weight is very large. Where nearly all weight is removed, the weights are summed again.
     """
     found = np.empty(x.size)
     for t in range(x.size):
-        d = (x[t] - middle[t]) / unit[t]
+        d = (x[t] - middle[t]) / scale[t]
         if folded and d < 0.0:
             d = 0.0
         a, b = 0, scores.size
@@ -266,7 +285,7 @@ def _p_values(
                 whole += change
                 if unsorted[k] >= d:
                     beyond += change
-        if whole < DOMINATED * tail[0] * lower[t]:
+        if whole < MIN_REMAINING_SHARE * tail[0] * lower[t]:
             beyond, whole = 0.0, 0.0
             for k in range(weight.size):
                 own = weight[k] * lower[t]

@@ -1,7 +1,7 @@
-"""What observing a missing entry does to the weights of the calibration entries around it, over a run of planes.
+"""Changes of calibration weights when a missing entry is set to observed, for a block of planes.
 
-The rule of `ExactIsingWeights` (the weight of each calibration neighbour k is multiplied by exp(-4 g(B_k, B_t))),
-for entries that lie in planes at hand instead of in tables of the whole tensor.
+The rule is that of `ExactIsingWeights`: the weight of each calibration neighbour k is multiplied by
+exp(-4 g(B_k, B_t)). Only a block of planes with its halo is needed, not tables of the whole tensor.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -23,22 +23,23 @@ __all__ = ["NeighbourChanges"]
 
 @dataclass(frozen=True)
 class NeighbourChanges:
-    """Neighbours of a tensor's entries under a model, for runs of planes with a halo of `radius` on both sides."""
+    """Neighbours of the entries of a tensor under a model, for blocks of planes with a halo of `radius` planes."""
 
     model: Model
     layout: Layout
 
     @staticmethod
     def of(shape: tuple[int, ...], model: Model) -> NeighbourChanges:
+        """The neighbours for a shape and a model."""
         return NeighbourChanges(model, Layout.of(shape, model.offsets, model.periodic, slab=shape[0], tile=shape[1]))
 
     @property
     def radius(self) -> int:
-        """Planes needed on either side."""
+        """The number of halo planes on either side."""
         return self.layout.radius
 
     def halo(self, start: int, stop: int) -> NDArray[np.intp]:
-        """Planes start - radius .. stop + radius, wrapped on a periodic axis, -1 where there is none."""
+        """The planes start - radius .. stop + radius, wrapped on a periodic axis, -1 where there is none."""
         planes = np.arange(start - self.radius, stop + self.radius)
         length = self.layout.shape[0]
         if self.layout.periodic_first:
@@ -54,9 +55,9 @@ class NeighbourChanges:
         parameter: NDArray[np.float32],
         shift: float,
     ) -> Changes:
-        """Changes of test entries, given by flat indices into the run; the arrays cover `planes` of `halo`.
+        """Changes by test entries, given by flat indices into the block; the arrays cover the `planes` of `halo`.
 
-        shift: that of the sketch which the changes are for.
+        `shift` is that of the sketch that the changes are applied to.
         """
         box = self.layout.boxes[0]
         flat = (len(planes), *flat_shape(self.layout.shape)[1:])
@@ -74,6 +75,7 @@ class NeighbourChanges:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _gather(tests, planes, radius, cells, eta, b, offsets, table, periodic, kind, terms, shift, found, weights):
+    """Write the cells of the calibration neighbours and the changes of their weights to `found` and `weights`."""
     rows, n = cells.shape[1], cells.shape[2]
     for i in range(tests.size):
         at, j = tests[i] // n, tests[i] % n

@@ -1,31 +1,29 @@
-"""The one weighted quantile of corten.
+"""The weighted quantile.
 
 Guarantee. For calibration scores v_1..v_n with weights w_1..w_n, a test entry of weight w and a level c in
 (0, 1), the upper cutoff is the smallest score v with
 
     sum of w_k over v_k <= v   >=   c (w_1 + ... + w_n + w) (1 - 1e-12),
 
-and +infinity where no score is enough: the test entry's own mass sits at +infinity (eq.
+and +infinity if there is none: the mass of the test entry is at +infinity (equation
 qhat-weighted-definition). If the test score is a draw from all n+1 scores with probabilities proportional
 to the weights, it lies at or below the cutoff with probability at least c (1 - 1e-12) (Proposition
-conformal-interval-weight). The lower cutoff is minus the upper cutoff of the negated scores: there the test
-mass sits at -infinity.
+conformal-interval-weight). The lower cutoff is minus the upper cutoff of the negated scores, with the mass of the test
+entry at -infinity.
 
-In numbers: running sums are compensated, so the comparison is right to about 1e-13 of the total weight, and
-the relative 1e-12 only decides ties (nine equal weights at 90 % give the ninth score, not infinity).
-Weights live as logarithms, shifted by their maximum: a common factor of the weights changes nothing, ratios
-of 1e+-300 are no trouble, nothing is clipped. Float32 cutoffs are rounded outwards. Infinity is an answer,
-never an error.
+Numerics. Running sums are compensated, so the comparison is accurate to about 1e-13 of the total weight, and the
+relative 1e-12 affects ties only (nine equal weights at 90 % give the ninth score, not infinity). Weights are stored as
+logarithms, shifted by their maximum: a common factor has no effect, ratios of 1e+-300 are allowed, nothing is clipped.
+Float32 cutoffs are rounded outwards. An infinite cutoff is a regular result, not an error.
 
-Cost: one sort; then test entries are sorted by weight and merged with the running sums, once per level. With
-exact Ising weights each test entry searches the running sums, adjusted at N positions, once per level; a
-fresh sum, O(n), only for those test entries that take away all but a thousandth of the total weight.
+Cost. One sort; then test entries are sorted by weight and merged with the running sums, once per level. With exact
+Ising weights each test entry searches the running sums, adjusted at N positions, once per level; the weights are summed
+again, O(n), only for test entries that remove all but a thousandth of the total weight.
 `benchmarks/conformal_step.py` measures both.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,24 +33,39 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from corten.engine.threads import default_threads
+
 __all__ = ["NeighbourFactor", "Tail", "WeightedScores", "weighted_cutoffs"]
 
 Tail = Literal["upper", "lower"]
 
-TIE_GUARD = 1e-12
-_CHUNK = 1 << 19
+TIE_GUARD = 1e-12  # relative tolerance of the comparison with a level
+CHUNK_ENTRIES = 1 << 19  # test entries of one task of the thread pool
 
 
 @dataclass(frozen=True)
 class NeighbourFactor:
-    """Which calibration weights change when a test entry becomes observed, and by how much.
+    """The changes of calibration weights when a test entry is set to observed.
 
-    `neighbours` (tests, N) holds positions in the calibration list, -1 for none; the weight of calibration
-    entry `neighbours[t, n]` is multiplied by `exp(log_factor[t, n])` for test entry t, and for no other.
+    For test entry t, and for no other, the weight of calibration entry `neighbours[t, n]` is multiplied by
+    `exp(log_factor[t, n])`.
 
-    Example:
-        >>> NeighbourFactor(np.array([[0, -1]]), np.array([[0.5, 0.0]])).neighbours.shape
-        (1, 2)
+    Parameters
+    ----------
+    neighbours : array of int, shape (tests, N)
+        Positions in the list of calibration entries, -1 for none.
+    log_factor : array, shape (tests, N)
+        Logarithms of the factors; finite or -inf.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ or are not two-dimensional.
+
+    Examples
+    --------
+    >>> NeighbourFactor(np.array([[0, -1]]), np.array([[0.5, 0.0]])).neighbours.shape
+    (1, 2)
     """
 
     neighbours: NDArray[np.integer]
@@ -67,12 +80,31 @@ class NeighbourFactor:
 
 
 class WeightedScores:
-    """Calibration scores sorted once, ready to answer cutoffs for any test weight and level.
+    """Calibration scores with weights, sorted once, for cutoffs at any test weight and level.
 
-    Example:
-        >>> scores = WeightedScores(np.arange(1.0, 10.0), np.zeros(9))
-        >>> scores.cutoffs(np.zeros(1), 0.9)
-        array([[9.]])
+    Parameters
+    ----------
+    scores : array
+        The calibration scores; no NaN.
+    log_weights : array
+        Their log-weights; finite or -inf (no weight).
+    tail : "upper" or "lower"
+        Which cutoffs are computed; default "upper".
+
+    Raises
+    ------
+    ValueError
+        If sizes differ, a score is NaN, or a log-weight is NaN or +inf.
+
+    Notes
+    -----
+    Equation (qhat-weighted-definition) of the paper.
+
+    Examples
+    --------
+    >>> scores = WeightedScores(np.arange(1.0, 10.0), np.zeros(9))
+    >>> scores.cutoffs(np.zeros(1), 0.9)
+    array([[9.]])
     """
 
     def __init__(self, scores: ArrayLike, log_weights: ArrayLike, tail: Tail = "upper") -> None:
@@ -105,16 +137,16 @@ class WeightedScores:
 
     @property
     def size(self) -> int:
-        """Number of calibration scores."""
+        """The number of calibration scores."""
         return self._scores.size
 
     @property
     def log_total(self) -> float:
-        """Logarithm of the summed calibration weights; -inf without any weight."""
+        """Logarithm of the sum of the calibration weights; -inf if all are zero."""
         return -np.inf if self._empty else self._shift + float(np.log(self._sums[-1]))
 
     def log_weights(self) -> NDArray[np.float64]:
-        """The calibration log-weights, in the order the scores were given."""
+        """The calibration log-weights, in the order in which the scores were given."""
         return (self._log_weights + self._shift)[self._rank_of]
 
     def cutoffs(
@@ -126,13 +158,36 @@ class WeightedScores:
         out: NDArray[np.floating] | None = None,
         threads: int | None = None,
     ) -> NDArray[np.floating]:
-        """Cutoffs, shape (levels, tests); `out`, a C-ordered float32 or float64 array, is filled if given.
+        """Cutoffs of test entries.
 
-        Example:
-            >>> WeightedScores([1.0, 2.0], np.log([1.0, 3.0])).cutoffs(np.log([1.0, 0.1]), [0.2, 0.5, 0.9])
-            array([[ 1.,  1.],
-                   [ 2.,  2.],
-                   [inf,  2.]])
+        Parameters
+        ----------
+        log_test_weights : array
+            Log-weights of the test entries, on the scale of the calibration weights.
+        levels : float or sequence of float
+            Levels strictly between 0 and 1.
+        neighbour_factor : NeighbourFactor, optional
+            Changes of calibration weights, one row per test entry.
+        out : array, optional
+            A C-ordered float32 or float64 array for the result; float32 cutoffs are rounded outwards.
+        threads : int, optional
+            The number of threads; default all available cores.
+
+        Returns
+        -------
+        array, shape (levels, tests)
+
+        Raises
+        ------
+        ValueError
+            If a weight is NaN, a level is out of range, or a shape does not match.
+
+        Examples
+        --------
+        >>> WeightedScores([1.0, 2.0], np.log([1.0, 3.0])).cutoffs(np.log([1.0, 0.1]), [0.2, 0.5, 0.9])
+        array([[ 1.,  1.],
+               [ 2.,  2.],
+               [inf,  2.]])
         """
         tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
         wanted = as_levels(levels)
@@ -143,8 +198,7 @@ class WeightedScores:
             out = np.empty(shape)
         elif out.shape != shape or out.dtype not in (np.float32, np.float64) or not out.flags.c_contiguous:
             raise ValueError(
-                f"out must be a C-ordered float32 or float64 array of shape {shape}; "
-                f"got {out.dtype} {out.shape}."
+                f"out must be a C-ordered float32 or float64 array of shape {shape}; got {out.dtype} {out.shape}."
             )
         if neighbour_factor is not None and neighbour_factor.neighbours.shape[0] != tests.size:
             raise ValueError(
@@ -165,6 +219,7 @@ class WeightedScores:
         out: NDArray[np.floating],
         threads: int | None,
     ) -> None:
+        """Write the cutoffs to `out`, in chunks of test entries on a thread pool."""
         from corten.conformal import kernels
 
         values = self._answers(out.dtype)
@@ -172,7 +227,7 @@ class WeightedScores:
         levels = wanted[rows] * (1.0 - TIE_GUARD)
 
         def merge(start: int) -> None:
-            logs = tests[start : start + _CHUNK] - self._shift
+            logs = tests[start : start + CHUNK_ENTRIES] - self._shift
             order = np.argsort(logs)
             with np.errstate(over="ignore", under="ignore"):
                 weights = np.exp(logs[order])
@@ -180,13 +235,11 @@ class WeightedScores:
 
         def adjust(start: int) -> None:
             assert factor is not None
-            logs = tests[start : start + _CHUNK] - self._shift
-            neighbours = np.ascontiguousarray(factor.neighbours[start : start + _CHUNK])
-            log_factor = np.ascontiguousarray(factor.log_factor[start : start + _CHUNK], dtype=np.float64)
+            logs = tests[start : start + CHUNK_ENTRIES] - self._shift
+            neighbours = np.ascontiguousarray(factor.neighbours[start : start + CHUNK_ENTRIES])
+            log_factor = np.ascontiguousarray(factor.log_factor[start : start + CHUNK_ENTRIES], dtype=np.float64)
             if neighbours.size and (neighbours.max() >= self.size or not (log_factor < np.inf).all()):
-                raise ValueError(
-                    "neighbour_factor holds a position past the calibration list, a NaN or a +inf."
-                )
+                raise ValueError("neighbour_factor holds a position past the calibration list, a NaN or a +inf.")
             kernels.search_adjusted(
                 self._sums, self._log_weights, values, *self._tables, logs, neighbours, log_factor,
                 levels, rows, out, start,
@@ -195,8 +248,8 @@ class WeightedScores:
         if factor is not None:
             _ = self._tables
         work = merge if factor is None else adjust
-        starts = range(0, tests.size, _CHUNK)
-        workers = min(len(starts), threads or available_cores())
+        starts = range(0, tests.size, CHUNK_ENTRIES)
+        workers = min(len(starts), threads or default_threads())
         if workers <= 1:
             for start in starts:
                 work(start)
@@ -206,11 +259,11 @@ class WeightedScores:
 
     @cached_property
     def _tables(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """First guesses for searches, and each calibration entry's facts side by side, for exact weights."""
+        """First guesses for searches, and the records of calibration entries, for exact weights."""
         from corten.conformal import kernels
 
-        facts = (np.arange(self.size), self._log_weights, self._weights, self._sums)
-        return kernels.guide_table(self._sums, 4 * self.size), np.stack(facts, axis=1)[self._rank_of]
+        records = (np.arange(self.size), self._log_weights, self._weights, self._sums)
+        return kernels.guide_table(self._sums, 4 * self.size), np.stack(records, axis=1)[self._rank_of]
 
     def _answers(self, dtype: np.dtype) -> NDArray[np.floating]:
         """Sorted scores, then infinity, in the output's type, rounded outwards, with the tail's sign."""
@@ -225,16 +278,38 @@ def weighted_cutoffs(
     coverage: float | Sequence[float],
     tail: Tail = "upper",
 ) -> NDArray[np.floating]:
-    """Cutoffs that a test score respects with the coverage asked for, shape (levels, tests).
+    """Cutoffs that test scores do not exceed, with a given coverage.
 
-    `weights` and `test_weights` are non-negative numbers on one common scale (odds of being missing, say).
-    With `tail="lower"` the test score lies at or *above* the cutoff with that coverage.
+    Parameters
+    ----------
+    scores : array
+        The calibration scores.
+    weights, test_weights : array
+        Non-negative weights on a common scale, such as odds of being missing.
+    coverage : float or sequence of float
+        Levels strictly between 0 and 1.
+    tail : "upper" or "lower"
+        With "lower" the test score lies at or *above* the cutoff with this coverage. Default "upper".
 
-    Example:
-        >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1, 9], coverage=0.5)
-        array([[ 2., inf]])
-        >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1], coverage=0.5, tail="lower")
-        array([[2.]])
+    Returns
+    -------
+    array, shape (levels, tests)
+
+    Raises
+    ------
+    ValueError
+        If a weight is negative or not finite, or a level is out of range.
+
+    Notes
+    -----
+    Equation (qhat-weighted-definition) of the paper.
+
+    Examples
+    --------
+    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1, 9], coverage=0.5)
+    array([[ 2., inf]])
+    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1], coverage=0.5, tail="lower")
+    array([[2.]])
     """
     return WeightedScores(scores, _logs("weights", weights), tail).cutoffs(
         _logs("test_weights", test_weights), coverage
@@ -245,12 +320,12 @@ def as_levels(levels: float | Sequence[float] | NDArray[np.floating]) -> NDArray
     """Levels as a one-dimensional array, each strictly between 0 and 1."""
     wanted = np.atleast_1d(np.asarray(levels, dtype=np.float64))
     if wanted.ndim != 1 or not ((wanted > 0) & (wanted < 1)).all():
-        raise ValueError(f"coverage must lie strictly between 0 and 1 (0.9 for 90 %); got {levels!r}.")
+        raise ValueError(f"coverage is {levels!r}; give a probability between 0 and 1 (90 percent is coverage=0.9).")
     return wanted
 
 
 def rounded_up(values: NDArray[np.floating], dtype: DTypeLike) -> NDArray[np.floating]:
-    """The values in another type, never smaller than they were."""
+    """The values in another type, rounded up."""
     with np.errstate(over="ignore", under="ignore"):
         cast: NDArray[np.floating] = np.array(values, dtype=dtype)
         short = cast < values
@@ -258,14 +333,10 @@ def rounded_up(values: NDArray[np.floating], dtype: DTypeLike) -> NDArray[np.flo
     return cast
 
 
-def available_cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _logs(name: str, weights: ArrayLike) -> NDArray[np.float64]:
+    """The logarithms of non-negative weights."""
     values = np.asarray(weights, dtype=np.float64)
     if not ((values >= 0) & (values < np.inf)).all():
-        raise ValueError(f"{name} must be non-negative and finite; work with WeightedScores for log-weights.")
+        raise ValueError(f"{name} has negative or non-finite values; WeightedScores takes logarithms of weights.")
     with np.errstate(divide="ignore"):
         return np.log(values)

@@ -1,7 +1,7 @@
-"""Scales u(s) > 0: a score is divided by it, an interval multiplied.
+"""Scales u(s) > 0: residuals are divided by the scale to give scores, and cutoffs multiplied by it to give intervals.
 
-Any scale is valid that does not look at hidden entries; a good one makes intervals wide only where they
-must be. The scale that is learned from residuals lives in `local_scale.py`.
+Any scale that does not depend on the values of calibration entries is valid; a good one is large where errors are
+large. The scale that is learned from residuals of hidden entries is in `local_scale.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["LeverageScale", "Scale", "TableScale", "UnitScale"]
 
 @runtime_checkable
 class Scale(Protocol):
-    """What a scale must offer: u(s) > 0 for entries given by their flat indices."""
+    """The method of a scale: u(s) > 0 of entries given by flat indices."""
 
     def at(self, entries: NDArray[np.intp]) -> NDArray[np.floating]: ...
 
@@ -24,9 +24,10 @@ class Scale(Protocol):
 class UnitScale:
     """The same scale everywhere: scores are plain residuals.
 
-    Example:
-        >>> UnitScale().at(np.array([4, 7]))
-        array([1., 1.])
+    Examples
+    --------
+    >>> UnitScale().at(np.array([4, 7]))
+    array([1., 1.])
     """
 
     def at(self, entries: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -34,22 +35,33 @@ class UnitScale:
 
 
 class LeverageScale:
-    """The completion's relative uncertainty of each entry, ||P_T(I_s)|| for a low-rank one, as scale.
+    """The leverage of each entry as scale: ||P_T(I_s)||, the norm of its projection on the tangent space.
 
-    Leverages under `floor` times their median are raised to it: an entry that the estimate claims to know
-    perfectly would have an infinite score at the smallest residual.
+    Parameters
+    ----------
+    leverage : array
+        The leverage of every entry; finite and not negative.
+    floor : float, default 1e-3
+        Leverages below `floor` times their median are raised to it: with a leverage of zero, any residual would give an
+        infinite score.
 
-    Example:
-        >>> LeverageScale(np.array([[1.0, 0.0], [2.0, 3.0]]), floor=0.1).at(np.array([0, 1, 3]))
-        array([1.  , 0.15, 3.  ])
+    Raises
+    ------
+    ValueError
+        If a leverage is negative or not finite, or half of them are zero.
+
+    Examples
+    --------
+    >>> LeverageScale(np.array([[1.0, 0.0], [2.0, 3.0]]), floor=0.1).at(np.array([0, 1, 3]))
+    array([1.  , 0.15, 3.  ])
     """
 
     def __init__(self, leverage: ArrayLike, floor: float = 1e-3) -> None:
         flat = np.ravel(np.asarray(leverage))
         if not flat.size or not np.isfinite(flat).all() or (flat < 0).any():
-            raise ValueError("leverage must be finite and not negative everywhere.")
+            raise ValueError("leverage has negative or non-finite values; give finite values of at least 0.")
         if not floor > 0:
-            raise ValueError(f"floor must be positive; got {floor!r}.")
+            raise ValueError(f"floor is {floor!r}; give a positive number.")
         middle = float(np.median(flat))
         if middle == 0:
             raise ValueError("leverage is zero at half of the entries or more: use score='absolute'")
@@ -61,11 +73,12 @@ class LeverageScale:
 
 
 class TableScale:
-    """A scale known at every entry, as a learned one is after it was fitted.
+    """A scale given at every entry, such as a learned one after its fit.
 
-    Example:
-        >>> TableScale(np.array([[1.0, 2.0], [3.0, 4.0]])).at(np.array([1, 2]))
-        array([2., 3.])
+    Examples
+    --------
+    >>> TableScale(np.array([[1.0, 2.0], [3.0, 4.0]])).at(np.array([1, 2]))
+    array([2., 3.])
     """
 
     def __init__(self, table: ArrayLike) -> None:

@@ -1,14 +1,13 @@
-"""Non-conformity scores, each next to its inverse: how wrong an estimate was, and which values are not.
+"""Nonconformity scores and their inverses.
 
-A score object turns (truth, estimate, scale) into a number, and cutoffs of that number back into an
-interval. The two undo each other: a truth whose score lies exactly on a cutoff lies on the interval's end.
-Users may bring their own; see `Score`.
+A score turns (truth, estimate, scale) into a number, and cutoffs of that number into an interval. A truth whose score
+equals a cutoff lies on a bound of the interval. Users can define their own; see `Score`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,15 +18,20 @@ Array = NDArray[np.floating]
 
 
 class Tails(NamedTuple):
-    """The levels a score asks the quantile for; None where a tail is not needed.
+    """The levels of the quantiles that a score needs; None for a tail that it does not use.
 
-    `upper` is the level at or below which the score must stay, `lower` the level at or above which: a
-    two-sided score at coverage c asks for (1 + c)/2 of both, that is, for the quantiles (1 - c)/2 and (1 +
-    c)/2.
+    Parameters
+    ----------
+    lower : float or None
+        The probability that the score is at or above the lower cutoff.
+    upper : float or None
+        The probability that the score is at or below the upper cutoff. A two-sided score at coverage c needs (1 + c)/2
+        for both, that is, the quantiles (1 - c)/2 and (1 + c)/2.
 
-    Example:
-        >>> Absolute().tails(0.9)
-        Tails(lower=None, upper=0.9)
+    Examples
+    --------
+    >>> Absolute().tails(0.9)
+    Tails(lower=None, upper=0.9)
     """
 
     lower: float | None
@@ -36,11 +40,11 @@ class Tails(NamedTuple):
 
 @runtime_checkable
 class Score(Protocol):
-    """What a score object must offer.
+    """The members of a score.
 
-    `needs_leverage` says that the completion's own uncertainty should be the scale; a score that has
-    `learns_scale` and sets it gets one learned from training residuals. `invert` gets None for
-    a tail that `tails` did not ask for, and keeps infinite cutoffs infinite.
+    If `needs_leverage` is True, the leverage of the completion is the scale; if the score has an attribute
+    `learns_scale` that is True, the scale is learned from training residuals. `invert` gets None for a tail that
+    `tails` does not use, and must keep infinite cutoffs infinite.
     """
 
     @property
@@ -56,13 +60,16 @@ class Score(Protocol):
 
 @dataclass(frozen=True)
 class Absolute:
-    """|truth - estimate| / scale: an interval symmetric about the estimate.
+    """The score |truth - estimate| / scale: intervals are symmetric about the estimate.
 
-    s <= q  is  |x - m| <= q u  is  m - q u <= x <= m + q u.
+    Notes
+    -----
+    s <= q is equivalent to m - q u <= x <= m + q u, with estimate m and scale u.
 
-    Example:
-        >>> Absolute().invert(np.array([5.0]), np.array([2.0]), None, np.array([1.5]))
-        (array([2.]), array([8.]))
+    Examples
+    --------
+    >>> Absolute().invert(np.array([5.0]), np.array([2.0]), None, np.array([1.5]))
+    (array([2.]), array([8.]))
     """
 
     name: ClassVar[str] = "absolute"
@@ -87,13 +94,14 @@ class Absolute:
 
 @dataclass(frozen=True)
 class Normalized(Absolute):
-    """The absolute score with the completion's leverage u as its scale: wide where the estimate is unsure.
+    """The absolute score with the leverage of the completion as scale: intervals are wide where leverage is high.
 
-    The formula is that of `Absolute`; what differs is the scale it asks the flow for.
+    The formula is that of `Absolute`; only the scale differs.
 
-    Example:
-        >>> Normalized().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
-        array([0.5])
+    Examples
+    --------
+    >>> Normalized().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
+    array([0.5])
     """
 
     name: ClassVar[str] = "normalized"
@@ -102,14 +110,15 @@ class Normalized(Absolute):
 
 @dataclass(frozen=True)
 class Adaptive(Absolute):
-    """The absolute score with a scale learned from training residuals: wide where errors were large.
+    """The absolute score with a scale learned from training residuals: intervals are wide where errors were large.
 
-    The formula is that of `Absolute`; what differs is the scale it asks the flow for. With pseudo-gaps the scale is
-    learned from hidden entries for every score, so there it is the same as `Absolute`.
+    The formula is that of `Absolute`; only the scale differs. With pseudo-gaps the scale is learned from hidden entries
+    for every score, so this score equals `Absolute` there.
 
-    Example:
-        >>> Adaptive().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
-        array([0.5])
+    Examples
+    --------
+    >>> Adaptive().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
+    array([0.5])
     """
 
     name: ClassVar[str] = "adaptive"
@@ -118,14 +127,17 @@ class Adaptive(Absolute):
 
 @dataclass(frozen=True)
 class Signed:
-    """(truth - estimate) / scale, cut on both sides: an interval that may lean to one side.
+    """The score (truth - estimate) / scale with two cutoffs: intervals may be asymmetric.
 
-    a <= s <= b  is  m + a u <= x <= m + b u, with a and b the quantiles (1 - c)/2 and (1 + c)/2. Each tail
-    misses with probability at most (1 - c)/2, so both together at most 1 - c.
+    Notes
+    -----
+    a <= s <= b is equivalent to m + a u <= x <= m + b u, with a and b the quantiles (1 - c)/2 and (1 + c)/2. The truth
+    lies below and above with probability at most (1 - c)/2 each.
 
-    Example:
-        >>> Signed().invert(np.array([5.0]), np.array([2.0]), np.array([-np.inf]), np.array([1.5]))
-        (array([-inf]), array([8.]))
+    Examples
+    --------
+    >>> Signed().invert(np.array([5.0]), np.array([2.0]), np.array([-np.inf]), np.array([1.5]))
+    (array([-inf]), array([8.]))
     """
 
     name: ClassVar[str] = "signed"
@@ -148,21 +160,38 @@ class Signed:
         return np.add(estimate, np.multiply(low, scale)), np.add(estimate, np.multiply(high, scale))
 
 
-_NAMED: dict[str, Any] = {"absolute": Absolute, "adaptive": Adaptive, "normalized": Normalized, "signed": Signed}
+_NAMED: dict[str, type[Absolute] | type[Signed]] = {
+    "absolute": Absolute,
+    "adaptive": Adaptive,
+    "normalized": Normalized,
+    "signed": Signed,
+}
 
 
 def as_score(score: str | Score) -> Score:
-    """The score object behind a name; an object of one's own passes through.
+    """Return the score with this name, or the score object itself.
 
-    Example:
-        >>> as_score("signed")
-        Signed()
+    Parameters
+    ----------
+    score : str or Score
+        "absolute", "adaptive", "normalized", "signed", or a score object.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    TypeError
+        If the object lacks a member of `Score`.
+
+    Examples
+    --------
+    >>> as_score("signed")
+    Signed()
     """
     if isinstance(score, str):
         if score not in _NAMED:
             raise ValueError(f"score must be one of {sorted(_NAMED)} or a Score object; got {score!r}.")
-        made: Score = _NAMED[score]()
-        return made
+        return _NAMED[score]()
     if isinstance(score, type) or not isinstance(score, Score):
         raise TypeError(
             f"score must be one of {sorted(_NAMED)} or an object with name, needs_leverage, score(), tails() "
@@ -172,6 +201,7 @@ def as_score(score: str | Score) -> Score:
 
 
 def _given(cut: Array | None, side: str) -> Array:
+    """Return the cutoff, or raise if it is None."""
     if cut is None:
         raise ValueError(f"this score needs the {side} cutoff; got None.")
     return cut

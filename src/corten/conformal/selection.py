@@ -1,9 +1,9 @@
-"""Weighted conformalized selection: which missing entries exceed a threshold, with the false discovery rate held.
+"""Weighted conformalized selection: which missing entries exceed a threshold, with a controlled false discovery rate.
 
-Benjamini and Hochberg's procedure on weighted conformal p-values does not hold the rate in general, as the
+The procedure of Benjamini and Hochberg on weighted conformal p-values does not control the rate in general, as the
 p-values depend on each other through the weights. Weighted conformalized selection (Jin and Candes 2023) does, for
-independent entries with true odds: for each candidate j it runs the procedure on p-values that j cannot influence,
-and prunes. Written with e-values, as here, several splits are merged by taking the mean of their evidence.
+independent entries with true odds: for each candidate j it applies the procedure to p-values that do not depend on j,
+and prunes the result. With e-values, as here, several splits are merged by the mean of their e-values.
 """
 
 from __future__ import annotations
@@ -12,43 +12,28 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["claimed", "evidence", "select"]
+__all__ = ["claimed", "evidence"]
 
 Floats = NDArray[np.float64]
-
-
-def select(
-    scores: ArrayLike, log_weights: ArrayLike, thresholds: ArrayLike, log_test_weights: ArrayLike, fdr: float = 0.1
-) -> NDArray[np.bool_]:
-    """Which test entries are claimed to have a score above their threshold; at most `fdr` of the claims are false
-    on average.
-
-    scores, log_weights: the calibration entries'; thresholds: the score each test entry would have exactly at the
-    limit; log_test_weights: theirs. The evidence for each (`evidence`) is weighed against how many are claimed
-    (`claimed`): deterministic pruning, valid without any randomness.
-
-    Example:
-        >>> rng = np.random.default_rng(0)
-        >>> claims = select(rng.normal(size=500), np.zeros(500), np.r_[np.full(20, -6.0), np.zeros(20)], np.zeros(40))
-        >>> int(claims[:20].sum()), int(claims[20:].sum())
-        (20, 0)
-    """
-    return claimed(evidence(scores, log_weights, thresholds, log_test_weights, fdr), fdr)
 
 
 def evidence(
     scores: ArrayLike, log_weights: ArrayLike, thresholds: ArrayLike, log_test_weights: ArrayLike, fdr: float
 ) -> Floats:
-    """How strongly the data speak for each test entry lying above its threshold: an e-value.
+    """The e-value of each test entry for exceeding its threshold; `claimed` selects entries from e-values.
 
-    With p_j the weighted share of scores below threshold j and R_j the size of the Benjamini-Hochberg selection
-    after j's own p-value is set to 0 and j takes the place of the test entry in all others, e_j = m / (fdr R_j) if
-    p_j <= fdr R_j / m and 0 otherwise. Summed over the m entries, of those that do not exceed their threshold, its
-    mean is at most m; so is that of the mean over several splits, whatever their dependence.
+    `scores` and `log_weights` belong to the calibration entries; `thresholds` are the scores that the test entries
+    would have at the limit, and `log_test_weights` their log-weights.
 
-    Example:
-        >>> evidence(np.arange(99.0), np.zeros(99), [-1.0, 200.0], np.zeros(2), 0.1)
-        array([20.,  0.])
+    With p_j the weighted share of scores below threshold j and R_j the size of the Benjamini-Hochberg selection with
+    the p-value of j set to 0 and j as the test entry in all others, e_j = m / (fdr R_j) if p_j <= fdr R_j / m and 0
+    otherwise. The sum of e_j over the entries that do not exceed their threshold has a mean of at most m; so has its
+    mean over several splits, whatever their dependence.
+
+    Examples
+    --------
+    >>> evidence(np.arange(99.0), np.zeros(99), [-1.0, 200.0], np.zeros(2), 0.1)
+    array([20.,  0.])
     """
     values = np.asarray(scores, np.float64).ravel()
     limits, logs = np.asarray(thresholds, np.float64).ravel(), np.asarray(log_weights, np.float64).ravel()
@@ -70,22 +55,20 @@ def evidence(
 
 
 def claimed(evidence: Floats, fdr: float) -> NDArray[np.bool_]:
-    """The largest set in which everybody's evidence is at least m / (fdr times its size) (Wang and Ramdas 2022)."""
+    """The largest set in which every e-value is at least m / (fdr times its size) (Wang and Ramdas 2022)."""
     largest = np.sort(evidence)[::-1]
-    enough = largest * fdr * np.arange(1, largest.size + 1) >= largest.size * (1.0 - 1e-12)
-    able = np.flatnonzero(enough)
+    sufficient = largest * fdr * np.arange(1, largest.size + 1) >= largest.size * (1.0 - 1e-12)
+    able = np.flatnonzero(sufficient)
     return evidence >= largest[able[-1]] if able.size else np.zeros(evidence.size, bool)
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _sizes(below: Floats, limits: Floats, weight: Floats, total: float, fdr: float) -> tuple[NDArray[np.int64], Floats]:
-    """For each test entry, sorted by threshold, the size of the selection that it cannot influence, and its
-    p-value.
+    """For each test entry, sorted by threshold, the size of the selection that does not depend on it, and its p-value.
 
-    For candidate j the others have p_l = (below_l + w_j [limit_j < limit_l]) / (total + w_j), which rises with l;
-    the procedure keeps the largest r with p of the r-th smallest at most fdr r / m, where j itself comes first
-    with p = 0. The search starts at a bound that no candidate can pass, so it is short where no single weight is
-    large.
+    For candidate j the others have p_l = (below_l + w_j [limit_j < limit_l]) / (total + w_j), which rises with l; the
+    procedure keeps the largest r with p of the r-th smallest at most fdr r / m, where j itself is first with p = 0. The
+    search starts at an upper bound for all candidates, so it is short if no single weight is large.
     """
     m = below.size
     heaviest = weight.max()

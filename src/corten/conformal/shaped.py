@@ -1,7 +1,6 @@
-"""CalibratedScores objects whose promise has another shape: robust to wrong odds, per group, or for a whole slice at
-once.
+"""Other kinds of coverage: robust to wrong odds, within groups, or jointly for all entries of a slice.
 
-Each stands where a `CalibratedScores` stands and answers `intervals` like it; nothing is scored again.
+Each class wraps a calibrated object and has the same `intervals`; nothing is scored again.
 """
 
 from __future__ import annotations
@@ -20,25 +19,18 @@ from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import Weights
 
-__all__ = ["Grouped", "Joint", "Robust", "TiltedWeights", "enough_weight"]
+__all__ = ["Grouped", "Joint", "Robust", "TiltedWeights", "borrowing_factor"]
 
 Entries = NDArray[np.intp]
-Ends = tuple[NDArray[np.floating], NDArray[np.floating]]
-ENOUGH = 30.0
-"""Effective size asked of a group's own calibration entries: enough for finite intervals at 95 %, and some to
-spare.
-"""
-
-
-BEYOND = 5.0
-"""As many calibration entries must lie beyond a level of a joint band for it to be read off directly."""
-STRETCH = 4.0
-KNOWN = 10.0
-"""About as many exponential errors say as much about the slope as the ends between which it is measured."""
+Bounds = tuple[NDArray[np.floating], NDArray[np.floating]]
+MIN_GROUP_SIZE = 30.0  # effective sample size of a group: sufficient for finite intervals at 95 %
+MIN_ENTRIES_BEYOND = 5.0  # effective number beyond a level of a joint band, to use the quantile without extrapolation
+SLOPE_RATIO = 4.0  # of the two tail shares between which the slope of the tail is measured
+SLOPE_ENTRIES = 10.0  # exponential errors that determine a slope about as well as these two bounds do
 
 
 class TiltedWeights:
-    """Weights times a factor that depends on the entry alone: `log_tilt` holds its logarithm for every entry."""
+    """Weights times a factor that depends on the entry only; `log_tilt` has its logarithm for every entry."""
 
     def __init__(self, base: Weights, log_tilt: ArrayLike) -> None:
         self.base = base
@@ -55,9 +47,9 @@ class TiltedWeights:
 
 
 class _Shaped:
-    """What every one of them takes over from the calibrated object it rests on."""
+    """The members taken over from the wrapped calibrated object."""
 
-    lists: tuple[CalibratedSplit, ...] = ()  # scores alone do not say what another promise is worth
+    lists: tuple[CalibratedSplit, ...] = ()  # the scores alone do not determine another kind of coverage
 
     def __init__(self, inner: Any) -> None:
         self.inner: Any = inner
@@ -91,7 +83,11 @@ class _Shaped:
         return self.inner.beyond
 
     def for_file(self) -> _Shaped:
-        raise ValueError("this fit was given another promise: save it without, or save result.to_netcdf(path)")
+        """Raise: only the wrapped object can be saved."""
+        raise ValueError(
+            "a fit with another kind of coverage (groups, joint or odds_error) cannot be saved: save the fit without "
+            "it, or the result by result.to_netcdf(path)"
+        )
 
     def effective_sample_size(self) -> float:
         return float(self.inner.effective_sample_size())
@@ -107,57 +103,58 @@ class _Shaped:
 
 
 class Robust(_Shaped):
-    """Intervals that keep their coverage for any odds within a factor `odds_error` (derivation in `robust.py`)."""
+    """Intervals with guaranteed coverage for any odds within a factor `odds_error` (derivation in `robust.py`)."""
 
     def __init__(self, inner: Any, odds_error: float) -> None:
         super().__init__(inner)
         self.odds_error = odds_error
 
-    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Ends:
+    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Bounds:
         levels = [robust_level(float(level), self.odds_error) for level in as_levels(coverage)]
-        ends: Ends = self.inner.intervals(entries, levels)
-        return ends
+        bounds: Bounds = self.inner.intervals(entries, levels)
+        return bounds
 
 
 class Grouped(_Shaped):
-    """Intervals that cover within every group of entries (Mondrian conformal prediction).
+    """Intervals with coverage within every group of entries (Mondrian conformal prediction).
 
-    A test entry is compared with the calibration entries of its own group, so given the true weights coverage
-    holds group by group. A group whose own entries are worth fewer than `enough` borrows: entries of other groups
-    join with weights times the smallest factor that makes up the number. For those groups coverage holds on
-    average with the others, not each by itself. `group` numbers the group of every entry. Of merged splits each is
-    grouped by itself, and their p-values merged as ever.
+    A test entry is compared with the calibration entries of its group, so with true weights coverage holds in each
+    group. If the effective sample size of a group is below `min_size`, entries of other groups enter with their weights
+    times the smallest factor that reaches it; coverage then holds on average with the other groups only. `group` has
+    the number of the group of every entry. Merged splits are grouped one by one before their p-values are merged.
     """
 
-    def __init__(self, inner: CalibratedSplit | MergedSplits, group: NDArray[np.intp], enough: float = ENOUGH) -> None:
+    def __init__(
+        self, inner: CalibratedSplit | MergedSplits, group: NDArray[np.intp], min_size: float = MIN_GROUP_SIZE
+    ) -> None:
         super().__init__(inner)
         self.group = np.ravel(group)
-        self.enough = enough
+        self.min_size = min_size
         self._lists: dict[int, CalibratedSplit | MergedSplits] = {}
         self.borrowed: dict[int, float] = {}
 
-    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Ends:
+    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Bounds:
         levels = as_levels(coverage)
         lower, upper = np.empty((2, levels.size, entries.size))
         for number, here in _members(self.group[entries]):
-            ends = self._list(number).intervals(entries[here], levels.tolist())
-            lower[:, here], upper[:, here] = ends
+            lower[:, here], upper[:, here] = self._list(number).intervals(entries[here], levels.tolist())
         return lower, upper
 
     def mapped(self, change: Callable[[CalibratedScores], CalibratedScores]) -> Grouped:
-        """The same groups of the changed lists of scores."""
-        return Grouped(self.inner.mapped(change), self.group, self.enough)
+        """The same groups with the lists of scores changed."""
+        return Grouped(self.inner.mapped(change), self.group, self.min_size)
 
     def _list(self, number: int) -> CalibratedSplit | MergedSplits:
+        """The calibrated scores with the weights of one group."""
         if number not in self._lists:
             self.borrowed[number] = 0.0
             self._lists[number] = self.inner.mapped(lambda one: self._tilted(one, number))
         return self._lists[number]
 
     def _tilted(self, one: CalibratedScores, number: int) -> CalibratedScores:
-        """One list of scores for one group; of merged splits the largest share borrowed is kept."""
+        """One list of scores with the weights of one group; records the largest factor over the splits."""
         logs = np.asarray(one.weights.of_calibration(one.entries), np.float64)
-        share = enough_weight(logs, self.group[one.entries] == number, self.enough)
+        share = borrowing_factor(logs, self.group[one.entries] == number, self.min_size)
         self.borrowed[number] = max(self.borrowed[number], share)
         with np.errstate(divide="ignore"):
             tilt = np.where(self.group == number, 0.0, np.log(share))
@@ -165,20 +162,21 @@ class Grouped(_Shaped):
 
 
 class Joint(_Shaped):
-    """Bands that hold whole slices: with the asked coverage *all* missing entries of a slice lie inside at once.
+    """Joint bands: with the nominal coverage, *all* missing entries of a slice lie inside.
 
-    Entry s of a slice with m missing entries may miss with chance t/m. Bonferroni takes t = 1 - c. Errors of a
-    slice go together, so less is needed: `budget(c, m)` gives the t at which a share c of slices made of calibration
-    entries would have been held.
+    In a slice with m missing entries each entry lies outside with probability t/m. Bonferroni has t = 1 - c. Errors of
+    a slice are correlated, so t can be larger: `budget(c, m)` is the t with which a share c of the slices made of
+    calibration entries lie inside.
 
-    What is promised is promised on average over slices, so the test entry does not enter with its own mass, which is
-    for single entries: the far levels asked here would be infinite wherever an entry is heavy. It enters with that of
-    the entries seen beyond the level, on average: without any, the cutoff that leaves k of n entries beyond is missed
-    with chance (k + 1) / (n + 1), and k is small here. Levels with fewer than `BEYOND` calibration entries beyond them
-    are reached by continuing the ends as an exponential tail goes on whose slope was learned from a few entries (its
-    predictive law is Pareto's): wider than needed for lighter tails.
+    The coverage is an average over slices, so the test entry does not have its own mass, with which the extreme levels
+    needed here would be infinite for entries with a large weight. It has the mean mass of the calibration entries
+    beyond the level: without any mass, a cutoff with k of n entries beyond it is exceeded with probability
+    (k + 1) / (n + 1), and k is small here. Levels with fewer than `MIN_ENTRIES_BEYOND` calibration entries beyond them
+    are extrapolated with an exponential tail whose slope is estimated from few entries (the predictive distribution is
+    a Pareto distribution), which is wider than necessary for lighter tails.
 
-    missing: flat indices of all missing entries. They, and not the entries asked for, make up the size of a slice.
+    `missing` has the flat indices of all missing entries; they determine the size of a slice, not the entries for which
+    intervals are computed.
     """
 
     def __init__(
@@ -189,16 +187,16 @@ class Joint(_Shaped):
         self._counts = np.bincount(self.slices[missing], minlength=int(self.slices.max(initial=0)) + 1)
         self.budget = budget
         self._massless = inner.mapped(_without_test_mass)
-        self._size = getattr(inner, "enough", None) or inner.effective_sample_size()
-        self._least = min(BEYOND / self._size, 0.1)
+        self._size = getattr(inner, "min_size", None) or inner.effective_sample_size()
+        self._least = min(MIN_ENTRIES_BEYOND / self._size, 0.1)
         whole = inner.inner if isinstance(inner, Grouped) else inner
         self._shares, self._heavier = _weight_beyond(whole.lists)
 
     def entries_beyond(self, coverage: float, missing: int) -> float:
-        """How many equally weighted calibration entries lie beyond the band of a slice with so many missing ones."""
+        """The effective number of calibration entries beyond the band of a slice with this many missing entries."""
         return self.budget(coverage, missing) / missing * self._size
 
-    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Ends:
+    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Bounds:
         levels = as_levels(coverage)
         lower, upper = np.empty((2, levels.size, entries.size))
         slices = _members(self.slices[entries])
@@ -210,19 +208,19 @@ class Joint(_Shaped):
             far = share < self._least
             for one in np.unique(share[~far]):
                 here = np.flatnonzero(share == one)
-                ends = self._massless.intervals(entries[here], 1.0 - self._left(one))
-                lower[row, here], upper[row, here] = ends[0][0], ends[1][0]
+                low, high = self._massless.intervals(entries[here], 1.0 - self._left(one))
+                lower[row, here], upper[row, here] = low[0], high[0]
             if far.any():
                 lower[row, far], upper[row, far] = self._continued(entries[far], share[far])
         return lower, upper
 
-    def _continued(self, entries: Entries, share: NDArray[np.float64]) -> Ends:
-        """Both ends beyond which a share of the calibration weight would lie that is too small to be read off."""
-        shares = (self._least, STRETCH * self._least)
+    def _continued(self, entries: Entries, share: NDArray[np.float64]) -> Bounds:
+        """The extrapolated bounds for shares of the calibration weight that are too small for a quantile."""
+        shares = (self._least, SLOPE_RATIO * self._least)
         lower, upper = self._massless.intervals(entries, [1.0 - self._left(one) for one in shares])
-        further = KNOWN * ((self._least / share) ** (1.0 / KNOWN) - 1.0) / np.log(STRETCH)
+        further = SLOPE_ENTRIES * ((self._least / share) ** (1.0 / SLOPE_ENTRIES) - 1.0) / np.log(SLOPE_RATIO)
         least, most = self.inner.possible_range(entries)
-        # A bound that is infinite already stays so; its distance from the next one may be infinity less infinity.
+        # An infinite bound stays infinite; its distance from the next one could be infinity minus infinity.
         down, up = np.isfinite(lower[0]), np.isfinite(upper[0])
         low, high = lower[0].copy(), upper[0].copy()
         low[down] += further[down] * (lower[0][down] - lower[1][down])
@@ -230,15 +228,16 @@ class Joint(_Shaped):
         return np.maximum(low, least), np.minimum(high, most)
 
     def _left(self, share: float) -> float:
-        """What calibration entries may weigh beyond a level that is missed with chance `share`: the test entry's mass
-        taken off, at most half of it.
+        """The share of the calibration weight beyond a level that is exceeded with probability `share`.
+
+        It is `share` minus the mass of the test entry, at least half of `share`.
         """
         mass = float(np.interp(share, self._shares, self._heavier)) / self._size
         return max(share * (1.0 + mass) - mass, 0.5 * share)
 
 
 class _NoTestMass:
-    """Weights under which a test entry weighs nothing: cutoffs are plain weighted quantiles."""
+    """Weights with a test weight of zero: cutoffs are ordinary weighted quantiles."""
 
     def __init__(self, base: Weights) -> None:
         self.base = base
@@ -254,8 +253,9 @@ class _NoTestMass:
 
 
 def _weight_beyond(lists: Sequence[CalibratedSplit]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rising shares of the weight, and how many times as heavy as a missing entry usually is one would be that lies
-    among the largest scores of that share.
+    """Increasing shares of the weight, and the mean weight among the largest scores of each share.
+
+    The mean weights are relative to that of a missing entry.
     """
     scores = np.concatenate([np.abs(np.asarray(one.scores, np.float64)) for one in lists])
     logs = [np.asarray(one.log_weights, np.float64) for one in lists]
@@ -266,35 +266,37 @@ def _weight_beyond(lists: Sequence[CalibratedSplit]) -> tuple[NDArray[np.float64
 
 
 def _without_test_mass(scored: CalibratedScores) -> CalibratedScores:
-    """The same scores where a test entry weighs nothing."""
+    """The same scores with a test weight of zero."""
     return CalibratedScores(scored.score, scored.scores, scored.entries, _NoTestMass(scored.weights))
 
 
-def enough_weight(logs: NDArray[np.float64], own: NDArray[np.bool_], enough: float) -> float:
-    """The smallest factor at which other entries' weights make up what a group lacks; 0 if it lacks nothing.
+def borrowing_factor(logs: NDArray[np.float64], own: NDArray[np.bool_], min_size: float) -> float:
+    """The smallest factor for the weights of other entries with which a group is sufficient; 0 if it is without them.
 
-    Made up is the effective size, to `enough`, and the weight itself, to `enough` times that of a typical entry of
-    the group: beside less than that a single test entry would be heavy and its interval infinite.
+    Sufficient means an effective sample size of `min_size`, and a total weight of `min_size` times the mean weight of
+    the group: with less, a single test entry would have a large share of the weight, and its interval would be
+    infinite.
 
-    Example:
-        >>> own = np.arange(1000) < 300
-        >>> enough_weight(np.zeros(1000), own, 100.0), enough_weight(np.zeros(1000), ~own & own, 100.0)
-        (0.0, 1.0)
+    Examples
+    --------
+    >>> own = np.arange(1000) < 300
+    >>> borrowing_factor(np.zeros(1000), own, 100.0), borrowing_factor(np.zeros(1000), ~own & own, 100.0)
+    (0.0, 1.0)
     """
     weight = np.exp(logs - logs.max(initial=-np.inf)) if logs.size else logs
     s, q = float(weight[own].sum()), float((weight[own] ** 2).sum())
     rest, square = float(weight[~own].sum()), float((weight[~own] ** 2).sum())
     if q == 0.0 or rest == 0.0:
         return 1.0 if q == 0.0 else 0.0
-    short = max(0.0, (enough * s / np.count_nonzero(own) - s) / rest)
-    if s * s >= enough * q:
+    short = max(0.0, (min_size * s / np.count_nonzero(own) - s) / rest)
+    if s * s >= min_size * q:
         return min(1.0, short)
-    if (s + rest) ** 2 < enough * (q + square):
+    if (s + rest) ** 2 < min_size * (q + square):
         return 1.0
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = 0.5 * (low + high)
-        able = (s + middle * rest) ** 2 >= enough * (q + middle**2 * square)
+        able = (s + middle * rest) ** 2 >= min_size * (q + middle**2 * square)
         low, high = (low, middle) if able else (middle, high)
     return min(1.0, max(high, short))
 

@@ -1,23 +1,25 @@
-"""A sketch of weighted scores: cutoffs from a few thousand bins where the scores themselves do not fit.
+"""A sketch of weighted scores: cutoffs from a few thousand bins, for scores that do not fit in memory.
 
-Guarantee. Scores are put on a grid of 128 steps per factor of two, each rounded *up*; cutoffs of the sketch
-are the exact cutoffs (`quantile.py`, test entry's mass and tie guard included) of the rounded scores. So, for
-every test weight and level,
+Guarantee. Scores are rounded *up* to a grid with 128 steps per factor of two; cutoffs of the sketch are the exact
+cutoffs (`quantile.py`, with the mass of the test entry and the tie guard) of the rounded scores. So, for every test
+weight and level,
 
     exact cutoff  <=  sketch cutoff  <=  exact cutoff + |exact cutoff| / 128   (0.8 %),
 
-in the tail's own direction; an absolute score's interval is at most 0.8 % wider. Rounding keeps seven bits of
-the mantissa: it is exact integer arithmetic on the number's own bits, monotone, and the same on every machine.
-(Scores under 2^-1022, float64's smallest normal number, are rounded up by up to 2^-1029.)
+in the direction of the tail; the interval of an absolute score is at most 0.8 % wider. Rounding keeps seven bits of the
+mantissa by integer arithmetic on the bits of the number: it is exact, monotone, and the same on every machine. (Scores
+below 2^-1022, the smallest normal number of float64, are rounded up by at most 2^-1029.)
 
-Sketches of parts add up to the sketch of the whole, in any order and grouping: bin weights are compensated
-sums, so two orders differ by no more than exp() rounds, about 1e-14 where log-weights span a hundred.
+The sketches of parts add up to the sketch of the whole, in any order: bin weights are compensated sums, so two orders
+differ by the rounding of exp() only, about 1e-14 where log-weights span a hundred.
 
-Where observing a test entry changes weights of its neighbours (exact Ising weights), the change is added to the
-neighbours' bins while searching. If that takes away all but a thousandth of the total weight, too few digits are
-left to search in, and the cutoff is infinity: wide, never wrong.
+Where setting a test entry to observed changes the weights of its neighbours (exact Ising weights), the change is added
+to the bins of the neighbours during the search. If it removes all but a thousandth of the total weight, too few digits
+are left for a search, and the cutoff is infinite, which is valid.
 
-Cost: two numbers a bin; one exponential to add a score; one binary search for a cutoff.
+A *cell* is a position on the grid: an even number for a grid point, an odd one for the open interval between two.
+
+Cost: two numbers per bin; one exponential per added score; one binary search per cutoff.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -36,22 +38,22 @@ __all__ = ["NO_CELL", "Changes", "ScoreSketch", "cells_of", "rounded_up_to_grid"
 
 KEPT_BITS = 7
 _DROPPED = 52 - KEPT_BITS
-NO_CELL = np.int32(-(2**31))
-"""Marks an entry that is no calibration entry."""
-_DOMINATED = 1e-3
+NO_CELL = np.int32(-(2**31))  # the cell of an entry that is not a calibration entry
+MIN_REMAINING_SHARE = 1e-3  # of the total weight: below it a difference of sums has lost too many digits
 
 Cells = NDArray[np.int32]
 
 
 def cells_of(scores: ArrayLike) -> Cells:
-    """The cell of each score: an even number for a grid point, an odd one for the gap between two; order is kept.
+    """The cell of each score: an even number for a grid point, an odd one between two; the order is that of the scores.
 
-    `cells_of(-v) == -cells_of(v)`, so the cells of one tail serve the other.
+    `cells_of(-v) == -cells_of(v)`, so the same cells are used for both tails.
 
-    Example:
-        >>> cells = cells_of([1.0, 1.001, 1.0078125])
-        >>> (cells - cells[0]).tolist()
-        [0, 1, 2]
+    Examples
+    --------
+    >>> cells = cells_of([1.0, 1.001, 1.0078125])
+    >>> (cells - cells[0]).tolist()
+    [0, 1, 2]
     """
     values = np.ascontiguousarray(scores, dtype=np.float64)
     if np.isnan(values).any():
@@ -62,11 +64,12 @@ def cells_of(scores: ArrayLike) -> Cells:
 
 
 def rounded_up_to_grid(scores: ArrayLike) -> NDArray[np.float64]:
-    """The scores as the sketch sees them: the next grid point at or above each.
+    """The scores rounded up to the grid.
 
-    Example:
-        >>> rounded_up_to_grid([0.0, 1.0, 1.001, -1.001])
-        array([ 0.       ,  1.       ,  1.0078125, -1.       ])
+    Examples
+    --------
+    >>> rounded_up_to_grid([0.0, 1.0, 1.001, -1.001])
+    array([ 0.       ,  1.       ,  1.0078125, -1.       ])
     """
     return _edges((cells_of(scores).astype(np.int64) + 1) >> 1)
 
@@ -78,9 +81,9 @@ def _edges(index: NDArray[np.int64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Changes:
-    """What observing each test entry does to calibration weights: `cells` and `weights`, both (tests, N).
+    """Changes of calibration weights by setting each test entry to observed: `cells` and `weights`, both (tests, N).
 
-    `weights` are added (they may be negative), on the scale exp(-`ScoreSketch.shift`); a cell of NO_CELL is skipped.
+    `weights` are added and may be negative; they are in units of exp(`ScoreSketch.shift`). NO_CELL is skipped.
     """
 
     cells: Cells
@@ -94,14 +97,15 @@ class Changes:
 
 
 class ScoreSketch:
-    """Calibration scores and weights, added in parts and merged; answers cutoffs like `WeightedScores`.
+    """Calibration scores and weights, added in parts and merged; `cutoffs` is like that of `WeightedScores`.
 
-    Example:
-        >>> one, other = ScoreSketch(), ScoreSketch()
-        >>> one.add(cells_of([1.0, 2.0, 3.0, 4.0, 5.0]), np.zeros(5))
-        >>> other.add(cells_of([6.0, 7.0, 8.0, 9.0]), np.zeros(4))
-        >>> one.merge(other).cutoffs(np.zeros(1), 0.9)
-        array([[9.]])
+    Examples
+    --------
+    >>> one, other = ScoreSketch(), ScoreSketch()
+    >>> one.add(cells_of([1.0, 2.0, 3.0, 4.0, 5.0]), np.zeros(5))
+    >>> other.add(cells_of([6.0, 7.0, 8.0, 9.0]), np.zeros(4))
+    >>> one.merge(other).cutoffs(np.zeros(1), 0.9)
+    array([[9.]])
     """
 
     def __init__(self, tail: Tail = "upper") -> None:
@@ -109,10 +113,9 @@ class ScoreSketch:
             raise ValueError(f"tail must be 'upper' or 'lower'; got {tail!r}.")
         self.tail: Tail = tail
         self.size = 0
-        self.shift = -np.inf
-        """Logarithm of the unit that bin weights are kept in: the largest log-weight added."""
+        self.shift = -np.inf  # the largest log-weight added: bin weights are in units of its exponential
         self._first = 0
-        self._bins = np.zeros((2, 0))  # weights, and what rounding took from them
+        self._bins = np.zeros((2, 0))  # weights, and their rounding errors
         self._squares = 0.0
 
     def add(self, cells: Cells, log_weights: ArrayLike) -> None:
@@ -126,8 +129,8 @@ class ScoreSketch:
         if not own.size:
             return
         sign = 1 if self.tail == "upper" else -1
-        ends = (sign * np.array([own.min(), own.max()], np.int64) + 1) >> 1
-        self._make_room(int(ends.min()), int(ends.max()))
+        extremes = (sign * np.array([own.min(), own.max()], np.int64) + 1) >> 1
+        self._make_room(int(extremes.min()), int(extremes.max()))
         self._rescale(float(logs.max()))
         self.size += own.size
         if np.isfinite(self.shift):
@@ -156,12 +159,12 @@ class ScoreSketch:
         levels: float | Sequence[float] | NDArray[np.floating],
         changes: Changes | None = None,
     ) -> NDArray[np.float64]:
-        """Cutoffs, shape (levels, tests): those of the rounded scores; infinity where they are not enough."""
+        """Cutoffs of the rounded scores, shape (levels, tests); infinite where the total weight is not sufficient."""
         tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
         if np.isnan(tests).any():
             raise ValueError("log_test_weights contain NaN.")
         if changes is not None and len(changes.cells) != tests.size:
-            raise ValueError(f"changes are of {len(changes.cells)} test entries; there are {tests.size}.")
+            raise ValueError(f"changes has {len(changes.cells)} test entries; log_test_weights has {tests.size}.")
         wanted = as_levels(levels)
         sign = 1.0 if self.tail == "upper" else -1.0
         out = np.full((wanted.size, tests.size), np.inf)
@@ -175,18 +178,19 @@ class ScoreSketch:
         return sign * out
 
     def effective_sample_size(self) -> float:
-        """How many equally weighted scores the weights are worth."""
+        """Effective sample size of the weights, (sum w)^2 / sum w^2."""
         total = float(self._bins.sum())
         return total**2 / self._squares if self._squares > 0 else 0.0
 
     def _answers(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Running sums of the bins, and their grid points followed by infinity."""
         from corten.conformal.kernels import running_sum
 
         index = np.arange(self._first, self._first + self._bins.shape[1])
         return running_sum(self._bins.sum(axis=0)), np.append(_edges(index), np.inf)
 
     def _make_room(self, low: int, high: int) -> None:
-        """Bins for grid points low..high, besides those there are."""
+        """Extend the bins to the grid points low..high."""
         count = self._bins.shape[1]
         if count == 0:
             self._first, self._bins = low, np.zeros((2, high - low + 1))
@@ -197,6 +201,7 @@ class ScoreSketch:
             self._bins = np.pad(self._bins, ((0, 0), (before, after)))
 
     def _rescale(self, top: float) -> None:
+        """Raise the shift to `top` if it is larger."""
         if top > self.shift:
             factor = np.exp(self.shift - top)
             self._bins *= factor
@@ -206,7 +211,7 @@ class ScoreSketch:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _add_to(bins, at, w):
-    """Neumaier's sum, one per bin: what an addition rounds away is kept beside it."""
+    """Add to a bin by Neumaier's compensated sum."""
     high = bins[0, at]
     t = high + w
     if abs(high) >= abs(w):
@@ -218,6 +223,7 @@ def _add_to(bins, at, w):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _add_scores(cells, logs, sign, first, shift, bins):
+    """Add the weights of scores to their bins; returns the sum of squared weights."""
     squares = 0.0
     for i in range(cells.size):
         w = np.exp(logs[i] - shift)
@@ -228,6 +234,7 @@ def _add_scores(cells, logs, sign, first, shift, bins):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _add_bins(part, factor, whole, ahead):
+    """Add the bins of a part, times a factor, to those of the whole."""
     for b in range(part.shape[1]):
         _add_to(whole, b + ahead, part[0, b] * factor)
         _add_to(whole, b + ahead, part[1, b] * factor)
@@ -256,7 +263,7 @@ def _search(sums, edges, first, sign, tests, cells, weights, levels, out):
             at[place], offset[place] = here, weights[i, m]
             count += 1
         whole = total + change + tests[i]
-        if not whole >= _DOMINATED * total or whole == np.inf:
+        if not whole >= MIN_REMAINING_SHARE * total or whole == np.inf:
             continue
         for level in range(levels.size):
             target = levels[level] * whole

@@ -1,4 +1,4 @@
-"""One calibrated split: scores of hidden entries, the estimate and scale that they belong to, and how to map back."""
+"""One calibrated split: scores of calibration entries with the estimate, the scale and the transform."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 
 class ChangeOfVariable(Protocol):
-    """A strictly increasing map of every entry and its inverse, over full arrays."""
+    """A strictly increasing function of every entry and its inverse, on full arrays."""
 
     def forward(self, values: np.ndarray) -> np.ndarray: ...
     def backward(self, values: np.ndarray) -> np.ndarray: ...
@@ -32,12 +32,12 @@ class ChangeOfVariable(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class CalibratedSplit:
-    """One list of calibrated scores, with the estimate of every entry and the scale in the variable that was modelled.
+    """One list of calibrated scores, with the estimate of every entry and the scale in the modelled variable.
 
-    A random split has one; the rounds of pseudo-gaps are pooled into one. change: the map to the modelled variable
-    (None: the data's own); propensity: the fitted model behind the weights; beyond: True at missing entries deeper
-    inside gaps than calibration tested (None: not applicable); local: how pseudo-gaps were calibrated, which an audit
-    uses (None for splits, and for a fit that was loaded).
+    A random split has one; the rounds of pseudo-gaps are pooled into one. change: the transform to the modelled
+    variable (None for none); propensity: the fitted propensity model; beyond: True at missing entries deeper inside
+    gaps than calibration tested (None if not applicable); local: the scale and weights of gap calibration, for an audit
+    (None for splits and for a fit that was loaded).
     """
 
     scored: CalibratedScores
@@ -75,7 +75,7 @@ class CalibratedSplit:
 
     @property
     def round_numbers(self) -> Entries:
-        """The round that hid each calibration entry: entries rise within a round."""
+        """The round that hid each calibration entry; entries increase within a round."""
         entries = self.entries
         return np.cumsum(np.diff(entries, prepend=entries[:1]) < 0) if entries.size else entries
 
@@ -88,7 +88,7 @@ class CalibratedSplit:
     def intervals(
         self, entries: Entries, coverage: float | Sequence[float]
     ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Lower and upper bounds, (levels, entries), in the variable that was modelled."""
+        """Lower and upper bounds, (levels, entries), in the modelled variable."""
         middle = self.estimate.reshape(-1)[entries].astype(np.float64)
         return self.scored.intervals(entries, middle, self.scale.at(entries), coverage)
 
@@ -97,11 +97,11 @@ class CalibratedSplit:
         return np.asarray(self.estimate if self.change is None else self.change.backward(self.estimate))
 
     def possible_range(self, entries: Entries) -> tuple[ArrayLike, ArrayLike]:
-        """The least and the largest value that `intervals` can return: nothing limits the modelled variable."""
+        """The lowest and the highest value that `intervals` can return: the modelled variable is unbounded."""
         return -np.inf, np.inf
 
     def mapped(self, change: Callable[[CalibratedScores], CalibratedScores]) -> CalibratedSplit:
-        """The same with another list of scores, made from this one."""
+        """The same split with the list of scores changed."""
         return replace(self, scored=change(self.scored))
 
     def with_scores(self, score: Score, scores: ArrayLike) -> CalibratedSplit:
@@ -113,7 +113,7 @@ class CalibratedSplit:
         return replace(self, local=None)
 
     def to_model(self, entries: Entries, values: Floats) -> Floats:
-        """Values of some entries in the variable that was modelled; what lies below its range is -inf there."""
+        """Values of some entries in the modelled variable; values below the range of the transform become -inf."""
         if self.change is None:
             return values
         found = self._at(self.change.forward, entries, values)
@@ -124,6 +124,7 @@ class CalibratedSplit:
         return values if self.change is None else self._at(self.change.backward, entries, values)
 
     def _at(self, change: Callable[[np.ndarray], np.ndarray], entries: Entries, values: Floats) -> Floats:
+        """A function of full arrays applied to the values of some entries."""
         full = np.full(self.estimate.shape, np.nan)
         full.reshape(-1)[entries] = values
         with np.errstate(all="ignore"):

@@ -1,9 +1,9 @@
-"""Conformal weights: how much each calibration entry stands for a missing one.
+"""Conformal weights: the odds of being missing of each entry.
 
-A weights object answers `log_weight(entries)`, minus the log-odds of being observed, and, where observing a
-test entry changes the weights of its neighbours, `neighbour_factor(test)`. Only ratios of weights matter.
-The neighbour sum inside the log-odds runs over the *full* mask, calibration entries observed: with the
-training mask, as Algorithm CTC prints it, the intervals are not valid.
+A weights object has `log_weight(entries)`, the negative log-odds of being observed, and `neighbour_factor(test)`, for
+models in which the weights of the neighbours change if a test entry is set to observed. Only ratios of weights matter.
+The neighbour sum in the log-odds is over the *full* mask, with calibration entries observed: with the training mask, as
+printed in Algorithm CTC, intervals are not valid.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ LogWeight = Callable[[Entries], NDArray[np.floating]]
 
 @runtime_checkable
 class Weights(Protocol):
-    """What a weights object must offer; entries are flat indices."""
+    """The methods of a weights object; entries are flat indices."""
 
     def log_weight(self, entries: Entries) -> NDArray[np.floating]:
-        """Log-weights of entries of the tensor, as they count when they are missing."""
+        """Log-weights of entries of the tensor as test entries."""
         ...
 
     def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
         """Log-weights of the calibration entries, in the order of their scores."""
         ...
 
-    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None: ...
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
+        """Changes of calibration weights by each test entry; None if there are none."""
+        ...
 
 
 class UniformWeights:
-    """Every entry counts the same: right when all entries are missing with the same probability.
+    """Equal weights, correct if all entries are missing with the same probability.
 
-    Example:
-        >>> UniformWeights().log_weight(np.array([3, 5]))
-        array([0., 0.])
+    Examples
+    --------
+    >>> UniformWeights().log_weight(np.array([3, 5]))
+    array([0., 0.])
     """
 
     def log_weight(self, entries: Entries) -> NDArray[np.floating]:
@@ -58,11 +61,19 @@ class UniformWeights:
 class OddsWeights:
     """Weights by the odds of being missing, (1 - p)/p: exact for independent missingness, else approximate.
 
-    `log_weights` is -eta of every entry (an array of the tensor's shape) or a function of flat indices.
+    Parameters
+    ----------
+    log_weights : array or callable
+        The log-odds of being missing, -eta, of every entry (of the tensor's shape), or a function of flat indices.
 
-    Example:
-        >>> OddsWeights(np.array([[0.0, 1.0], [2.0, 3.0]])).log_weight(np.array([1, 2]))
-        array([1., 2.])
+    Notes
+    -----
+    Equation (conformal-weight-approx) of the paper.
+
+    Examples
+    --------
+    >>> OddsWeights(np.array([[0.0, 1.0], [2.0, 3.0]])).log_weight(np.array([1, 2]))
+    array([1., 2.])
     """
 
     def __init__(self, log_weights: ArrayLike | LogWeight) -> None:
@@ -80,15 +91,22 @@ class OddsWeights:
 
 
 class PooledWeights:
-    """Weights of scores pooled over rounds: an entry hidden twice counts each time as it stood in that round.
+    """Weights of scores pooled over rounds: an entry hidden in two rounds has a weight in each.
 
-    `calibration` lists the hidden entries in the order of their scores and `at_calibration` their log-weights;
-    `table` holds the log-weight of every entry of the tensor, read for missing ones.
+    Parameters
+    ----------
+    calibration : array of int
+        Flat indices of the hidden entries, in the order of their scores.
+    at_calibration : array
+        Their log-weights.
+    table : array
+        The log-weight of every entry of the tensor, used for missing entries.
 
-    Example:
-        >>> weights = PooledWeights(np.array([2, 2]), np.array([0.5, 0.7]), np.zeros(4))
-        >>> weights.of_calibration(np.array([2, 2])), weights.log_weight(np.array([1]))
-        (array([0.5, 0.7]), array([0.]))
+    Examples
+    --------
+    >>> weights = PooledWeights(np.array([2, 2]), np.array([0.5, 0.7]), np.zeros(4))
+    >>> weights.of_calibration(np.array([2, 2])), weights.log_weight(np.array([1]))
+    (array([0.5, 0.7]), array([0.]))
     """
 
     def __init__(self, calibration: Entries, at_calibration: ArrayLike, table: ArrayLike) -> None:
@@ -107,21 +125,35 @@ class PooledWeights:
 
 
 class ExactIsingWeights(OddsWeights):
-    """The weights of eq. Ising-model-conformal-weight-exact, with the test entry set to observed.
+    """Exact weights of a coupled model: the test entry is set to observed.
 
-    Setting W_t from -1 to +1 multiplies the weight of each calibration neighbour k by exp(-4 g(B_k, B_t))
-    and changes nothing else. `neighbours(flat)` gives (entries, N) flat indices, -1 for none; `pair(a, b)`
-    gives g(B_a, B_b) for two arrays of flat indices; `calibration` lists the calibration entries in the
-    order of their scores.
+    Parameters
+    ----------
+    log_weights : array or callable
+        The log-odds of being missing of every entry, as for `OddsWeights`.
+    shape : tuple of int
+        The shape of the tensor.
+    calibration : array of int
+        Flat indices of the calibration entries, in the order of their scores.
+    neighbours : callable
+        Flat indices to the flat indices of their neighbours, shape (entries, N), -1 for none.
+    pair : callable
+        Two arrays of flat indices a, b to g(B_a, B_b).
 
-    Example:
-        >>> line = lambda flat: np.stack([flat - 1, np.where(flat < 3, flat + 1, -1)], axis=1)
-        >>> weights = ExactIsingWeights(
-        ...     np.zeros(4), shape=(4,), calibration=np.array([2, 0]), neighbours=line,
-        ...     pair=lambda a, b: np.full(a.shape, 0.25))
-        >>> factor = weights.neighbour_factor(np.array([1, 3]))
-        >>> factor.neighbours.tolist(), factor.log_factor.tolist()
-        ([[1, 0], [0, -1]], [[-1.0, -1.0], [-1.0, 0.0]])
+    Notes
+    -----
+    Equation (Ising-model-conformal-weight-exact) of the paper. Changing W_t from -1 to +1 multiplies the weight of each
+    calibration neighbour k by exp(-4 g(B_k, B_t)) and changes nothing else.
+
+    Examples
+    --------
+    >>> line = lambda flat: np.stack([flat - 1, np.where(flat < 3, flat + 1, -1)], axis=1)
+    >>> weights = ExactIsingWeights(
+    ...     np.zeros(4), shape=(4,), calibration=np.array([2, 0]), neighbours=line,
+    ...     pair=lambda a, b: np.full(a.shape, 0.25))
+    >>> factor = weights.neighbour_factor(np.array([1, 3]))
+    >>> factor.neighbours.tolist(), factor.log_factor.tolist()
+    ([[1, 0], [0, -1]], [[-1.0, -1.0], [-1.0, 0.0]])
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from corten.calibration.auto import ENOUGH, share_deeper
+from corten.calibration.auto import MAX_DEEPER_SHARE, share_deeper
 from corten.calibration.split import SplitCalibration
 from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
 from corten.data.choices import Choice
@@ -93,7 +93,7 @@ def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: 
     spins = np.array(scratch.observed[box])
     shares = share_deeper(Part(spins == 1, spins == -1, lazy.axes), SplitCalibration(train_share), seed)
     where, share = max(shares.items(), key=lambda item: item[1], default=("anywhere", 0.0))
-    if share <= ENOUGH:
+    if share <= MAX_DEEPER_SHARE:
         return ()
     return (
         f"Intervals deep inside gaps may under-cover: {share:.0%} of the missing entries lie further from training "

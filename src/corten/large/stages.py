@@ -8,7 +8,7 @@ from functools import reduce
 
 import numpy as np
 
-from corten.calibration.split import STREAM
+from corten.calibration.split import SEED_STREAM
 from corten.conformal.quantile import Tail
 from corten.conformal.scores import Score
 from corten.conformal.sketch import NO_CELL, ScoreSketch, cells_of
@@ -121,7 +121,7 @@ def pieces(lazy: LazyTensor, needs: Needs, tell: Tell) -> Iterator[Block]:
 
 def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, seed: int, tell: Tell) -> Counts:
     """Read everything once: masks to scratch, split as `SplitCalibration` does, and counts."""
-    rng = np.random.default_rng((seed, STREAM))
+    rng = np.random.default_rng((seed, SEED_STREAM))
     counts = Counts(has_observed=[np.zeros(n, bool) for n in lazy.shape])
     largest = 0.0
     for start, values, inside in blocks(lazy, block, tell):

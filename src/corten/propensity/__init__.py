@@ -1,10 +1,10 @@
-"""The law of the missingness: how likely each entry was to be seen, given the others."""
+"""Propensity models: the probability that an entry is observed, given the other entries of the mask."""
 
 from corten.propensity.additive import AdditivePropensity
 from corten.propensity.coupling import Linear, Polynomial, Product, Sigmoid, Zero
 from corten.propensity.estimation import Recipe
 from corten.propensity.evidence import AutoPropensity
-from corten.propensity.fitted import FittedPropensity
+from corten.propensity.fitted import FittedPropensity, PropensityModel
 from corten.propensity.ising import BernoulliPropensity, IsingPropensity, KnownPropensity, UniformPropensity
 from corten.propensity.link import Logit, NoLink, Probit
 from corten.propensity.neighborhood import Neighborhood
@@ -23,6 +23,7 @@ __all__ = [
     "Polynomial",
     "Probit",
     "Product",
+    "PropensityModel",
     "Recipe",
     "Sigmoid",
     "UniformPropensity",

@@ -1,4 +1,4 @@
-"""Additive log-odds: one effect for each slice of each axis, shrunken towards zero."""
+"""The additive propensity model: log-odds are a sum of one effect per slice of each axis, shrunk towards zero."""
 
 from __future__ import annotations
 
@@ -20,30 +20,32 @@ from corten.propensity.neighborhood import resolve
 
 __all__ = ["AdditivePropensity", "Frame", "additive_train", "constant_train", "fit_additive", "independent", "tally"]
 
-LARGEST_LOG_ODDS = 14.0  # beyond it a probability is 0 or 1 in single precision
-MAX_PASSES = 40  # of one descent
-LARGEST_RESCALING = 2.0
+MAX_LOG_ODDS = 14.0  # beyond it a probability is 0 or 1 in single precision
+MAX_PASSES = 40  # over the mask, in one descent
+MAX_RESCALING = 2.0  # factor of the effects after the fit
 
 
 class Frame(NamedTuple):
-    """A tensor train as passes read it, its interfaces as they are: contractions with them give sums over slices."""
+    """A tensor train in the form that passes read. Contractions with its cores as they are give sums over slices."""
 
     left: tuple[np.ndarray, ...]
     right: tuple[np.ndarray, ...]
 
     @staticmethod
     def of(train: TensorTrain) -> Frame:
+        """The frame of a tensor train."""
         return Frame(tuple(train.cores), tuple(train.cores))
 
 
 class Tally(NamedTuple):
-    """Entries of a mask that are in the likelihood: how many train, and how many there are in each slice."""
+    """Counts of the entries in the likelihood: those that train, and all of them in each slice of each axis."""
 
     training: int
     slices: tuple[np.ndarray, ...]
 
     @property
     def entries(self) -> int:
+        """The number of entries in the likelihood."""
         return int(self.slices[0].sum())
 
 
@@ -51,17 +53,22 @@ class Tally(NamedTuple):
 class AdditivePropensity:
     """Independent missingness whose log-odds are a sum of one effect per slice of each axis.
 
-    The effects of an axis have a normal distribution around zero, whose variance is estimated from the mask: an axis
-    that does not matter gets the variance zero. The effects are shrunken accordingly and then multiplied by the number
-    that minimises the loss, so that the weights are not flattened. Use it where whole rows, stations or days are
-    observed less often than others. The fitted parameter is a tensor train of rank 2.
+    Use it where whole rows, stations or days are observed less often than others. It has no parameters.
 
-    Example:
-        >>> rows = np.linspace(0.2, 0.9, 30)[:, None]
-        >>> mask = np.random.default_rng(0).random((30, 40)) < rows
-        >>> law = AdditivePropensity().fit(mask, train_share=1.0)
-        >>> bool(law.log_odds(mask)[-1].mean() > law.log_odds(mask)[0].mean() + 2)
-        True
+    Notes
+    -----
+    The model is that of equation (Bernoulli-model) with an additive parameter, a tensor train of rank 2. The effects of
+    an axis have a normal distribution around zero, whose variance is estimated from the mask; the variance is zero for
+    an axis without influence. The effects are shrunk accordingly and then multiplied by the number between 1 and 2 that
+    minimises the loss, so that the weights are not flattened.
+
+    Examples
+    --------
+    >>> rows = np.linspace(0.2, 0.9, 30)[:, None]
+    >>> mask = np.random.default_rng(0).random((30, 40)) < rows
+    >>> fitted = AdditivePropensity().fit(mask, train_share=1.0)
+    >>> bool(fitted.log_odds(mask)[-1].mean() > fitted.log_odds(mask)[0].mean() + 2)
+    True
     """
 
     def fit(
@@ -74,29 +81,40 @@ class AdditivePropensity:
         periodic: Sequence[bool] = (),
         engine: Any = "auto",
     ) -> FittedPropensity:
-        """Fit to a boolean training mask, of which `train_share` of the observed entries was kept (1: all of them)."""
+        """Fit to a training mask; the parameters are those of `PropensityModel.fit`."""
         runner: Engine = as_engine(engine)
         spins = spins_of(training_mask, domain, takes_lazy(runner))
         passes = runner.mask_pass(spins, independent(spins.shape), float(train_share))
         train, spreads, loss = fit_additive(passes, tally(spins), rescale=True)
         names = axis_names or [f"axis {k}" for k in range(len(spins.shape))]
         words = ", ".join(f"{name} {spread:.3g}" for name, spread in zip(names, spreads))
-        choice = Choice("spread of slice effects", words, "standard deviation of the log-odds, estimated for each axis")
+        because = "standard deviation of the log-odds, estimated for each axis from the training mask"
+        values = {str(name): spread for name, spread in zip(names, spreads)}
+        choice = Choice("spread of slice effects", words, because, code="slice_effects_estimated", values=values)
         around = resolve("adjacent", spins.shape, axis_names, periodic)
         return FittedPropensity(
-            train, Zero(), as_link("logit"), around, domain, float(train_share), loss, passes.passes,
-            "variances estimated", choices=(choice,), engine=engine,
-        )  # fmt: skip
+            parameter=train,
+            coupling=Zero(),
+            link=as_link("logit"),
+            neighborhood=around,
+            domain=domain,
+            train_share=float(train_share),
+            loss=loss,
+            passes=passes.passes,
+            stopped_because="variances estimated",
+            choices=(choice,),
+            engine=engine,
+        )
 
 
 def independent(shape: Sequence[int]) -> Model:
-    """The model without coupling, with the log-odds themselves as its parameter."""
+    """The model without coupling whose parameter is the log-odds."""
     code, around = Zero().code(), resolve("adjacent", shape)
     return Model(code.kind, code.terms, as_link("logit").kind, around.offsets, around.periodic)
 
 
 def tally(spins: Any) -> Tally:
-    """Count the entries with spin +1 or -1; those held out (+-2) or outside the domain (0) do not count."""
+    """Counts of entries with spin +1 or -1; held-out entries (+-2) and entries outside the domain (0) do not count."""
     axes = range(len(spins.shape))
     if is_lazy(spins):
         import dask
@@ -116,7 +134,7 @@ def tally(spins: Any) -> Tally:
 
 
 def constant_train(shape: Sequence[int], counted: Tally, train_share: float) -> TensorTrain:
-    """The same log-odds everywhere: those of the overall share of observed entries."""
+    """A constant tensor train: the log-odds of the overall share of observed entries."""
     share = float(np.clip(counted.training / (train_share * max(counted.entries, 1)), 1e-6, 1 - 1e-6))
     cores = [np.ones((1, d, 1)) for d in shape]
     cores[0] = cores[0] * float(np.log(share / (1 - share)))
@@ -126,10 +144,10 @@ def constant_train(shape: Sequence[int], counted: Tally, train_share: float) -> 
 def additive_train(level: float, effects: Sequence[np.ndarray]) -> TensorTrain:
     """level + the sum of one effect per axis, as a tensor train of rank 2.
 
-    Example:
-        >>> additive_train(1.0, [np.array([0.0, 2.0]), np.array([0.0, 5.0, 7.0])]).to_dense()
-        array([[1., 6., 8.],
-               [3., 8., 10.]])
+    Examples
+    --------
+    >>> additive_train(1.0, [np.array([0.0, 2.0]), np.array([0.0, 5.0, 7.0])]).to_dense().tolist()
+    [[1.0, 6.0, 8.0], [3.0, 8.0, 10.0]]
     """
     first, *middle, last = [np.asarray(one, np.float64) for one in effects]
     cores = [np.stack([level + first, np.ones_like(first)], -1)[None]]
@@ -140,17 +158,15 @@ def additive_train(level: float, effects: Sequence[np.ndarray]) -> TensorTrain:
     return TensorTrain((*cores, np.stack([np.ones_like(last), last])[..., None]))
 
 
-def fit_additive(
-    passes: MaskPass, counted: Tally, rescale: bool = False
-) -> tuple[TensorTrain, list[float], float]:
+def fit_additive(passes: MaskPass, counted: Tally, rescale: bool = False) -> tuple[TensorTrain, list[float], float]:
     """The log-odds, the standard deviation of the effects of each axis, and the unpenalised loss.
 
-    Effects are fitted with a standard deviation of one first. One step of scoring undoes that shrinkage; from the
-    effects without shrinkage and their sampling variances follows the variance of each axis (the moment estimate of
-    Paule and Mandel, as in meta-analysis), and the effects are fitted again with it. The likelihood is that of the
-    thinned mask: the probability of training is q p.
+    Effects are first fitted with a standard deviation of one. One scoring step removes that shrinkage. The variance of
+    each axis is the moment estimate of Paule and Mandel (as in meta-analysis) from these effects and their sampling
+    variances, and the effects are fitted again with it. The likelihood is that of the thinned mask: an entry trains
+    with probability q p.
 
-    rescale: multiply the effects by the number that minimises the unpenalised loss. Shrunken effects predict best, but
+    `rescale` multiplies the effects by the number that minimises the unpenalised loss. Shrunk effects predict best, but
     flatten the weights, which costs coverage where errors are larger in slices that are observed less: 1.6 points
     (standard error 0.3) on 40 x 60 masks with effects from -1.5 to 1.5, and 0.1 points (0.3) with the effects rescaled.
     """
@@ -170,20 +186,20 @@ def fit_additive(
 
         found = minimize_scalar(
             lambda factor: passes.loss_and_contractions(Frame.of(scaled(factor)))[0],
-            bounds=(1.0, LARGEST_RESCALING), method="bounded", options={"xatol": 0.02},
+            bounds=(1.0, MAX_RESCALING), method="bounded", options={"xatol": 0.02},
         )  # fmt: skip
         return scaled(float(found.x)), spreads, float(found.fun)
     return additive_train(level, effects), spreads, loss
 
 
 def _information(level: float, effect: np.ndarray, entries: np.ndarray, q: float) -> np.ndarray:
-    """Fisher information about the effects of slices, with the other axes at their mean."""
-    p = 1 / (1 + np.exp(-np.clip(level + effect, -LARGEST_LOG_ODDS, LARGEST_LOG_ODDS)))
+    """Fisher information on the effects of slices, with the other axes at their mean."""
+    p = 1 / (1 + np.exp(-np.clip(level + effect, -MAX_LOG_ODDS, MAX_LOG_ODDS)))
     return np.asarray(entries * q * p * (1 - p) ** 2 / (1 - q * p) + 1e-9)
 
 
 def _spread(effect: np.ndarray, level: float, entries: np.ndarray, spread: float, q: float) -> float:
-    """Standard deviation of the effects of an axis, from what they would be without shrinkage."""
+    """Standard deviation of the effects of an axis, from the effects without shrinkage."""
     if spread == 0:
         return 0.0
     information = _information(level, effect, entries, q)
@@ -196,7 +212,7 @@ def _spread(effect: np.ndarray, level: float, entries: np.ndarray, spread: float
 
     if excess(0.0) <= 0:
         return 0.0
-    low, high = 0.0, float(LARGEST_LOG_ODDS**2)
+    low, high = 0.0, float(MAX_LOG_ODDS**2)
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
@@ -206,37 +222,37 @@ def _spread(effect: np.ndarray, level: float, entries: np.ndarray, spread: float
 def _descend(
     passes: MaskPass, counted: Tally, level: float, effects: list[np.ndarray], spreads: Sequence[float]
 ) -> tuple[float, list[np.ndarray], float]:
-    """Level and effects of the smallest penalised loss, and their loss; L-BFGS in units of standard errors."""
+    """Level and effects with the lowest penalised loss, and their unpenalised loss; L-BFGS in standard errors."""
     from scipy.optimize import minimize
 
-    q, ends = passes.train_share, np.cumsum([1, *map(len, effects)])[:-1]
-    units = [np.ones(1)]
+    q, places = passes.train_share, np.cumsum([1, *map(len, effects)])[:-1]
+    scales = [np.ones(1)]
     penalty = [np.zeros(1)]
     for one, entries, spread in zip(effects, counted.slices, spreads):
         strength = 1 / spread**2 if spread > 0 else 0.0
-        there = 1 / np.sqrt(_information(level, one, entries, q) + strength)
-        units.append(there if spread > 0 else np.zeros(len(one)))
+        own_scale = 1 / np.sqrt(_information(level, one, entries, q) + strength)
+        scales.append(own_scale if spread > 0 else np.zeros(len(one)))
         penalty.append(np.full(len(one), strength))
-    units[0] = 1 / np.sqrt(_information(level, np.zeros(1), np.array([counted.entries]), q))
-    unit, rate = np.concatenate(units), np.concatenate(penalty)
+    scales[0] = 1 / np.sqrt(_information(level, np.zeros(1), np.array([counted.entries]), q))
+    scale, rate = np.concatenate(scales), np.concatenate(penalty)
     here = np.concatenate([[level], *[np.where(s > 0, one, 0.0) for one, s in zip(effects, spreads)]])
     loss = np.nan
 
     def objective(step: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal loss
-        at = here + unit * step
-        train = additive_train(at[0], np.split(at, ends)[1:])
+        at = here + scale * step
+        train = additive_train(at[0], np.split(at, places)[1:])
         loss, found = passes.loss_and_contractions(Frame.of(train))
         sums = [found[0][0, :, 0], *(one[1, :, 0] for one in found[1:])]
         slope = np.concatenate([[np.sum(sums[0])], *sums]) + rate * at
-        return loss + 0.5 * float(np.sum(rate * at**2)), np.asarray(unit * slope, np.float64)
+        return loss + 0.5 * float(np.sum(rate * at**2)), np.asarray(scale * slope, np.float64)
 
-    room = np.where(unit > 0, (LARGEST_LOG_ODDS - np.abs(here)) / np.where(unit > 0, unit, 1.0), 0.0)
-    limits = list(zip(-np.maximum(room, 0.0), np.maximum(room, 0.0)))
+    range_left = np.where(scale > 0, (MAX_LOG_ODDS - np.abs(here)) / np.where(scale > 0, scale, 1.0), 0.0)
+    limits = list(zip(-np.maximum(range_left, 0.0), np.maximum(range_left, 0.0)))
     done = minimize(
         objective, np.zeros(len(here)), jac=True, method="L-BFGS-B", bounds=limits,
         options={"maxfun": MAX_PASSES, "gtol": 0.01, "ftol": 1e-9},
     )  # fmt: skip
     objective(done.x)
-    at = here + unit * done.x
-    return float(at[0]), np.split(at, ends)[1:], float(loss)
+    at = here + scale * done.x
+    return float(at[0]), np.split(at, places)[1:], float(loss)

@@ -1,8 +1,7 @@
-"""How two neighbouring entries pull on each other: the function g(B_i, B_j) of the Ising model.
+"""Couplings: the function g(B_i, B_j) of two neighbouring entries in the Ising model.
 
-Each coupling is a small frozen object with `value` and `derivative` (in the first argument) side by side.
-Every g is symmetric, so the derivative in the second argument is `derivative(y, x)`. Compiled kernels see
-`code()` instead.
+A coupling is a frozen object with `value` and `derivative` (in the first argument). Every g is symmetric, so the
+derivative in the second argument is `derivative(y, x)`. Compiled kernels read `code()` instead.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ __all__ = [
     "Sigmoid",
     "Zero",
     "as_coupling",
+    "as_floating",
 ]
 
 ZERO, PRODUCT, POLYNOMIAL, SIGMOID = 0, 1, 2, 3
 
 
 class KernelCoupling(NamedTuple):
-    """A coupling as compiled kernels see it: a kind and rows (c, a, b) standing for c * x**a * y**b."""
+    """A coupling as compiled kernels read it: a kind and rows (c, a, b), one for each term c * x**a * y**b."""
 
     kind: int
     terms: NDArray[np.float64]
@@ -41,7 +41,7 @@ class KernelCoupling(NamedTuple):
 
 @runtime_checkable
 class Coupling(Protocol):
-    """What a coupling must offer: g, its derivative in the first argument, and its form for kernels."""
+    """The methods of a coupling: g, its derivative in the first argument, its form for kernels, and a short text."""
 
     def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]: ...
 
@@ -54,14 +54,27 @@ class Coupling(Protocol):
 
 @dataclass(frozen=True)
 class Product:
-    """The paper's coupling g(x, y) = strength * x * y.
+    """The coupling of the paper, g(x, y) = strength * x * y.
 
-    "auto" chooses the strength among a few, zero too, by held-out loss and what the weights are worth; "learned"
-    estimates it together with B.
+    Parameters
+    ----------
+    strength : float, "auto" or "learned"
+        Default "auto": one of 0, 1/30, 1/15, 0.15 and 0.3, by held-out loss among those whose weights keep a
+        sufficient effective sample size. "learned" estimates the strength together with B.
 
-    Example:
-        >>> float(Product(0.5).value(2.0, 3.0))
-        3.0
+    Raises
+    ------
+    ValueError
+        If the strength is another string or not finite.
+
+    Notes
+    -----
+    Equation (hamiltonian) of the paper with g(x, y) = c x y.
+
+    Examples
+    --------
+    >>> float(Product(0.5).value(2.0, 3.0))
+    3.0
     """
 
     strength: float | Literal["auto", "learned"] = "auto"
@@ -75,20 +88,20 @@ class Product:
 
     @property
     def is_auto(self) -> bool:
-        """Whether the strength is still to be chosen."""
+        """Whether the strength is chosen during the fit."""
         return self.strength == "auto"
 
     @property
     def is_learned(self) -> bool:
-        """Whether the strength is still to be estimated."""
+        """Whether the strength is estimated during the fit."""
         return self.strength == "learned"
 
     def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = _floating(x), _floating(y)
+        x, y = as_floating(x), as_floating(y)
         return np.asarray(self._number() * x * y)
 
     def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
         return np.asarray(self._number() * y)
 
     def code(self) -> KernelCoupling:
@@ -107,11 +120,17 @@ class Product:
 
 @dataclass(frozen=True)
 class Linear:
-    """A coupling that adds the two parameters: g(x, y) = strength * (x + y).
+    """A coupling linear in both parameters: g(x, y) = strength * (x + y).
 
-    Example:
-        >>> float(Linear(0.5).value(2.0, 3.0))
-        2.5
+    Parameters
+    ----------
+    strength : float
+        The factor of the sum; finite.
+
+    Examples
+    --------
+    >>> float(Linear(0.5).value(2.0, 3.0))
+    2.5
     """
 
     strength: float
@@ -120,10 +139,10 @@ class Linear:
         object.__setattr__(self, "strength", _finite("strength", self.strength))
 
     def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        return np.asarray(self.strength * (_floating(x) + _floating(y)))
+        return np.asarray(self.strength * (as_floating(x) + as_floating(y)))
 
     def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
         return np.full(x.shape, self.strength, dtype=np.result_type(x, y))
 
     def code(self) -> KernelCoupling:
@@ -135,11 +154,23 @@ class Linear:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """Any symmetric polynomial coupling: `terms` maps exponents (a, b) to the coefficient of x**a * y**b.
+    """A symmetric polynomial coupling: g(x, y) = sum of c * x**a * y**b.
 
-    Example:
-        >>> float(Polynomial({(2, 1): 1.0, (1, 2): 1.0}).value(2.0, 3.0))
-        30.0
+    Parameters
+    ----------
+    terms : mapping
+        Exponents (a, b) to the coefficient c of x**a * y**b. Each term needs its mirror image (b, a) with the same
+        coefficient.
+
+    Raises
+    ------
+    ValueError
+        If an exponent is negative or not whole, a coefficient is not finite, or the polynomial is not symmetric.
+
+    Examples
+    --------
+    >>> float(Polynomial({(2, 1): 1.0, (1, 2): 1.0}).value(2.0, 3.0))
+    30.0
     """
 
     terms: Mapping[tuple[int, int], float] = field(hash=False)
@@ -163,14 +194,14 @@ class Polynomial:
         return hash(tuple(self.terms.items()))
 
     def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
         total = np.zeros(x.shape, dtype=np.result_type(x, y))
         for (a, b), c in self.terms.items():
             total += c * x**a * y**b
         return total
 
     def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
         total = np.zeros(x.shape, dtype=np.result_type(x, y))
         for (a, b), c in self.terms.items():
             if a > 0:
@@ -187,11 +218,17 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Sigmoid:
-    """A bounded coupling: g(x, y) = strength * (sigmoid(x*y) - 1/2), never beyond strength/2.
+    """A bounded coupling: g(x, y) = strength * (sigmoid(x*y) - 1/2), with |g| <= |strength| / 2.
 
-    Example:
-        >>> float(Sigmoid().value(1e4, -1e4))
-        -0.5
+    Parameters
+    ----------
+    strength : float, default 1.0
+        Twice the largest absolute value of g.
+
+    Examples
+    --------
+    >>> float(Sigmoid().value(1e4, -1e4))
+    -0.5
     """
 
     strength: float = 1.0
@@ -202,11 +239,11 @@ class Sigmoid:
     def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
         # tanh saturates where 1/(1 + exp(-xy)) would overflow
         with np.errstate(over="ignore"):
-            product = _floating(x) * _floating(y)
+            product = as_floating(x) * as_floating(y)
         return np.asarray((0.5 * self.strength) * np.tanh(0.5 * product))
 
     def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = _floating(x), _floating(y)
+        x, y = as_floating(x), as_floating(y)
         with np.errstate(over="ignore", under="ignore"):
             t = np.exp(-np.abs(x * y))
             return np.asarray(self.strength * y * (t / (1.0 + t) ** 2))
@@ -221,10 +258,16 @@ class Sigmoid:
 
 @dataclass(frozen=True)
 class Zero:
-    """No coupling: every entry is observed or missing on its own (the Bernoulli model)."""
+    """No coupling, g = 0: entries are observed or missing independently (equation Bernoulli-model).
+
+    Examples
+    --------
+    >>> float(Zero().value(2.0, 3.0))
+    0.0
+    """
 
     def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = np.broadcast_arrays(_floating(x), _floating(y))
+        x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
         return np.zeros(x.shape, dtype=np.result_type(x, y))
 
     def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
@@ -238,13 +281,14 @@ class Zero:
 
 
 def as_coupling(coupling: object) -> Coupling:
-    """Take a coupling from what a user gave: a coupling, a number (the strength of a product), or a name.
+    """Return a coupling from a coupling, a number (the strength of a product), or a name.
 
-    Example:
-        >>> as_coupling(0.2)
-        Product(strength=0.2)
-        >>> as_coupling("zero")
-        Zero()
+    Examples
+    --------
+    >>> as_coupling(0.2)
+    Product(strength=0.2)
+    >>> as_coupling("zero")
+    Zero()
     """
     if isinstance(coupling, str):
         named: dict[str, Coupling] = {
@@ -267,13 +311,14 @@ def as_coupling(coupling: object) -> Coupling:
 
 
 def _finite(name: str, number: float) -> float:
+    """Return the number as a finite float, or raise."""
     number = float(number)
     if not np.isfinite(number):
-        raise ValueError(f"{name} is {number}; it must be a finite number.")
+        raise ValueError(f"{name} is {number}; give a finite number.")
     return number
 
 
-def _floating(x: ArrayLike) -> NDArray[np.floating]:
-    """Keep float32 as it is; everything that is not floating becomes float64."""
+def as_floating(x: ArrayLike) -> NDArray[np.floating]:
+    """Return a floating array as it is and any other as float64."""
     array = np.asarray(x)
     return array if array.dtype.kind == "f" else array.astype(np.float64)

@@ -1,11 +1,12 @@
-"""Maximum pseudo-likelihood of a low-rank missingness parameter (Algorithm RGrad), ridged, rescaled, refreshed.
+"""Maximum pseudo-likelihood estimate of a low-rank parameter B (equation low-rank-MPLE, Algorithm RGrad).
 
-Steps, each measured to earn its passes:
+Steps:
 1. a spectral start from the training mask;
-2. Riemannian descent on the loss plus (ridge / 2) ||B||^2, which keeps B bounded and the problem well conditioned;
-3. the scalar that minimises the unpenalised loss along B, because a shrunken B flattens the weights and costs coverage;
-4. with a train share below one and a product coupling, one refresh in which entries outside the training set count
-   with their expected spin instead of -1, then 2 and 3 again from where they ended.
+2. Riemannian descent on the loss plus (ridge / 2) ||B||^2, which bounds B and conditions the problem;
+3. multiplication of B by the scalar that minimises the unpenalised loss: a shrunk B flattens the weights, which costs
+   coverage;
+4. with a train share below one and a product coupling, the thinning correction: entries outside the training set enter
+   with their expected spin instead of -1, and steps 2 and 3 are repeated from the current point.
 """
 
 from __future__ import annotations
@@ -49,24 +50,47 @@ __all__ = [
     "train_frame",
 ]
 
-NOISE = 1e-7  # relative rounding error of the float32 loss: smaller decreases are not trusted
-RIDGE_PER_PARAMETER = 7.0  # measured: what minimises the error of B grows with the parameters an entry has to bear
-RIDGE_RANGE = (0.01, 0.15)  # below, fits take more passes; above, B is flattened more than a scalar can mend
-FIRST_STEP = 4.0  # the log-likelihood of a Bernoulli trial curves by at most a quarter
+LOSS_ROUNDING = 1e-7  # relative rounding error of the float32 loss: smaller decreases are ignored
+RIDGE_PER_PARAMETER = 7.0  # measured: the ridge with the smallest error of B grows with the parameters per entry
+RIDGE_RANGE = (0.01, 0.15)  # below, fits take more passes; above, B is flattened more than a scalar can correct
+FIRST_STEP = 4.0  # the second derivative of a Bernoulli log-likelihood is at most a quarter
+MIN_KEPT_EFFECTIVE_SIZE = 0.5  # share of the effective sample size that the thinning correction must keep
+BOUND_CHECK_ENTRIES = 4_000_000  # entries of B computed at once to find its largest absolute value
 STEPS: dict[str, StepRule] = {
-    "barzilai-borwein": BarzilaiBorwein(first_step=FIRST_STEP, noise=NOISE),
-    "armijo": Armijo(first_step=FIRST_STEP, noise=NOISE),
-    "conjugate": ConjugateGradient(first_step=FIRST_STEP, noise=NOISE),
+    "barzilai-borwein": BarzilaiBorwein(first_step=FIRST_STEP, noise=LOSS_ROUNDING),
+    "armijo": Armijo(first_step=FIRST_STEP, noise=LOSS_ROUNDING),
+    "conjugate": ConjugateGradient(first_step=FIRST_STEP, noise=LOSS_ROUNDING),
     "fixed": FixedStep(0.1),
 }
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How an estimate is made: everything but the data, the rank and the model.
+    """The settings of an estimate, apart from the data, the rank and the model.
 
-    ridge: a number, or "auto": 7 times the parameters per entry, within 0.01 and 0.15; max_passes: of a descent, None
-    for 200, or 2000 with a fixed step.
+    Parameters
+    ----------
+    ridge : float or "auto"
+        The factor of ||B||^2 / 2 in the loss. Default "auto": 7 times the parameters per entry, between 0.01 and 0.15.
+    thinning : bool
+        Whether entries outside the training set enter with their expected spin (default) or as missing.
+    bound : float, optional
+        The largest |B| allowed.
+    step : str
+        "barzilai-borwein" (default), "armijo", "conjugate" or "fixed" (0.1, the paper's).
+    structure : str
+        "tensor-train" (default) or "tucker".
+    tolerance : float
+        The descent ends when the loss changes by less than this share, twice in a row. Default 1e-6.
+    max_passes : int, optional
+        The largest number of passes of a descent; default 200, or 2000 with a fixed step.
+    seed : int
+        The seed of the random start and of held-out entries.
+
+    Examples
+    --------
+    >>> Recipe.paper().step
+    'fixed'
     """
 
     ridge: float | str = "auto"
@@ -80,22 +104,23 @@ class Recipe:
 
     @staticmethod
     def paper() -> Recipe:
-        """Algorithm 2 as printed: fixed step 0.1, no ridge, stopped at a relative change of 1e-3."""
+        """Algorithm RGrad as printed: fixed step 0.1, no ridge, stopped at a relative change of 1e-3."""
         return Recipe(ridge=0.0, thinning=False, step="fixed")
 
     def ridge_of(self, point: TensorTrain | Tucker) -> float:
-        """The ridge of a fit with as many parameters and entries as the point has.
+        """The ridge of a fit with as many parameters and entries as `point` has.
 
-        Example:
-            >>> Recipe().ridge_of(TensorTrain.random((40, 40, 40), (3, 3), 0)), Recipe(ridge=0.5).ridge_of(None)
-            (0.06365625, 0.5)
+        Examples
+        --------
+        >>> Recipe().ridge_of(TensorTrain.random((40, 40, 40), (3, 3), 0)), Recipe(ridge=0.5).ridge_of(None)
+        (0.06365625, 0.5)
         """
         if not isinstance(self.ridge, str):
             return self.ridge
         return float(np.clip(RIDGE_PER_PARAMETER * point.dimension / prod(point.shape), *RIDGE_RANGE))
 
     def stopping(self) -> StoppingRule:
-        """When a descent of this recipe ends."""
+        """The stopping rule of a descent."""
         if self.step == "fixed":
             return RelativeChange(1e-3) | MaxEvaluations(self.max_passes or 2000)
         return ValueChange(self.tolerance, 2) | MaxEvaluations(self.max_passes or 200)
@@ -103,7 +128,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A fitted parameter, what it cost and why the descent stopped."""
+    """A fitted parameter B, its loss, the passes it took, and why the descent stopped."""
 
     point: TensorTrain | Tucker
     loss: float
@@ -121,23 +146,23 @@ class Estimate:
 
     @property
     def dimension(self) -> int:
-        """Free parameters, as P-AIC and P-BIC count them."""
+        """The number of free parameters, as P-AIC and P-BIC count them."""
         return self.point.dimension
 
 
 def start_of(
     engine: Engine, spins: np.ndarray, rank: int | tuple[int, ...], recipe: Recipe
 ) -> tuple[TensorTrain | Tucker, int]:
-    """A spectral start of the asked rank from the mask itself, and the passes it took."""
+    """A spectral start of the given rank from the mask, and the passes it took."""
     shape = spins.shape
-    guess = (
+    random = (
         Tucker.random(shape, check_tucker_rank(shape, rank), recipe.seed)
         if recipe.structure == "tucker"
         else TensorTrain.random(shape, check_rank(shape, rank), recipe.seed)
     )
     with one_library_thread:
         data: ResidualPass = engine.residual_pass(spins, spins)
-        return spectral_start(lambda f: data.contractions_of_data(f)[1], guess), data.passes
+        return spectral_start(lambda f: data.contractions_of_data(f)[1], random), data.passes
 
 
 def estimate(
@@ -147,14 +172,15 @@ def estimate(
     start_passes: int = 0,
     keep_soft: bool = False,
 ) -> Estimate:
-    """The recipe above, from a start. keep_soft: hand out the expected spins too, for a held-out loss."""
+    """The estimate by steps 2 to 4 from a start; `keep_soft` keeps the expected spins, for a held-out loss."""
     before = mask_pass.passes
     soft: SoftSpins | None = None
     choices: list[Choice] = []
     ridge = recipe.ridge_of(start)
     if isinstance(recipe.ridge, str):
-        each = f"{RIDGE_PER_PARAMETER:g} times the parameters per entry, within {RIDGE_RANGE[0]} and {RIDGE_RANGE[1]}"
-        choices.append(Choice("ridge", f"{ridge:.3g}", each))
+        low, high = RIDGE_RANGE
+        because = f"{RIDGE_PER_PARAMETER:g} times the parameters per entry, between {low} and {high}"
+        choices.append(Choice("ridge", f"{ridge:.3g}", because, code="ridge_by_parameters", values={"ridge": ridge}))
     with one_library_thread:
         found = descend_in(mask_pass, start, recipe, ridge, None)
         point, scale, loss = found.point, 1.0, found.value
@@ -168,17 +194,17 @@ def estimate(
             refreshed, new_scale = again.point, 1.0
             if ridge > 0:
                 refreshed, new_scale, _ = _rescale(mask_pass, again, ridge, soft)
-            had, has = (
-                effective_training_size(mask_pass, point),
-                effective_training_size(mask_pass, refreshed),
-            )
-            kept = has >= 0.5 * had
+            without = effective_training_size(mask_pass, point)
+            with_correction = effective_training_size(mask_pass, refreshed)
+            kept = with_correction >= MIN_KEPT_EFFECTIVE_SIZE * without
             choices.append(
                 Choice(
                     "thinning correction",
                     "kept" if kept else "dropped",
-                    f"effective size of the weights {had:.0f} without it, {has:.0f} with it"
-                    + ("" if kept else ": it would degrade them"),
+                    f"the effective sample size of the training weights is {without:.0f} without it and "
+                    f"{with_correction:.0f} with it" + ("" if kept else ", less than half"),
+                    code="thinning_kept" if kept else "thinning_dropped",
+                    values={"effective_size_without": without, "effective_size_with": with_correction},
                 )
             )
             if kept:
@@ -191,16 +217,25 @@ def estimate(
                 scale *= shrunk
                 loss = mask_pass.loss_and_contractions(train_frame(point))[0]
     passes = mask_pass.passes - before + start_passes
-    return Estimate(point, loss, passes, stopped, history, scale, tuple(choices), soft if keep_soft else None)
+    return Estimate(
+        point=point,
+        loss=loss,
+        passes=passes,
+        stopped_because=stopped,
+        history=history,
+        scale=scale,
+        choices=tuple(choices),
+        soft=soft if keep_soft else None,
+    )
 
 
 def effective_training_size(mask_pass: MaskPass, point: TensorTrain | Tucker) -> float:
-    """Effective sample size of the weights exp(-eta) on the training entries: what is left of them after weighting."""
+    """Effective sample size of the weights exp(-eta) of the training entries."""
     return float(mask_pass.effective_size(train_frame(point).left))
 
 
 def train_frame(point: TensorTrain | Tucker) -> Any:
-    """The point as passes want it: a tensor train in both gauges."""
+    """The point in the form that passes read: a tensor train in both gauges."""
     frame: Any = point.frame()
     return getattr(frame, "tt", frame)
 
@@ -208,6 +243,8 @@ def train_frame(point: TensorTrain | Tucker) -> Any:
 def descend_in(
     mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, ridge: float, soft: SoftSpins | None
 ) -> Descent:
+    """The Riemannian descent on the loss plus (ridge / 2) ||B||^2."""
+
     def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
         frame: Any = point.frame()
         loss, contractions = mask_pass.loss_and_contractions(getattr(frame, "tt", frame), soft)
@@ -223,11 +260,11 @@ def descend_in(
 def _rescale(
     mask_pass: MaskPass, found: Descent, ridge: float, soft: SoftSpins | None
 ) -> tuple[TensorTrain | Tucker, float, float]:
-    """Multiply B by the scalar that minimises the unpenalised loss: a secant on its slope, two passes.
+    """B times the scalar that minimises the unpenalised loss, the scalar, and the loss: two secant steps.
 
-    From its first trial it at most doubles, so the scalar is at most 2.2. That binds where ranks are large for the
-    tensor, and is left so: the true minimum (2.4 to 3.3 there) covers better at a given rank, but raises the error
-    of B and makes held-out likelihood take smaller ranks, which covers worse.
+    The scalar is at most 2.2, twice the first trial. The limit matters where ranks are large for the tensor: the
+    minimum (2.4 to 3.3 there) gives better coverage at a given rank, but a larger error of B, and the held-out
+    likelihood then prefers smaller ranks, which gives worse coverage.
     """
     point = found.point
     frame: Any = found.gradient.frame
@@ -242,20 +279,17 @@ def _rescale(
         last = trial
         if new_slope == slope:
             break
-        trial = float(
-            np.clip(trial - new_slope * (trial - at) / (new_slope - slope), 0.5 * trial, 2.0 * trial)
-        )
+        trial = float(np.clip(trial - new_slope * (trial - at) / (new_slope - slope), 0.5 * trial, 2.0 * trial))
         at, slope = last, new_slope
     return point * at, at, loss
 
 
 def _bounded(point: TensorTrain | Tucker, bound: float) -> tuple[TensorTrain | Tucker, float]:
-    """Shrink B so that no entry exceeds the bound in size."""
+    """B multiplied so that no |B_i| exceeds the bound, and the factor."""
     train = point if isinstance(point, TensorTrain) else point.to_tensor_train()
-    step = max(1, 4_000_000 // max(1, train.size // train.shape[0]))
+    step = max(1, BOUND_CHECK_ENTRIES // max(1, train.size // train.shape[0]))
     largest = max(
-        float(np.abs(train.slab(a, min(a + step, train.shape[0]))).max())
-        for a in range(0, train.shape[0], step)
+        float(np.abs(train.slab(a, min(a + step, train.shape[0]))).max()) for a in range(0, train.shape[0], step)
     )
     shrink = min(1.0, bound / largest) if largest > 0 else 1.0
     return point * shrink, shrink

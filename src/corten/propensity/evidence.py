@@ -1,29 +1,29 @@
-"""Chooses the propensity model by held-out loss: the simplest one that no richer model clearly beats.
+"""Automatic choice of the propensity model by held-out loss: a richer model must be better by two standard errors.
 
 Candidates, from simple to rich: a constant, an additive model, a low-rank model, a low-rank model with coupling
-(Ising). Cells of the training mask are held out in random groups: their terms leave the likelihood while their spins
+(Ising). Entries of the training mask are held out in random groups: their terms leave the likelihood while their spins
 stay as neighbours. Each candidate is fitted without a fold of groups and scored on each group. A richer candidate is
-taken only if it lowers the loss of the one taken so far by two standard errors of the paired differences. There is one
-exception: a coupling is one number more than the low-rank model has, so these two are compared by the loss of all cells
-at one rank, with half a log of the number of entries charged for the number (as P-BIC would). This tells coupled from
-independent cells where the held-out loss does not: on masks of 40^3 entries the gain of the true model is 50 to 90,
-while the held-out loss has a standard error of 13.
+taken only if its loss is lower than that of the one taken so far by two standard errors of the paired differences.
+There is one exception: a coupling adds one number to the low-rank model, so these two are compared by the loss of all
+entries at one rank, plus half the logarithm of the number of entries (as in P-BIC) for the coupling. This separates
+coupled from independent entries where the held-out loss does not: on masks of 40^3 entries the gain of the true model
+is 50 to 90 nats, while the held-out loss has a standard error of 13.
 
 Validity. Weighted conformal prediction treats the calibration entries and one missing entry as exchangeable up to
 their weights, given the training entries. So the choice of the weights must not depend on which of these entries is
 the missing one. Here everything is computed from the training mask alone: the candidates, their losses and the
-effective sample size. The full mask would not do, not even for the effective sample size only: one entry with a very
-large weight makes the effective sample size small when it is a calibration entry, and has no influence on it when
-it is the missing entry, so the rule would not be symmetric just where it decides.
+effective sample size. The full mask must not be used, not even for the effective sample size: an entry with a very
+large weight makes it small as a calibration entry and has no influence on it as a missing entry, so the rule would not
+be symmetric.
 
 Effective sample size. Given the training mask, an entry outside the training set is a calibration entry with
 probability c = (1 - q) p / (1 - q p) and missing with probability m = (1 - p) / (1 - q p). With the weights
 w = (1 - p) / p the expected effective sample size of the calibration set is (sum c w)^2 / sum c w^2. As
-c w = (1 - q) m, this is the total weight of the calibration entries divided by the mean weight of a missing entry:
-the number that decides whether the interval of a missing entry is finite. A candidate whose expected effective sample
-size is too small is replaced by a simpler one. The training entries alone do not show this: a model that fits the
-training mask too closely gives them small weights, and large ones to all other entries, the calibration entries among
-them.
+c w = (1 - q) m, this is the total weight of the calibration entries divided by the mean weight of a missing entry,
+which decides whether the interval of a missing entry is finite. A candidate whose expected effective sample
+size is too small is replaced by a simpler one. The weights of the training entries do not show this: a model that
+fits the training mask too closely gives them small weights, and large weights to all other entries, also to the
+calibration entries.
 """
 
 from __future__ import annotations
@@ -48,42 +48,62 @@ from corten.propensity.additive import (
 )
 from corten.propensity.coupling import Coupling, Zero
 from corten.propensity.estimation import estimate, start_of
-from corten.propensity.fitted import FittedPropensity, spins_of
+from corten.propensity.fitted import FittedPropensity, PropensityModel, spins_of
 from corten.propensity.fitting import FIRST_RANK, Fitter
 from corten.propensity.ising import BernoulliPropensity, IsingPropensity, UniformPropensity
 from corten.propensity.neighborhood import resolve
-from corten.propensity.selection import SEARCH_TOLERANCE, Candidate, enough, held_out, swapped, without_held_out
+from corten.propensity.selection import (
+    SEARCH_TOLERANCE,
+    Candidate,
+    held_out,
+    needed_effective_size,
+    swapped,
+    without_held_out,
+)
 
 __all__ = ["AutoPropensity", "expected_effective_size"]
 
 FOLDS = 5
-GROUPS = 10  # in each fold; standard errors come from the differences between groups
-ONE_FOLD_ENTRIES = 1_000_000  # from here on one fold has cells enough to tell models apart
-MIN_STANDARD_ERRORS = 2.0
-MIN_GAIN = 1.0  # nats, beside the standard errors: smaller gains are rounding where models nearly agree
-STREAM = 9973  # added to the seed: folds must not be those that a rank was chosen on
+GROUPS_PER_FOLD = 10  # standard errors come from the differences between groups
+ONE_FOLD_ENTRIES = 1_000_000  # tensors of this size or larger use one fold
+MIN_GAIN_STANDARD_ERRORS = 2.0
+MIN_GAIN_NATS = 1.0  # smaller gains are rounding where models nearly agree
+SEED_SHIFT = 9973  # added to the seed, so that the folds differ from those that a rank was chosen on
+MAX_LOG_WEIGHT = 60.0  # limits the weights in the expected effective sample size to what float64 can square
 
 
 class _Scored(NamedTuple):
-    """A candidate, and its held-out loss in each group."""
+    """A candidate and its held-out loss in each group."""
 
     name: str
-    config: Any
+    config: PropensityModel
     losses: np.ndarray
 
 
 @dataclass(frozen=True)
 class AutoPropensity:
-    """Choose a constant, additive, low-rank or Ising model by held-out loss, the simplest unless a richer one is
-    clearly better.
+    """Choose a constant, additive, low-rank or Ising model by held-out loss.
 
-    max_rank: largest rank tried for the low-rank models; seed: of the folds.
+    The simplest model is taken unless a richer one is better by two standard errors and its weights keep a sufficient
+    effective sample size.
 
-    Example:
-        >>> mask = np.random.default_rng(0).random((20, 30)) < 0.6
-        >>> law = AutoPropensity().fit(mask, train_share=1.0)
-        >>> law.choices[0].taken
-        'constant'
+    Parameters
+    ----------
+    max_rank : int, default 15
+        The largest rank tried for the low-rank models.
+    seed : int, default 0
+        The seed of the folds.
+
+    Raises
+    ------
+    ValueError
+        If `max_rank` is less than 2.
+
+    Examples
+    --------
+    >>> mask = np.random.default_rng(0).random((20, 30)) < 0.6
+    >>> AutoPropensity().fit(mask, train_share=1.0).choices[0].taken
+    'constant'
     """
 
     max_rank: int = 15
@@ -102,9 +122,9 @@ class AutoPropensity:
         periodic: Sequence[bool] = (),
         engine: Any = "auto",
     ) -> FittedPropensity:
-        """Choose and fit, both from a boolean training mask, of which `train_share` of the observed entries was kept.
+        """Choose and fit from a training mask; the parameters are those of `PropensityModel.fit`.
 
-        The first of the fit's choices names the model and lists the loss of every candidate.
+        The first of the returned `choices` names the model and lists the loss of every candidate.
         """
         runner: Engine = as_engine(engine)
         spins = spins_of(training_mask, domain, takes_lazy(runner))
@@ -113,72 +133,82 @@ class AutoPropensity:
         order, rows = _by_evidence(found)
         training = tally(spins).training
         calibration = training * (1 - q) / q if q < 1 else float(training)
-        need, refused = enough(int(calibration)), ""
+        need, refused, refused_names = needed_effective_size(int(calibration)), "", []
         for one in reversed(order):
-            law: FittedPropensity = one.config.fit(
-                spins, q, axis_names=axis_names, periodic=periodic, engine=engine
-            )
-            size = expected_effective_size(law, runner, spins, q)
+            fitted = one.config.fit(spins, q, axis_names=axis_names, periodic=periodic, engine=engine)
+            size = expected_effective_size(fitted, runner, spins, q)
             if size >= need or one is order[0]:
                 break
+            refused_names.append(one.name)
             refused += (
                 f"; the {one.name} model has a lower loss, but its weights have an expected effective sample size of "
                 f"{size:.0f}, below {need:.0f}"
             )
         because = (
-            "the simplest model that no richer one beats in held-out loss by "
-            f"{MIN_STANDARD_ERRORS:.0f} standard errors{refused}"
+            "the simplest model whose held-out loss no richer model lowers by "
+            f"{MIN_GAIN_STANDARD_ERRORS:.0f} standard errors{refused}"
         )
-        choice = Choice("propensity model", one.name, because, rows)
-        kept = (*notes, *law.choices) if one.name in ("low rank", "Ising") else law.choices
-        return replace(law, domain=domain, choices=(choice, *kept))
+        choice = Choice(
+            "propensity model",
+            one.name,
+            because,
+            rows,
+            code="simplest_after_refusal" if refused else "simplest_sufficient_model",
+            values={"expected_effective_size": size, "needed_effective_size": need, "refused": tuple(refused_names)},
+        )
+        kept = (*notes, *fitted.choices) if one.name in ("low rank", "Ising") else fitted.choices
+        return replace(fitted, domain=domain, choices=(choice, *kept))
 
-    def settled(self, law: FittedPropensity) -> Any:
-        """The model that a fit took, with its settings, so that another mask can be fitted without a new choice."""
-        made: dict[str, Any] = {
+    def settled(self, fitted: FittedPropensity) -> PropensityModel:
+        """The model that a fit chose, with its settings, to fit another mask without a new choice."""
+        made: dict[str, PropensityModel] = {
             "constant": UniformPropensity(),
             "additive": AdditivePropensity(),
-            "low rank": BernoulliPropensity(rank=law.rank or 1, seed=self.seed),
-            "Ising": IsingPropensity(coupling=law.coupling, rank=law.rank or 1, seed=self.seed),
+            "low rank": BernoulliPropensity(rank=fitted.rank or 1, seed=self.seed),
+            "Ising": IsingPropensity(coupling=fitted.coupling, rank=fitted.rank or 1, seed=self.seed),
         }
-        return made[law.choices[0].taken]
+        return made[fitted.choices[0].taken]
 
     def _candidates(
         self, engine: Engine, spins: Any, q: float, names: Sequence[str] | None, periodic: Sequence[bool]
     ) -> tuple[list[_Scored], tuple[Choice, ...]]:
-        """Every candidate with its held-out losses, from simple to rich, and what was chosen on the way."""
+        """Every candidate with its held-out losses, from simple to rich, and the settings chosen before."""
         shape = spins.shape
-        configs: list[tuple[str, Any]] = [("constant", UniformPropensity()), ("additive", AdditivePropensity())]
+        configs: list[tuple[str, PropensityModel]] = [
+            ("constant", UniformPropensity()),
+            ("additive", AdditivePropensity()),
+        ]
         around = resolve("adjacent", shape, names, periodic)
-        fitter = Fitter(IsingPropensity(max_rank=self.max_rank, seed=self.seed), engine, spins, q, [around])
+        config = IsingPropensity(max_rank=self.max_rank, seed=self.seed)
+        fitter = Fitter(config, engine, spins=spins, train_share=q, neighborhoods=[around])
         notes: tuple[Choice, ...] = ()
         coupling: Coupling = Zero()
         free: Candidate | None = None
         if min(shape) >= FIRST_RANK:
-            coupling, free, _, note, _ = fitter.compare(fitter.recipe(), all_cells=True)
+            coupling, free, _, note, _ = fitter.compare(fitter.recipe(), all_entries=True)
             notes = (note,)
             configs.append(("low rank", BernoulliPropensity(rank=free.estimate.train.rank, seed=self.seed)))
             if not isinstance(coupling, Zero):
                 configs.append(("Ising", IsingPropensity(coupling=coupling, max_rank=self.max_rank, seed=self.seed)))
-        folds = 1 if prod(shape) >= ONE_FOLD_ENTRIES or is_lazy(spins) else FOLDS  # masks of a cluster are large
+        folds = 1 if prod(shape) >= ONE_FOLD_ENTRIES or is_lazy(spins) else FOLDS
         losses: list[list[float]] = [[] for _ in configs]
         for fold in range(folds):
             fits = self._fits(fitter, fold, coupling, free)
-            for group in range(GROUPS):
-                low = (fold + group / GROUPS) / FOLDS
-                cells = swapped(held_out(spins, self.seed + STREAM, 1 / FOLDS / GROUPS, low))
-                for have, (model, frame, soft) in zip(losses, fits):
-                    have.append(engine.mask_pass(cells, model, q).loss_and_contractions(frame, soft)[0])
-        return [_Scored(*one, np.array(have)) for one, have in zip(configs, losses)], notes
+            for group in range(GROUPS_PER_FOLD):
+                low = (fold + group / GROUPS_PER_FOLD) / FOLDS
+                group_spins = swapped(held_out(spins, self.seed + SEED_SHIFT, 1 / FOLDS / GROUPS_PER_FOLD, low))
+                for own, (model, frame, soft) in zip(losses, fits):
+                    own.append(engine.mask_pass(group_spins, model, q).loss_and_contractions(frame, soft)[0])
+        return [_Scored(*one, np.array(own)) for one, own in zip(configs, losses)], notes
 
     def _fits(
         self, fitter: Fitter, fold: int, coupling: Coupling, free: Candidate | None
     ) -> list[tuple[Model, Any, Any]]:
-        """Model, parameter and expected spins of every candidate, fitted without the cells of a fold."""
+        """Model, parameter and expected spins of every candidate, fitted without the entries of a fold."""
         spins, q, engine = fitter.spins, fitter.train_share, fitter.engine
-        seen = held_out(spins, self.seed + STREAM, 1 / FOLDS, fold / FOLDS)
-        counted, alone = tally(seen), independent(spins.shape)
-        passes = engine.mask_pass(seen, alone, q)
+        kept_spins = held_out(spins, self.seed + SEED_SHIFT, 1 / FOLDS, fold / FOLDS)
+        counted, alone = tally(kept_spins), independent(spins.shape)
+        passes = engine.mask_pass(kept_spins, alone, q)
         fits: list[tuple[Model, Any, Any]] = [
             (alone, Frame.of(constant_train(spins.shape, counted, q)), None),
             (alone, Frame.of(fit_additive(passes, counted)[0]), None),
@@ -186,18 +216,18 @@ class AutoPropensity:
         if free is None:
             return fits
         recipe = replace(fitter.recipe(), tolerance=SEARCH_TOLERANCE)
-        start, _ = start_of(engine, without_held_out(seen), tuple(free.estimate.point.rank), recipe)
+        start, _ = start_of(engine, without_held_out(kept_spins), tuple(free.estimate.point.rank), recipe)
         plain = estimate(passes, start, replace(recipe, thinning=False))
         fits.append((alone, plain.train.frame(), None))
         if not isinstance(coupling, Zero):
             model = fitter.model(coupling)
-            joint = estimate(engine.mask_pass(seen, model, q), plain.point, recipe, keep_soft=True)
+            joint = estimate(engine.mask_pass(kept_spins, model, q), plain.point, recipe, keep_soft=True)
             fits.append((model, joint.train.frame(), joint.soft))
         return fits
 
 
 def _by_evidence(found: Sequence[_Scored]) -> tuple[list[_Scored], tuple[dict[str, object], ...]]:
-    """The candidates that were taken on the way from simple to rich, the last one best, and the record of all."""
+    """The candidates taken from simple to rich, the best one last, and the record of all."""
     taken = [found[0]]
     rows: list[dict[str, object]] = [{"model": found[0].name, "held-out loss": float(found[0].losses.sum())}]
     for one in found[1:]:
@@ -208,22 +238,23 @@ def _by_evidence(found: Sequence[_Scored]) -> tuple[list[_Scored], tuple[dict[st
             "model": one.name, "held-out loss": float(one.losses.sum()), "compared with": taken[-1].name,
             "gain": gain, "standard error": error,
         })  # fmt: skip
-        coupled = one.name == "Ising" and taken[-1].name == "low rank"  # compared by the loss of all cells
-        if gain > (0.0 if coupled else max(MIN_STANDARD_ERRORS * error, MIN_GAIN)):
+        coupled = one.name == "Ising" and taken[-1].name == "low rank"  # compared by the loss of all entries before
+        if gain > (0.0 if coupled else max(MIN_GAIN_STANDARD_ERRORS * error, MIN_GAIN_NATS)):
             taken.append(one)
     return taken, tuple(rows)
 
 
-def expected_effective_size(law: FittedPropensity, engine: Engine, spins: Any, train_share: float) -> float:
-    """Effective sample size of the calibration weights that a model expects, given the training mask alone.
+def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float) -> float:
+    """Expected effective sample size of the calibration weights under a fitted model, given the training mask.
 
-    With a train share of one no entry is hidden: the observed entries then stand for the calibration entries.
+    With a train share of one no entry is hidden, and the observed entries take the place of the calibration entries.
     """
     q, first, second = train_share, 0.0, 0.0
-    passes = engine.mask_pass(spins, law.model, 1.0)
-    for start, stop, eta in passes.log_odds_slabs(law.parameter.cores):  # type: ignore[union-attr]
+    passes = engine.mask_pass(spins, fitted.model, 1.0)
+    for start, stop, eta in passes.log_odds_slabs(fitted.parameter.cores):  # type: ignore[union-attr]
         part = np.asarray(spins[start:stop])
-        odds = np.exp(np.clip(eta[part == -1 if q < 1 else part != 0], -60, 60).astype(np.float64))
+        counted = part == -1 if q < 1 else part != 0
+        odds = np.exp(np.clip(eta[counted], -MAX_LOG_WEIGHT, MAX_LOG_WEIGHT).astype(np.float64))
         # c = (1-q) p / (1-q p), w = (1-p) / p
         chance = (1 - q) * odds / (1 + (1 - q) * odds) if q < 1 else odds / (1 + odds)
         first += float(np.sum(chance / odds))

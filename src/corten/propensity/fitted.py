@@ -1,10 +1,11 @@
-"""A fitted missingness model: the odds of every entry, and who pulls on whom."""
+"""A fitted propensity model: log-odds of every entry, couplings and neighbours."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,16 +18,93 @@ from corten.propensity.coupling import Coupling
 from corten.propensity.link import Link
 from corten.propensity.neighborhood import Neighborhood
 
-__all__ = ["FittedPropensity", "spins_of"]
+__all__ = ["FittedPropensity", "PropensityModel", "spins_of"]
+
+
+@runtime_checkable
+class PropensityModel(Protocol):
+    """A model of the probability of being observed, before it is fitted."""
+
+    def fit(
+        self,
+        training_mask: np.ndarray,
+        train_share: float = 0.7,
+        *,
+        domain: np.ndarray | None = None,
+        axis_names: Sequence[str] | None = None,
+        periodic: Sequence[bool] = (),
+        engine: Any = "auto",
+    ) -> FittedPropensity:
+        """Fit to a training mask.
+
+        Parameters
+        ----------
+        training_mask : array of bool or int8
+            True (or +1) for training entries, with at least two axes; int8 masks have 0 outside the domain.
+        train_share : float, default 0.7
+            The share of the observed entries that trains; 1 if all of them do.
+        domain : array of bool, optional
+            True for entries that could be observed; default all.
+        axis_names : sequence of str, optional
+            The names of the axes, for neighbourhoods such as "adjacent:lat,lon".
+        periodic : sequence of bool, optional
+            Which axes are periodic; default none.
+        engine : str, int or Engine, default "auto"
+            What runs the passes over the mask.
+
+        Returns
+        -------
+        FittedPropensity
+
+        Raises
+        ------
+        TypeError
+            If the mask is neither boolean nor int8.
+        ValueError
+            If the mask has fewer than two axes, or an option does not suit its shape.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class FittedPropensity:
-    """The law of the missingness: log-odds eta_i = 2 sum_j g(B_i, B_j) W_j + 2 h(B_i) that entry i is observed.
+    """A fitted propensity model, returned by the `fit` of a propensity model.
 
-    parameter: B, a `TensorTrain` (a plain array if it was given, not fitted); loss: the pseudo-likelihood
-    loss of the training mask;
-    passes: passes over the mask it took; stopped_because: why the descent ended.
+    Parameters
+    ----------
+    parameter : TensorTrain or array
+        The parameter B; an array only if it was given, not fitted.
+    coupling, link, neighborhood : Coupling, Link, Neighborhood
+        The functions g and h, and which entries are neighbours.
+    domain : array of bool, optional
+        True for entries that could be observed; None for all.
+    train_share : float
+        The share of the observed entries that the training mask kept.
+    loss : float
+        The negative log pseudo-likelihood of the training mask, in nats.
+    passes : int
+        Passes over the mask that the fit took.
+    stopped_because : str
+        Why the descent ended.
+    history : tuple of float
+        The loss (with ridge) after each pass.
+    choices : tuple of Choice
+        The settings that were chosen automatically.
+    engine : str, int or Engine
+        What runs passes over masks.
+
+    Notes
+    -----
+    Given all other entries, entry i is observed with log-odds eta_i = 2 sum_j g(B_i, B_j) W_j + 2 h(B_i), the sum over
+    its neighbours j, with W = +1 for observed and -1 for missing entries (equation pseudo-pi).
+
+    Examples
+    --------
+    >>> from corten.propensity import UniformPropensity
+    >>> mask = np.random.default_rng(0).random((20, 20)) < 0.5
+    >>> fitted = UniformPropensity().fit(mask, train_share=1.0)
+    >>> bool(np.isclose(fitted.probability(mask)[0, 0], mask.mean()))
+    True
     """
 
     parameter: TensorTrain | np.ndarray
@@ -44,6 +122,7 @@ class FittedPropensity:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor."""
         return tuple(self.parameter.shape)
 
     @property
@@ -53,18 +132,24 @@ class FittedPropensity:
 
     @property
     def independent(self) -> bool:
-        """Whether entries go missing independently of their neighbours."""
+        """Whether entries are missing independently of their neighbours."""
         return self.coupling.code().kind == 0 or len(self.neighborhood.offsets) == 0
 
     @cached_property
     def model(self) -> Model:
-        """The model as passes see it."""
+        """The model in the form that passes read."""
         code = self.coupling.code()
         around = self.neighborhood
         return Model(code.kind, code.terms, self.link.kind, around.offsets, around.periodic, self.link.shift())
 
     def log_odds(self, mask: np.ndarray) -> np.ndarray:
-        """eta of every entry given the other entries of `mask` (True = observed), float32."""
+        """Log-odds of being observed of every entry, given the other entries of `mask` (True = observed); float32.
+
+        Raises
+        ------
+        ValueError
+            If the mask has another shape than the model.
+        """
         engine: Engine = as_engine(self.engine)
         spins = spins_of(mask, self.domain, isinstance(self.parameter, TensorTrain) and takes_lazy(engine))
         if spins.shape != self.shape:
@@ -75,11 +160,11 @@ class FittedPropensity:
         return _dense_log_odds(self.parameter, spins, self.neighborhood, self.coupling, self.link)
 
     def log_weights(self, mask: np.ndarray) -> np.ndarray:
-        """Log-odds of being missing, -eta: the conformal weights, with neighbours read from the full mask."""
+        """Log-odds of being missing, -eta, given the full mask: the logarithms of the conformal weights."""
         return -self.log_odds(mask)
 
     def probability(self, mask: np.ndarray) -> np.ndarray:
-        """Full conditional probability of every entry being observed, given all others."""
+        """Probability of being observed of every entry, given the other entries of `mask`."""
         eta = self.log_odds(mask)
         small = np.exp(-np.abs(eta))
         return np.where(eta >= 0, 1.0, small) / (1.0 + small)
@@ -93,17 +178,18 @@ class FittedPropensity:
         return self.neighborhood.neighbours(flat, self.shape)
 
     def _at(self, flat: np.ndarray) -> np.ndarray:
+        """B at flat indices."""
         if isinstance(self.parameter, TensorTrain):
             return self.parameter.at_flat(flat)
         return self.parameter.reshape(-1)[flat]
 
 
 def spins_of(mask: np.ndarray, domain: np.ndarray | None = None, lazy: bool = False) -> np.ndarray:
-    """A boolean mask (True = observed) as int8 spins: +1, -1, and 0 outside the domain.
+    """Return a boolean mask (True = observed) as int8 spins: +1, -1, and 0 outside the domain.
 
-    Spins themselves (int8, possibly a memory map) pass through uncopied where there is no domain to apply. A Zarr or
-    HDF5 array is read plane by plane, in memory where it fits and else to a file; so is a Dask array, unless `lazy`
-    leaves it to those who hold its parts.
+    Spins (int8, possibly a memory map) are returned without a copy if no domain is given. A Zarr or HDF5 array is read
+    plane by plane, to memory if it fits and to a file otherwise. So is a Dask array, unless `lazy`: then it stays one,
+    and the workers convert their parts.
     """
     mask = behind(mask)
     if lazy and is_lazy(mask):
@@ -118,9 +204,9 @@ def spins_of(mask: np.ndarray, domain: np.ndarray | None = None, lazy: bool = Fa
         domain = mask != 0 if domain is None else (mask != 0) & np.asarray(domain, bool)
         mask = observed
     if mask.dtype != bool:
-        raise TypeError(f"mask must be boolean (True = observed) or int8 spins, got dtype {mask.dtype}")
+        raise TypeError(f"mask has dtype {mask.dtype}; give a boolean mask (True = observed) or int8 spins")
     if mask.ndim < 2:
-        raise ValueError(f"mask has {mask.ndim} mode(s); at least two are needed")
+        raise ValueError(f"mask has {mask.ndim} axes; at least two are needed")
     spins = byte_tensor(mask.shape)
     for plane in range(mask.shape[0]):
         np.multiply(np.ascontiguousarray(mask[plane]).view(np.int8), np.int8(2), out=spins[plane])
@@ -132,9 +218,9 @@ def spins_of(mask: np.ndarray, domain: np.ndarray | None = None, lazy: bool = Fa
 
 
 def _from_store(stored: Any) -> np.ndarray:
-    """A chunked array on disk as bytes of the same meaning, without ever holding it whole in another type."""
+    """A chunked array on disk as an array of bytes, read in parts, so that no copy in a wider type is made."""
     if stored.dtype not in (np.dtype(bool), np.dtype(np.int8)):
-        raise TypeError(f"mask must be boolean (True = observed) or int8 spins, got dtype {stored.dtype}")
+        raise TypeError(f"mask has dtype {stored.dtype}; give a boolean mask (True = observed) or int8 spins")
     out = byte_tensor(stored.shape)
     step = max(1, int(np.max(stored.chunks[0])) if stored.chunks else 1)
     for start in range(0, stored.shape[0], step):
@@ -144,16 +230,17 @@ def _from_store(stored: Any) -> np.ndarray:
 
 
 def _check_codes(spins: np.ndarray) -> None:
+    """Raise if a spin is not -1, 0 or +1."""
     for _, _, part in parts(spins):
         low, high = int(np.min(part)), int(np.max(part))
         if low < -1 or high > 1:
-            raise ValueError(f"mask holds {low if low < -1 else high}; spins are +1 observed, -1 missing, 0 outside")
+            raise ValueError(f"mask has {low if low < -1 else high}; spins are +1 observed, -1 missing, 0 outside")
 
 
 def _dense_log_odds(
     parameter: np.ndarray, spins: np.ndarray, neighborhood: Neighborhood, coupling: Coupling, link: Link
 ) -> np.ndarray:
-    """The same for a parameter given as an array (an oracle's): one shifted copy per offset."""
+    """Log-odds for a parameter given as an array, computed with one shifted copy per offset."""
     b = np.asarray(parameter, np.float64)
     eta = 2 * np.asarray(link.value(b), np.float64)
     if coupling.code().kind == 0:

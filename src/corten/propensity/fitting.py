@@ -1,4 +1,4 @@
-"""One fit of an Ising model: the choices a user left open, made in order and put on record, then the descent."""
+"""One fit of an Ising model: first the settings left to "auto", in order and recorded, then the descent."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ if TYPE_CHECKING:
 
 __all__ = ["FIRST_RANK", "Fitter", "Found", "learns", "open_neighborhoods"]
 
-STRENGTHS = (1 / 30, 1 / 15, 0.15, 0.3)
-FIRST_RANK = 2
+STRENGTHS = (1 / 30, 1 / 15, 0.15, 0.3)  # coupling strengths tried by "auto", besides zero
+FIRST_RANK = 2  # smallest rank tried by "auto"
 
 
 class Found(NamedTuple):
-    """What a fit ended with, and the passes over the mask that it took."""
+    """The result of a fit, and the passes over the mask that it took."""
 
     estimate: Estimate
     coupling: Coupling
     link: Link
-    around: Neighborhood
+    neighborhood: Neighborhood
     choices: tuple[Choice, ...]
     passes: int
 
 
 def open_neighborhoods(shape: Sequence[int]) -> list[str]:
-    """The neighbourhoods that "auto" compares: adjacent cells, those without one axis, and the cube.
+    """The neighbourhoods that "auto" compares: adjacent entries, adjacent without one axis, and the cube.
 
-    Example:
-        >>> open_neighborhoods((4, 5, 6))
-        ['adjacent', 'adjacent:1,2', 'adjacent:0,2', 'adjacent:0,1', 'cube']
+    Examples
+    --------
+    >>> open_neighborhoods((4, 5, 6))
+    ['adjacent', 'adjacent:1,2', 'adjacent:0,2', 'adjacent:0,1', 'cube']
     """
     axes = range(len(shape))
     without = [",".join(str(k) for k in axes if k != left_out) for left_out in axes]
@@ -54,21 +55,22 @@ def open_neighborhoods(shape: Sequence[int]) -> list[str]:
 
 @dataclass
 class Fitter:
-    """The choices left open, made in order: neighbourhood and strength by what their weights are worth, then rank.
+    """Chooses the settings left to "auto" (neighbourhood and strength, then the rank) and fits.
 
-    `arounds` are the neighbourhoods to choose from, one where nothing is open.
+    `neighborhoods` are the candidates to choose from; one if the neighbourhood is given.
     """
 
     config: IsingPropensity
     engine: Engine
     spins: np.ndarray
     train_share: float
-    arounds: Sequence[Neighborhood]
+    neighborhoods: Sequence[Neighborhood]
 
     def __post_init__(self) -> None:
-        self.around = self.arounds[0]
+        self.neighborhood = self.neighborhoods[0]
 
     def run(self) -> Found:
+        """Choose the open settings and fit."""
         coupling, link = as_coupling(self.config.coupling), as_link(self.config.link)
         if learns(coupling, link):
             return self._learn(coupling, link)
@@ -91,23 +93,31 @@ class Fitter:
             rank = tuple(best.estimate.point.rank)
         passes = self.engine.mask_pass(self.spins, self.model(coupling), self.train_share)
         if best is not None and self.config.start == "spectral":
-            start, start_passes = best.estimate.point, 0  # the same minimum in a quarter fewer passes
+            start, start_passes = best.estimate.point, 0  # reaches the same minimum with a quarter fewer passes
         else:
             start, start_passes = self._start(rank, recipe)
         fit = estimate(passes, start, recipe, start_passes)
-        return Found(fit, coupling, link, self.around, (*choices, *fit.choices), spent + fit.passes)
+        return Found(
+            estimate=fit,
+            coupling=coupling,
+            link=link,
+            neighborhood=self.neighborhood,
+            choices=(*choices, *fit.choices),
+            passes=spent + fit.passes,
+        )
 
     def compare(
-        self, recipe: Recipe, all_cells: bool = False
+        self, recipe: Recipe, all_entries: bool = False
     ) -> tuple[Coupling, Candidate, list[Candidate], Choice, int]:
-        """Independence and every strength, in every neighbourhood where that is open too (design 3.8).
+        """The chosen coupling, the model without coupling, the ranks tried for it, the setting, and the passes spent.
 
-        All are compared at the rank that suits independent missingness; the one taken searches its own. all_cells: by
-        the loss of all cells, as neighbourhoods are, which tells strengths apart better than a tenth held out.
+        Independence and every strength are compared at the rank chosen for independent missingness, in every
+        neighbourhood if that is open too. With `all_entries` they are compared by the loss of all entries, which
+        separates strengths better than the loss of a held-out tenth.
         """
         free, tried = self._search(Zero(), recipe, "held-out")
         spent = sum(c.estimate.passes + 1 for c in tried)
-        if len(self.arounds) > 1 or all_cells:
+        if len(self.neighborhoods) > 1 or all_entries:
             coupling, choice, more = self._compare_neighborhoods(free, recipe)
             return coupling, free, tried, choice, spent + more
         table = {"0": free}
@@ -120,28 +130,34 @@ class Fitter:
         return named[taken], free, tried, choice, spent
 
     def _compare_neighborhoods(self, free: Candidate, recipe: Recipe) -> tuple[Coupling, Choice, int]:
-        """Independence, and strengths shared out among as many neighbours as a neighbourhood has.
+        """The chosen coupling, the setting and the passes spent; also sets the neighbourhood.
 
-        A strength is one more number than independence has, and charged for as P-BIC would.
+        Strengths are divided by the relative number of neighbours. A coupling has one parameter more than independence,
+        for which half the logarithm of the number of entries is added, as in P-BIC.
         """
-        usual, charge = len(self.arounds[0].offsets), 0.5 * log(prod(self.spins.shape))
-        models: dict[str, tuple[Coupling, Neighborhood]] = {"independent": (Zero(), self.arounds[0])}
-        for around in self.arounds:
-            for strength in STRENGTHS if len(around.offsets) else ():
-                shared = strength * usual / len(around.offsets)
-                models[f"{around.label()}, {shared:.3g}"] = Product(shared), around
+        usual, penalty = len(self.neighborhoods[0].offsets), 0.5 * log(prod(self.spins.shape))
+        models: dict[str, tuple[Coupling, Neighborhood]] = {"independent": (Zero(), self.neighborhoods[0])}
+        for candidate in self.neighborhoods:
+            for strength in STRENGTHS if len(candidate.offsets) else ():
+                divided = strength * usual / len(candidate.offsets)
+                models[f"{candidate.label()}, {divided:.3g}"] = Product(divided), candidate
         table = {}
-        for name, (coupling, around) in models.items():
-            self.around = around
-            model, start = self.model(coupling), free.estimate.point
-            found = candidate_at(self.engine, self.spins, model, self.train_share, recipe, start)
-            table[name] = replace(found, score=found.score + (0.0 if isinstance(coupling, Zero) else charge))
-        taken, choice = choose_model(table, self._training(), "neighborhood and coupling strength", "charged loss")
-        coupling, self.around = models[taken]
+        for name, (coupling, self.neighborhood) in models.items():
+            found = candidate_at(
+                self.engine,
+                self.spins,
+                model=self.model(coupling),
+                train_share=self.train_share,
+                recipe=recipe,
+                start=free.estimate.point,
+            )
+            table[name] = replace(found, score=found.score + (0.0 if isinstance(coupling, Zero) else penalty))
+        taken, choice = choose_model(table, self._training(), "neighborhood and coupling strength", "penalised loss")
+        coupling, self.neighborhood = models[taken]
         return coupling, choice, sum(c.estimate.passes + 1 for c in table.values())
 
     def _learn(self, coupling: Coupling, link: Link) -> Found:
-        """Learn strength or offset with B; an open rank is searched without coupling, then once more with it."""
+        """The fit with a learned strength or offset; an open rank is searched first without coupling, then with it."""
         known = None if getattr(coupling, "is_learned", False) else coupling.code().terms[0, 0]
         offset = None if link.is_learned else link.offset  # type: ignore[attr-defined]
         recipe, rank, spent = self.recipe(), self.config.rank, 0
@@ -159,56 +175,70 @@ class Fitter:
                 choices = []
                 self._record_rank(choices, best, tried, self.config.criterion)
             start, start_passes = self._start(bonds, recipe)  # type: ignore[arg-type]
-            found = learn(self._passes_at, start, recipe, known, offset, start_passes)
+            found = learn(
+                self._passes_at, start, recipe=recipe, strength=known, offset=offset, start_passes=start_passes
+            )
             spent += found.estimate.passes
         assert found is not None
-        learned = Product(found.strength), Logit(found.offset)
-        return Found(found.estimate, *learned, self.around, (*choices, found.choice), spent)
+        return Found(
+            estimate=found.estimate,
+            coupling=Product(found.strength),
+            link=Logit(found.offset),
+            neighborhood=self.neighborhood,
+            choices=(*choices, found.choice),
+            passes=spent,
+        )
 
     def _passes_at(self, strength: float, offset: float) -> MaskPass:
-        """Slopes in strength and offset are taken by threads; an accelerator has no pass for them."""
+        """A pass at this strength and offset; on threads, as accelerators have no pass with these derivatives."""
         threads = self.engine if isinstance(self.engine, Threads) else Threads()
         return threads.mask_pass(self.spins, self.model(Product(strength), 2 * offset), self.train_share)
 
     def _training(self) -> int:
+        """The number of training entries."""
         return sum(int(np.count_nonzero(part == 1)) for _, _, part in parts(self.spins))
 
     def _record_rank(self, choices: list[Choice], best: Candidate, tried: list[Candidate], criterion: str) -> None:
+        """Append the chosen rank and its candidates to the settings."""
         rows: tuple[dict[str, object], ...] = tuple(
             {"rank": c.rank, criterion: c.score, "effective size": c.effective_size} for c in tried
         )
-        choices.append(Choice("propensity rank", str(best.rank), f"smallest {criterion} of the ranks tried", rows))
+        name = "held-out loss" if criterion == "held-out" else criterion.upper()
+        because = f"lowest {name} among ranks {tried[0].rank} to {tried[-1].rank}"
+        code = f"rank_by_{criterion.replace('-', '_')}"
+        choices.append(Choice("propensity rank", str(best.rank), because, rows, code=code, values={"rank": best.rank}))
 
     def _search(
         self, coupling: Coupling, recipe: Recipe, criterion: str, only: int | None = None, shift: float | None = None
     ) -> tuple[Candidate, list[Candidate]]:
+        """The best candidate among the ranks allowed (`only`: at one rank), and all that were tried."""
         rank = self.config.rank if only is None or not isinstance(self.config.rank, str) else only
         ranks = range(FIRST_RANK, self.config.max_rank + 1) if isinstance(rank, str) else [rank]
         return choose_rank(
             self.engine,
             self.spins,
-            self.model(coupling, shift),
-            self.train_share,
-            recipe,
-            criterion,
-            ranks,  # type: ignore[arg-type]
+            model=self.model(coupling, shift),
+            train_share=self.train_share,
+            recipe=recipe,
+            criterion=criterion,
+            ranks=ranks,  # type: ignore[arg-type]
         )
 
     def model(self, coupling: Coupling, shift: float | None = None) -> Model:
-        """The model as passes see it."""
-        code, link, around = coupling.code(), as_link(self.config.link), self.around
-        return Model(
-            code.kind, code.terms, link.kind, around.offsets, around.periodic, link.shift() if shift is None else shift
-        )
+        """The model in the form that passes read."""
+        code, link = coupling.code(), as_link(self.config.link)
+        offsets, periodic = self.neighborhood.offsets, self.neighborhood.periodic
+        return Model(code.kind, code.terms, link.kind, offsets, periodic, link.shift() if shift is None else shift)
 
     def recipe(self) -> Recipe:
-        """How estimates are made, as the configuration asks."""
+        """The settings of the estimates, from the configuration."""
         c = self.config
         return Recipe(
             ridge=c.ridge, thinning=c.thinning, bound=c.bound, step=c.step, structure=c.structure, seed=c.seed
         )
 
     def _start(self, rank: int | tuple[int, ...], recipe: Recipe) -> tuple[TensorTrain | Tucker, int]:
+        """The start that the configuration asks for, and the passes it took."""
         shape = self.spins.shape
         if isinstance(self.config.start, TensorTrain):
             if self.config.start.shape != shape:
@@ -224,14 +254,14 @@ class Fitter:
 
 
 def learns(coupling: Coupling, link: Link) -> bool:
-    """Whether strength or offset are to be learned; refuses pairs for which they cannot be."""
+    """Whether the strength or the offset is learned; raises if coupling and link do not allow it."""
     strength, offset = getattr(coupling, "is_learned", False), getattr(link, "is_learned", False)
     if not strength and not offset:
         return False
     if not isinstance(coupling, Product) or coupling.is_auto or not isinstance(link, Logit):
         what = "coupling" if strength else "offset"
         raise ValueError(
-            f"the {what} is to be learned with coupling {coupling.label()} and link {link.label()}; that takes a "
-            "product coupling, learned or with a number, and the logit link"
+            f"the {what} is 'learned' with coupling {coupling.label()} and link {link.label()}; give a "
+            "product coupling (learned, or with a number) and the logit link"
         )
     return True

@@ -1,4 +1,4 @@
-"""Models of the missingness: Bernoulli, Ising, uniform and known. Configuration first, then `fit`."""
+"""Propensity models with a low-rank parameter (Ising, Bernoulli), a constant one, and a known one."""
 
 from __future__ import annotations
 
@@ -25,21 +25,53 @@ __all__ = ["BernoulliPropensity", "IsingPropensity", "KnownPropensity", "Uniform
 
 @dataclass(frozen=True)
 class IsingPropensity:
-    """Locally dependent missingness: an Ising model with a parameter of low rank, fitted by pseudo-likelihood.
+    """Locally dependent missingness: an Ising model with a low-rank parameter B.
 
-    coupling: how neighbours pull: `Product(strength)`, a number, "auto" (chosen among a few by what the weights are
-    worth) or "learned" (estimated together with B); link: "logit", "probit", "zero" or `Logit("learned")`, whose
-    offset is estimated too; neighborhood: "adjacent", "adjacent:lat,lon", "cube", offsets or "auto" (chosen together
-    with the strength); rank: an integer (every bond), a tuple or "auto"; ridge: a number, or "auto" for one that grows
-    with the parameters per entry; thinning: read entries hidden for calibration as their expected spin; criterion:
-    how "auto" ranks are compared, up to `max_rank`; start: "spectral", "tt-svd" (the paper's, of the perturbed mask)
-    or a TensorTrain; step: "barzilai-borwein", "armijo", "conjugate" or "fixed" (the paper's); bound: largest |B|
-    allowed; structure: "tensor-train" or "tucker".
+    Parameters
+    ----------
+    coupling : Coupling, float or str
+        The function g of two neighbouring entries: a coupling, a number (the strength of a product), "auto" (default;
+        a product whose strength is chosen among a few, zero included) or "learned" (estimated together with B).
+    link : Link or str
+        "logit" (default), "probit", "zero", or a link such as `Logit("learned")`, whose offset is estimated too.
+    neighborhood : str, Neighborhood or offsets
+        "adjacent" (default), "adjacent:lat,lon", "cube", a set of offsets, or "auto" (chosen with the strength).
+    rank : int, tuple of int or "auto"
+        The tensor-train rank: one for all bonds, one for each, or (default) chosen by `criterion` up to `max_rank`.
+    ridge : float or "auto"
+        The factor of ||B||^2 / 2 in the loss; "auto" (default) grows with the number of parameters per entry.
+    thinning : bool, default True
+        Whether entries hidden for calibration enter with their expected spin instead of as missing.
+    criterion : str
+        How ranks are compared: "held-out" (default), "p-aic" or "p-bic".
+    start : str or TensorTrain
+        "spectral" (default), "tt-svd" (the paper's, of the perturbed mask) or a tensor train.
+    step : str
+        "barzilai-borwein" (default), "armijo", "conjugate" or "fixed" (the paper's).
+    bound : float, optional
+        The largest |B| allowed.
+    structure : str
+        "tensor-train" (default) or "tucker".
+    max_rank : int, default 15
+        The largest rank tried.
+    seed : int, default 0
+        The seed of the random start and of held-out entries.
 
-    Example:
-        >>> mask = np.random.default_rng(0).random((12, 12, 12)) < 0.5
-        >>> IsingPropensity(coupling=Product(0.1), rank=2).fit(mask, train_share=0.7).rank
-        (2, 2)
+    Raises
+    ------
+    ValueError
+        If an option has a value that is not allowed, or two options do not suit each other.
+
+    Notes
+    -----
+    The Ising model is that of equations (boltzmann-distribution) and (hamiltonian); B is the minimiser of equation
+    (low-rank-MPLE), and the criteria are (P-AIC-criterion) and (P-BIC-criterion).
+
+    Examples
+    --------
+    >>> mask = np.random.default_rng(0).random((12, 12, 12)) < 0.5
+    >>> IsingPropensity(coupling=Product(0.1), rank=2).fit(mask, train_share=0.7).rank
+    (2, 2)
     """
 
     coupling: Coupling | str | float = field(default_factory=Product)
@@ -87,7 +119,7 @@ class IsingPropensity:
 
     @staticmethod
     def paper(coupling: Coupling | float = 1 / 15, rank: int | str = "auto") -> IsingPropensity:
-        """The paper's own estimator: TT-SVD start, fixed step 0.1, no ridge, no thinning correction, P-AIC."""
+        """The estimator of the paper: TT-SVD start, fixed step 0.1, no ridge, no thinning correction, P-AIC."""
         return IsingPropensity(
             coupling=as_coupling(coupling), rank=rank, ridge=0.0, thinning=False, criterion="p-aic",
             start="tt-svd", step="fixed",
@@ -103,21 +135,33 @@ class IsingPropensity:
         periodic: Sequence[bool] = (),
         engine: Any = "auto",
     ) -> FittedPropensity:
-        """Fit to a boolean training mask, of which `train_share` of the observed entries was kept (1: all of them)."""
+        """Fit to a training mask; the parameters are those of `PropensityModel.fit`."""
         runner = as_engine(engine)
         spins = spins_of(training_mask, domain, takes_lazy(runner))
         if spins.ndim < 2:
-            raise ValueError(f"training_mask has {spins.ndim} mode(s); at least two are needed")
+            raise ValueError(f"training_mask has {spins.ndim} axes; at least two are needed")
         if is_lazy(spins) and self.start == "tt-svd":
-            raise ValueError('start is "tt-svd", which needs the whole mask here: give "spectral", or load it first')
+            raise ValueError('start is "tt-svd", which needs the mask in memory: give "spectral", or load the mask')
         names = open_neighborhoods(spins.shape) if self._open_neighborhood else [self.neighborhood]
-        around = [resolve(name, spins.shape, axis_names, periodic) for name in names]
-        found = Fitter(self, runner, spins, float(train_share), around).run()
+        neighborhoods = [resolve(name, spins.shape, axis_names, periodic) for name in names]
+        found = Fitter(
+            config=self, engine=runner, spins=spins, train_share=float(train_share), neighborhoods=neighborhoods
+        ).run()
         fit = found.estimate
         return FittedPropensity(
-            fit.train, found.coupling, found.link, found.around, domain, float(train_share), fit.loss, found.passes,
-            fit.stopped_because, fit.history, found.choices, engine,
-        )  # fmt: skip
+            parameter=fit.train,
+            coupling=found.coupling,
+            link=found.link,
+            neighborhood=found.neighborhood,
+            domain=domain,
+            train_share=float(train_share),
+            loss=fit.loss,
+            passes=found.passes,
+            stopped_because=fit.stopped_because,
+            history=fit.history,
+            choices=found.choices,
+            engine=engine,
+        )
 
     @property
     def _open_neighborhood(self) -> bool:
@@ -126,12 +170,22 @@ class IsingPropensity:
 
 @dataclass(frozen=True)
 class BernoulliPropensity:
-    """Independent missingness with a low-rank log-odds: the Ising model without neighbours.
+    """Independent missingness with low-rank log-odds: the Ising model without coupling.
 
-    Example:
-        >>> mask = np.random.default_rng(0).random((12, 12, 12)) < 0.5
-        >>> BernoulliPropensity(rank=2).fit(mask, train_share=0.7).independent
-        True
+    Parameters
+    ----------
+    rank, link, ridge, criterion, structure, max_rank, seed
+        As for `IsingPropensity`.
+
+    Notes
+    -----
+    Equation (Bernoulli-model) of the paper.
+
+    Examples
+    --------
+    >>> mask = np.random.default_rng(0).random((12, 12, 12)) < 0.5
+    >>> BernoulliPropensity(rank=2).fit(mask, train_share=0.7).independent
+    True
     """
 
     rank: int | tuple[int, ...] | str = "auto"
@@ -161,7 +215,7 @@ class BernoulliPropensity:
         periodic: Sequence[bool] = (),
         engine: Any = "auto",
     ) -> FittedPropensity:
-        """Fit to a boolean training mask, of which `train_share` of the observed entries was kept."""
+        """Fit to a training mask; the parameters are those of `PropensityModel.fit`."""
         return self._ising().fit(
             training_mask, train_share, domain=domain, axis_names=axis_names, periodic=periodic, engine=engine
         )
@@ -169,12 +223,15 @@ class BernoulliPropensity:
 
 @dataclass(frozen=True)
 class UniformPropensity:
-    """The same probability of being observed everywhere: all weights are equal, as in split conformal prediction.
+    """The same probability of being observed for every entry.
 
-    Example:
-        >>> mask = np.random.default_rng(0).random((12, 12)) < 0.5
-        >>> UniformPropensity().fit(mask).rank
-        (1,)
+    All weights are then equal, as in split conformal prediction. It has no parameters.
+
+    Examples
+    --------
+    >>> mask = np.random.default_rng(0).random((12, 12)) < 0.5
+    >>> UniformPropensity().fit(mask).rank
+    (1,)
     """
 
     def fit(
@@ -187,20 +244,46 @@ class UniformPropensity:
         periodic: Sequence[bool] = (),
         engine: Any = "auto",
     ) -> FittedPropensity:
-        """The overall share of observed entries, the same log-odds everywhere."""
+        """Return the log-odds of the overall share; the parameters are those of `PropensityModel.fit`."""
         spins = spins_of(training_mask, domain, takes_lazy(as_engine(engine)))
         train = constant_train(spins.shape, tally(spins), float(train_share))
         return FittedPropensity(
-            train, Zero(), as_link("logit"), resolve("adjacent", spins.shape), domain, float(train_share),
-            stopped_because="nothing to fit", engine=engine,
-        )  # fmt: skip
+            parameter=train,
+            coupling=Zero(),
+            link=as_link("logit"),
+            neighborhood=resolve("adjacent", spins.shape),
+            domain=domain,
+            train_share=float(train_share),
+            stopped_because="nothing to fit",
+            engine=engine,
+        )
 
 
 @dataclass(frozen=True)
 class KnownPropensity:
-    """A missingness model that is known beforehand (an oracle): parameter B, coupling and link.
+    """A propensity model that is known, for simulations: nothing is fitted.
 
-    parameter: an array of the data's shape, or a TensorTrain.
+    Parameters
+    ----------
+    parameter : array or TensorTrain
+        B, of the shape of the data; finite.
+    coupling : Coupling, float or str
+        The function g; default none.
+    link : Link or str
+        The function h; default "logit".
+    neighborhood : str, Neighborhood or offsets
+        Default "adjacent".
+
+    Raises
+    ------
+    ValueError
+        If B is not finite, or a strength or offset is not a number.
+
+    Examples
+    --------
+    >>> mask = np.ones((3, 4), bool)
+    >>> float(KnownPropensity(np.zeros((3, 4))).fit(mask).probability(mask)[0, 0])
+    0.5
     """
 
     parameter: Any
@@ -214,7 +297,7 @@ class KnownPropensity:
         if not isinstance(self.parameter, TensorTrain):
             array = np.array(self.parameter, np.float64)
             if not np.isfinite(array).all():
-                raise ValueError("parameter holds values that are not finite")
+                raise ValueError("parameter has non-finite values; give finite numbers")
             array.flags.writeable = False
             object.__setattr__(self, "parameter", array)
         if isinstance(self.coupling, Product) and isinstance(self.coupling.strength, str):
@@ -232,12 +315,17 @@ class KnownPropensity:
         periodic: Sequence[bool] = (),
         engine: Any = "auto",
     ) -> FittedPropensity:
-        """Nothing is fitted; the shape is checked."""
+        """Return the known model for a mask of its shape; the parameters are those of `PropensityModel.fit`."""
         shape = np.asarray(training_mask).shape
         if tuple(self.parameter.shape) != shape:
             raise ValueError(f"parameter has shape {tuple(self.parameter.shape)}; the mask has {shape}")
-        around = resolve(self.neighborhood, shape, axis_names, periodic)
         return FittedPropensity(
-            self.parameter, as_coupling(self.coupling), as_link(self.link), around, domain,
-            float(train_share), stopped_because="known beforehand", engine=engine,
-        )  # fmt: skip
+            parameter=self.parameter,
+            coupling=as_coupling(self.coupling),
+            link=as_link(self.link),
+            neighborhood=resolve(self.neighborhood, shape, axis_names, periodic),
+            domain=domain,
+            train_share=float(train_share),
+            stopped_because="known beforehand",
+            engine=engine,
+        )

@@ -1,13 +1,14 @@
-"""The strength of the coupling and the offset of the link, learned together with B from the pseudo-likelihood.
+"""Estimates of the coupling strength and the link offset, together with B, from the pseudo-likelihood.
 
-For a fixed shape of B the log-odds are linear in three numbers: eta = u F + t B + 2 a with F_i = 2 sum_j B_i B_j W_j,
-t the size of B, u = strength t^2 and a the link's offset. A pass over the mask gives the loss, its slope in (u, t, a)
-and the sum of squared terms of the slope, which is the information in expectation: one guarded scoring step.
-These steps take turns with the Riemannian descent in B. The turns shrink the distance to where they agree by a nearly
-constant factor, so each next strength is a secant step towards that point.
+For a fixed direction of B the log-odds are linear in three numbers: eta = u F + t B + 2 a with F_i = 2 sum_j B_i B_j
+W_j, t the scale of B, u = strength t^2 and a the offset. A pass over the mask gives the loss, its gradient in (u, t, a)
+and the sum of squares of the gradient's terms, whose expectation is the Fisher information: enough for a scoring step.
+Scoring steps alternate with the Riemannian descent in B. The alternation converges to a fixed point at a nearly
+constant rate, so each next strength is a secant step towards that point.
 
-The ridge of the descent shrinks B, which a stronger coupling would make up for; the size t, free of the ridge, keeps
-it from doing so. Descent fits some of the mask's noise, which weakens the learned strength a little on small tensors.
+The ridge of the descent shrinks B, and a stronger coupling would compensate for it; the scale t, which has no ridge,
+prevents this. The descent fits some of the noise of the mask, which lowers the learned strength slightly on small
+tensors.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from corten.propensity.estimation import Estimate, Recipe, descend_in, effective
 
 __all__ = ["Learned", "learn"]
 
-MOST_TURNS = 20
-MOST_STEPS = 4
-FURTHEST = 3.0  # times a turn's own move: how far ahead of it the meeting point is believed
-CLOSE = 0.1  # in standard errors: turns that move the strength less have met
-STRONGEST = 5.0  # where B all but vanishes only strength times B squared is known: without a limit it runs away
-NATS = 1.0  # of log-likelihood: with an offset, which B can mostly stand in for, turns that gain less have met
-LOOSE = 5e-6  # tolerance of all descents but the last
-RIDGE = 0.02  # of the descents, unless told: a larger one bends the shape of B, which strong couplings then make up for
+MAX_TURNS = 20  # alternations of descent and scoring
+MAX_SCORING_STEPS = 4  # in one turn
+MAX_HALVINGS = 6  # of a scoring step that raises the loss
+MAX_EXTRAPOLATION = 3.0  # length of a secant step, in lengths of the last move
+CONVERGED_ERRORS = 0.1  # standard errors: turns that move the strength less have converged
+MAX_STRENGTH = 5.0  # where B is nearly zero only strength times B squared is determined, and the strength diverges
+CONVERGED_NATS = 1.0  # of log-likelihood: with an offset, which B can mostly replace, turns that gain less converged
+SEARCH_TOLERANCE = 5e-6  # tolerance of all descents but the last
+DEFAULT_RIDGE = 0.02  # of the descents: a larger one changes the direction of B, and the strength compensates for it
 
 
 class Learned(NamedTuple):
-    """A fitted B with the numbers learned beside it, and the record of how."""
+    """A fitted B, the learned strength and offset, and the setting that records them."""
 
     estimate: Estimate
     strength: float
@@ -48,7 +50,7 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True)
 class _Numbers:
-    """Strength, size of B and offset, and what a pass says of them."""
+    """Strength, scale of B and offset, with the loss, gradient and information of a pass there."""
 
     strength: float
     size: float
@@ -58,19 +60,19 @@ class _Numbers:
     information: np.ndarray
 
     def errors(self, free: np.ndarray) -> np.ndarray:
-        """Standard errors of (strength, size, offset) with the shape of B known; zero for what is held fixed."""
+        """Standard errors of (strength, scale, offset) for a known direction of B; zero for what is fixed."""
         along, out = self._along(free), np.zeros(3)
         out[free] = np.sqrt(np.maximum(np.diag(_inverse(along.T @ self.information @ along)), 0.0))
         return out
 
     def scoring_step(self, free: np.ndarray) -> np.ndarray:
-        """The step that scoring takes; zero for what is held fixed."""
+        """The scoring step of (strength, scale, offset); zero for what is fixed."""
         along, out = self._along(free), np.zeros(3)
         out[free] = -_inverse(along.T @ self.information @ along) @ along.T @ self.slope
         return out
 
     def _along(self, free: np.ndarray) -> np.ndarray:
-        """How (u, t, a) move with what is free: at a fixed strength u = strength t^2 goes along with the size."""
+        """The derivative of (u, t, a) in the free numbers; at a fixed strength u = strength t^2 depends on t."""
         along = np.eye(3)
         along[0, 1] = 0.0 if free[0] else 2 * self.strength
         return along[:, free]
@@ -85,77 +87,94 @@ def learn(
     start_passes: int = 0,
 ) -> Learned:
     """Fit B, and the strength and the offset where they are None; `passes_at(strength, offset)` makes the passes."""
-    ridge = RIDGE if isinstance(recipe.ridge, str) else recipe.ridge
+    ridge = DEFAULT_RIDGE if isinstance(recipe.ridge, str) else recipe.ridge
     free = np.array([strength is None, True, offset is None])
-    limit = STRONGEST if strength is None else np.inf  # a strength that was given is left alone
+    limit = MAX_STRENGTH if strength is None else np.inf  # a given strength has no limit
     first = _even_odds(passes_at(0.0, 0.0)) if offset is None else offset
     numbers = _Numbers(strength or 0.0, 1.0, first, np.inf, np.zeros(3), np.eye(3))
     point, soft, base, passes, secant = start, None, 0.0, start_passes, _Secant()
     history: tuple[float, ...] = ()
     path: list[dict[str, object]] = []
     with one_library_thread:
-        for turn in range(MOST_TURNS):
+        for turn in range(MAX_TURNS):
             mask_pass = passes_at(numbers.strength, numbers.offset)
             thins = recipe.thinning and mask_pass.train_share < 1
             if turn and thins:
                 soft, base = mask_pass.soft_spins(train_frame(point * numbers.size)), numbers.strength
-            rough = replace(recipe, tolerance=max(recipe.tolerance, LOOSE))
+            rough = replace(recipe, tolerance=max(recipe.tolerance, SEARCH_TOLERANCE))
             found = descend_in(mask_pass, point, rough, ridge, soft)
             point, history, passes = found.point, history + found.history, passes + mask_pass.passes
             here, spent = _step(passes_at, point, numbers, partial(_held, soft, base), free)
             passes += spent
             error = here.errors(free)
             path.append({"turn": turn + 1, "strength": here.strength, "offset": here.offset, "loss": here.loss})
-            if thins and turn == 0:  # the next turn will see expected spins: this one says nothing about its pace
+            if thins and turn == 0:  # the next turn uses expected spins: the secant starts there
                 numbers = replace(here, strength=float(np.clip(here.strength, -limit, limit)))
-                met = False
+                converged = False
                 continue
             ahead = secant.ahead(numbers.strength, here.strength)
-            met = abs(ahead) <= CLOSE * error[0] and abs(here.offset - numbers.offset) <= CLOSE * error[2]
-            met = met or (bool(free[2]) and abs(here.loss - numbers.loss) < NATS)
+            moves = np.abs([ahead, here.offset - numbers.offset])
+            converged = bool(np.all(moves <= CONVERGED_ERRORS * error[[0, 2]]))
+            converged = converged or (bool(free[2]) and abs(here.loss - numbers.loss) < CONVERGED_NATS)
             was, to = numbers.strength, float(np.clip(numbers.strength + ahead, -limit, limit))
-            numbers, held = replace(here, strength=to), abs(to) == limit and to == was
-            if met or held:
+            numbers, stays_at_limit = replace(here, strength=to), abs(to) == limit and to == was
+            if converged or stays_at_limit:
                 break
         final = passes_at(numbers.strength, numbers.offset)
         found = descend_in(final, point, recipe, ridge, _held(soft, base, numbers.strength))
-        if abs(numbers.strength) == limit:  # the size was found for a strength beyond, where B is smaller
+        if abs(numbers.strength) == limit:  # the scale was found for a strength above the limit, where B is smaller
             size_only = np.array([False, True, False])
             numbers, spent = _step(passes_at, found.point, numbers, partial(_held, soft, base), size_only)
             passes += spent
         fitted = found.point * numbers.size
         loss = final.loss_and_contractions(train_frame(fitted))[0]
-        worth = effective_training_size(final, fitted)
+        effective_size = effective_training_size(final, fitted)
     error = numbers.errors(free) * np.sqrt([secant.slowness, 1.0, 1.0])
     parts = [f"strength {numbers.strength:.4g}" if free[0] else "", f"offset {numbers.offset:.4g}" if free[2] else ""]
     least = " and ".join(f"{error[k]:.2g}" for k in (0, 2) if free[k])
-    ended = f"settled after {turn + 1} turns" if met else f"still moving after {turn + 1} turns"
-    ended += ", held at the largest strength allowed" if abs(numbers.strength) == limit else ""
+    at_limit = abs(numbers.strength) == limit
+    ended = f"{'converged' if converged else 'not converged'} after {turn + 1} turns"
+    ended += ", held at the largest strength allowed" if at_limit else ""
     choice = Choice(
         "learned coupling",
         ", ".join(filter(None, parts)),
-        f"largest pseudo-likelihood together with B, {ended}; standard error no less than {least}; "
-        f"weights worth {worth:.0f} equal ones",
+        f"highest pseudo-likelihood together with B, {ended}; standard error at least {least}; the effective sample "
+        f"size of the training weights is {effective_size:.0f}",
         tuple(path),
+        code="strength_at_limit" if at_limit else "learning_converged" if converged else "learning_not_converged",
+        values={
+            "strength": numbers.strength,
+            "offset": numbers.offset,
+            "turns": turn + 1,
+            "effective_size": effective_size,
+        },
     )
     passes += final.passes
-    made = Estimate(fitted, loss, passes, found.stopped_because, history + found.history, numbers.size, (choice,))
+    made = Estimate(
+        point=fitted,
+        loss=loss,
+        passes=passes,
+        stopped_because=found.stopped_because,
+        history=history + found.history,
+        scale=numbers.size,
+        choices=(choice,),
+    )
     return Learned(made, numbers.strength, numbers.offset, choice)
 
 
 @dataclass
 class _Secant:
-    """Where turns that move a number will meet, from the last two moves; no further than believed."""
+    """The secant step to the fixed point of the turns, from the last two moves, limited in length."""
 
     place: float | None = None
     move: float = 0.0
     slowness: float = 1.0
 
     def ahead(self, place: float, moved_to: float) -> float:
-        """The step from `place` to where turns should meet."""
+        """The step from `place` to the estimated fixed point."""
         move, rate = moved_to - place, 0.0
         if self.place is not None and place != self.place:
-            rate = float(np.clip(1 + (move - self.move) / (place - self.place), -0.5, 1 - 1 / FURTHEST))
+            rate = float(np.clip(1 + (move - self.move) / (place - self.place), -0.5, 1 - 1 / MAX_EXTRAPOLATION))
         self.place, self.move, self.slowness = place, move, 1 / (1 - max(rate, 0.0))
         return move / (1 - rate)
 
@@ -167,7 +186,7 @@ def _step(
     soft: Callable[[float], SoftSpins | None],
     free: np.ndarray,
 ) -> tuple[_Numbers, int]:
-    """The best (strength, size, offset) for the shape of B at `point`: scoring steps, halved where the loss rises."""
+    """The best (strength, scale, offset) for the direction of B at `point`, and the passes spent."""
     spent = 0
 
     def at(strength: float, size: float, offset: float) -> _Numbers:
@@ -179,13 +198,13 @@ def _step(
         return _Numbers(strength, size, offset, loss, slope, information)
 
     here = at(numbers.strength, numbers.size, numbers.offset)
-    for _ in range(MOST_STEPS):
+    for _ in range(MAX_SCORING_STEPS):
         step = here.scoring_step(free)
-        if np.all(np.abs(step) <= CLOSE / 4 * here.errors(free)):
+        if np.all(np.abs(step) <= CONVERGED_ERRORS / 4 * here.errors(free)):
             break
-        for _ in range(6):
+        for _ in range(MAX_HALVINGS):
             growth = float(np.clip(1 + step[1], 0.5, 2.0))
-            # u = strength t^2 is what the slope is taken in; a strength held fixed stays as it is
+            # the gradient is in u = strength t^2; a fixed strength does not change
             strength = (here.strength + step[0]) / growth**2 if free[0] else here.strength
             there = at(strength, here.size * growth, here.offset + step[2])
             if there.loss < here.loss:
@@ -198,10 +217,10 @@ def _step(
 
 
 def _held(soft: SoftSpins | None, base: float, strength: float) -> SoftSpins | None:
-    """Expected spins as found at the strength `base`, for a pass at another one.
+    """Expected spins computed at the strength `base`, for a pass at another strength.
 
-    A pass takes an entry's own pull on its neighbours' expected spins out again, with the strength it runs at; the
-    pull was exerted at `base`, so the cores it is computed from are scaled to make up for the difference.
+    A pass removes the contribution of an entry to its neighbours' expected spins, at the strength of the pass. The
+    contribution was computed at `base`, so the cores are scaled by the ratio of the strengths.
     """
     if soft is None or strength == base:
         return soft
@@ -211,7 +230,7 @@ def _held(soft: SoftSpins | None, base: float, strength: float) -> SoftSpins | N
 
 
 def _even_odds(mask_pass: MaskPass) -> float:
-    """The offset that explains the share of observed entries alone: where a search for it begins."""
+    """The offset that gives the share of observed entries without B: the start of the search."""
     up = sum(int(np.count_nonzero(np.asarray(plane) == 1)) for plane in mask_pass.spins)
     down = sum(int(np.count_nonzero(np.asarray(plane) == -1)) for plane in mask_pass.spins)
     share = float(np.clip(up / max(mask_pass.train_share * (up + down), 1), 0.01, 0.99))
@@ -219,5 +238,5 @@ def _even_odds(mask_pass: MaskPass) -> float:
 
 
 def _inverse(matrix: np.ndarray) -> np.ndarray:
-    """Inverse of an information matrix; numbers that nothing is known of stay where they are."""
+    """Pseudo-inverse of an information matrix; numbers without information do not move."""
     return np.asarray(np.linalg.pinv(matrix, rcond=1e-10, hermitian=True))

@@ -1,7 +1,7 @@
-"""How the parameter of an entry alone moves its odds of being observed: the function h(B_i) of the model.
+"""Links: the function h(B_i), through which the parameter of an entry enters its own log-odds.
 
-An entry without neighbours is observed with log-odds 2 h(B). Each link is a frozen object with `value` and
-`derivative` side by side; compiled kernels see its `kind`.
+An entry without neighbours is observed with log-odds 2 h(B). A link is a frozen object with `value` and `derivative`;
+compiled kernels read its `kind` and `shift()`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import erfcx, log_ndtr
 
+from corten.propensity.coupling import as_floating
+
 __all__ = ["LOGIT", "NONE", "PROBIT", "Link", "Logit", "NoLink", "Probit", "as_link"]
 
 LOGIT, PROBIT, NONE = 0, 1, 2
@@ -20,7 +22,7 @@ LOGIT, PROBIT, NONE = 0, 1, 2
 
 @runtime_checkable
 class Link(Protocol):
-    """What a link must offer: h, its derivative, and the numbers by which kernels know it: kind and shift."""
+    """The members of a link: h, its derivative, a short text, and the kind and shift that kernels read."""
 
     kind: ClassVar[int]
 
@@ -35,13 +37,24 @@ class Link(Protocol):
 
 @dataclass(frozen=True)
 class Logit:
-    """The paper's link h(x) = x/2 + offset: alone, an entry is observed with probability sigmoid(x + 2 offset).
+    """The link of the paper, h(x) = x/2 + offset.
 
-    offset: a number (the paper has 0), or "learned": estimated together with B.
+    Without neighbours an entry is observed with probability sigmoid(x + 2 offset).
 
-    Example:
-        >>> float(Logit().value(3.0))
-        1.5
+    Parameters
+    ----------
+    offset : float or "learned"
+        Default 0 (the paper); "learned" estimates it together with B.
+
+    Raises
+    ------
+    ValueError
+        If the offset is another string or not finite.
+
+    Examples
+    --------
+    >>> float(Logit().value(3.0))
+    1.5
     """
 
     offset: float | Literal["learned"] = 0.0
@@ -58,21 +71,21 @@ class Logit:
 
     @property
     def is_learned(self) -> bool:
-        """Whether the offset is still to be estimated."""
+        """Whether the offset is estimated during the fit."""
         return isinstance(self.offset, str)
 
     def shift(self) -> float:
-        """What the offset adds to every log-odds."""
+        """The term that the offset adds to every log-odds, 2 offset."""
         if isinstance(self.offset, str):
             raise ValueError('The offset of Logit("learned") is not known yet; give a number, such as Logit(0.0).')
         return 2.0 * self.offset
 
     def value(self, x: ArrayLike) -> NDArray[np.floating]:
-        x = _floating(x)
+        x = as_floating(x)
         return np.asarray(x.dtype.type(0.5) * (x + x.dtype.type(self.shift())))
 
     def derivative(self, x: ArrayLike) -> NDArray[np.floating]:
-        x = _floating(x)
+        x = as_floating(x)
         return np.full(x.shape, 0.5, dtype=x.dtype)
 
     def label(self) -> str:
@@ -81,11 +94,14 @@ class Logit:
 
 @dataclass(frozen=True)
 class Probit:
-    """The normal link: alone, an entry is observed with probability Phi(x), so h = log(Phi(x) / Phi(-x)) / 2.
+    """The normal link, h(x) = log(Phi(x) / Phi(-x)) / 2.
 
-    Example:
-        >>> float(Probit().value(0.0))
-        0.0
+    Without neighbours an entry is observed with probability Phi(x), the normal distribution function.
+
+    Examples
+    --------
+    >>> float(Probit().value(0.0))
+    0.0
     """
 
     kind: ClassVar[int] = PROBIT
@@ -94,12 +110,12 @@ class Probit:
         return 0.0
 
     def value(self, x: ArrayLike) -> NDArray[np.floating]:
-        x = _floating(x)
+        x = as_floating(x)
         return np.asarray(0.5 * (log_ndtr(x) - log_ndtr(-x)))
 
     def derivative(self, x: ArrayLike) -> NDArray[np.floating]:
         # phi(x)/Phi(x) = sqrt(2/pi) / erfcx(-x/sqrt(2)): no 0/0 in the tails
-        x = _floating(x)
+        x = as_floating(x)
         scaled = x * x.dtype.type(np.sqrt(0.5))
         hazards = 1.0 / erfcx(scaled) + 1.0 / erfcx(-scaled)
         return np.asarray(hazards * x.dtype.type(0.5 * np.sqrt(2.0 / np.pi)))
@@ -110,7 +126,15 @@ class Probit:
 
 @dataclass(frozen=True)
 class NoLink:
-    """No pull of its own, h = 0: only neighbours matter (a product coupling then knows B up to sign)."""
+    """No link, h = 0: the log-odds depend on the neighbours only (equation Ising-model-no-ext).
+
+    With a product coupling, B is then determined up to its sign.
+
+    Examples
+    --------
+    >>> float(NoLink().value(3.0))
+    0.0
+    """
 
     kind: ClassVar[int] = NONE
 
@@ -118,21 +142,22 @@ class NoLink:
         return 0.0
 
     def value(self, x: ArrayLike) -> NDArray[np.floating]:
-        return np.zeros_like(_floating(x))
+        return np.zeros_like(as_floating(x))
 
     def derivative(self, x: ArrayLike) -> NDArray[np.floating]:
-        return np.zeros_like(_floating(x))
+        return np.zeros_like(as_floating(x))
 
     def label(self) -> str:
         return "zero"
 
 
 def as_link(link: object) -> Link:
-    """Take a link from its name ("logit", "probit", "zero") or pass one through.
+    """Return a link from its name ("logit", "probit", "zero") or the link itself.
 
-    Example:
-        >>> as_link("probit")
-        Probit()
+    Examples
+    --------
+    >>> as_link("probit")
+    Probit()
     """
     named: dict[str, Link] = {"logit": Logit(), "probit": Probit(), "zero": NoLink()}
     if isinstance(link, str) and link in named:
@@ -140,9 +165,3 @@ def as_link(link: object) -> Link:
     if isinstance(link, Link) and not isinstance(link, type):
         return link
     raise ValueError(f'link is {link!r}; give "logit", "probit" or "zero", or a link object.')
-
-
-def _floating(x: ArrayLike) -> NDArray[np.floating]:
-    """Keep float32 as it is; everything that is not floating becomes float64."""
-    array = np.asarray(x)
-    return array if array.dtype.kind == "f" else array.astype(np.float64)

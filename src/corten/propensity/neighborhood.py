@@ -1,7 +1,7 @@
-"""Which entries are neighbours, and how to colour them so that neighbours never share a colour.
+"""Neighbourhoods: which entries are neighbours, and colourings in which neighbours have different colours.
 
-A neighbourhood is asked for in words ("adjacent", "cube", "adjacent:lat,lon") or as explicit offsets, and
-resolved against a shape: a periodic axis of length 1 has no neighbour along it, one of length 2 just one.
+A neighbourhood is given by name ("adjacent", "cube", "adjacent:lat,lon") or by offsets, and resolved for a shape:
+along a periodic axis of length 1 there is no neighbour, along one of length 2 there is one.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Colouring", "Neighborhood", "resolve"]
 
-# colourings are searched among this many candidates before the separable one is taken
-_SEARCH_LIMIT = 1000
+MAX_COLOURINGS_TRIED = 1000  # then the separable colouring is taken
 
 
 class Colouring(NamedTuple):
-    """Colours such that neighbours differ: cell i has colour sum_k phases[k][i_k] mod number."""
+    """Colours such that neighbours differ: entry i has colour sum_k phases[k][i_k] mod number."""
 
     number: int
     phases: tuple[NDArray[np.int64], ...]
 
     def array(self) -> NDArray[np.int64]:
-        """Give the colour of every cell as a full array."""
+        """The colour of every entry, as a full array."""
         total = np.zeros((), dtype=np.int64)
         for phase in self.phases:
             total = np.add.outer(total, phase)
@@ -36,9 +35,21 @@ class Colouring(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Neighborhood:
-    """The neighbours of every entry: `offsets` (n, K), one for each neighbour, and which axes wrap.
+    """The neighbours of every entry of a tensor, made by `resolve`.
 
-    Made by `resolve`; no entry reaches the same neighbour by two offsets, and none reaches itself.
+    Parameters
+    ----------
+    offsets : array of int, shape (n, K)
+        Index differences to the neighbours, symmetric. No two of them lead to the same entry, none to the entry itself.
+    periodic : tuple of bool
+        Which axes are periodic.
+    name : str
+        A short text for summaries.
+
+    Examples
+    --------
+    >>> resolve("cube", (4, 5)).neighbours([0], (4, 5)).tolist()
+    [[-1, -1, -1, -1, 1, -1, 5, 6]]
     """
 
     offsets: NDArray[np.int64]
@@ -49,18 +60,18 @@ class Neighborhood:
         return f"Neighborhood({self.name!r}, {len(self.offsets)} offsets, periodic={self.periodic})"
 
     def label(self) -> str:
-        """Short text for summaries."""
+        """A short text for summaries."""
         return self.name
 
     @property
     def radius(self) -> tuple[int, ...]:
-        """How far neighbours reach along each axis (wraps are counted the short way round)."""
+        """The largest distance of a neighbour along each axis, in steps (the shorter way on a periodic axis)."""
         if len(self.offsets) == 0:
             return (0,) * len(self.periodic)
         return tuple(int(reach) for reach in np.abs(self.offsets).max(axis=0))
 
     def neighbours(self, flat: ArrayLike, shape: Sequence[int]) -> NDArray[np.intp]:
-        """Give the flat indices of the neighbours of entries, a column per offset, -1 where there is none."""
+        """Flat indices of the neighbours of entries, one column per offset, -1 where there is none."""
         index = np.stack(np.unravel_index(np.asarray(flat, dtype=np.intp).ravel(), tuple(shape)), axis=-1)
         target = index[:, None, :] + self.offsets[None, :, :]
         inside = np.ones(target.shape[:2], dtype=bool)
@@ -76,19 +87,16 @@ class Neighborhood:
         return result
 
     def colours(self, shape: Sequence[int]) -> Colouring:
-        """Colour the cells for block sampling: few colours, and neighbours never share one.
+        """A colouring with few colours for block sampling: neighbours have different colours.
 
         Two for adjacent, three if a periodic axis has odd length, 2^K for the cube; others by search.
         """
-        rings = [
-            _ring_colours(length, reach, wraps)
-            for length, reach, wraps in zip(shape, self.radius, self.periodic)
-        ]
+        rings = [_ring_colours(length, reach, wraps) for length, reach, wraps in zip(shape, self.radius, self.periodic)]
         sizes = [int(ring.max()) + 1 for ring in rings]
         separable = int(np.prod(sizes))
         lines = [np.arange(length) for length in shape]
         for number in range(1, separable):
-            if number ** len(rings) > _SEARCH_LIMIT:
+            if number ** len(rings) > MAX_COLOURINGS_TRIED:
                 break
             for factors in product(range(number), repeat=len(rings)):
                 for bases in (lines, rings):
@@ -100,7 +108,7 @@ class Neighborhood:
         return Colouring(separable, tuple(stride * ring for stride, ring in zip(strides, rings)))
 
     def _separates(self, phases: tuple[NDArray[np.int64], ...], number: int) -> bool:
-        """Whether no offset leads to the same colour: 0 is not among the sums of phase differences."""
+        """Whether every offset changes the colour: 0 is not among the sums of phase differences."""
         for offset in self.offsets:
             reachable = {0}
             for phase, step, wraps in zip(phases, offset.tolist(), self.periodic):
@@ -121,16 +129,31 @@ def resolve(
     axis_names: Sequence[str] | None = None,
     periodic: Sequence[bool] = (),
 ) -> Neighborhood:
-    """Turn what a user asked for into the neighbourhood of a tensor of this shape.
+    """Return the neighbourhood of a tensor of this shape.
 
-    `spec` is "adjacent" (2K neighbours), "cube" (3^K - 1), either restricted to some axes by name or position
-    ("adjacent:lat,lon", "cube:0,1"), or an explicit symmetric set of offsets.
+    Parameters
+    ----------
+    spec : str, Neighborhood or array of int
+        "adjacent" (2K neighbours), "cube" (3^K - 1), either restricted to some axes by name or position
+        ("adjacent:lat,lon", "cube:0,1"), or a symmetric set of offsets, shape (n, K).
+    shape : sequence of int
+        The lengths of the axes.
+    axis_names : sequence of str, optional
+        Names that `spec` may use.
+    periodic : sequence of bool, optional
+        Which axes are periodic; default none.
 
-    Example:
-        >>> resolve("adjacent", (4, 5, 6)).offsets.shape
-        (6, 3)
-        >>> len(resolve("adjacent", (2, 5), periodic=(True, False)).offsets)
-        3
+    Raises
+    ------
+    ValueError
+        If the name, an axis or an offset is not allowed, or the set of offsets is not symmetric.
+
+    Examples
+    --------
+    >>> resolve("adjacent", (4, 5, 6)).offsets.shape
+    (6, 3)
+    >>> len(resolve("adjacent", (2, 5), periodic=(True, False)).offsets)
+    3
     """
     shape = tuple(int(length) for length in shape)
     order = len(shape)
@@ -141,7 +164,7 @@ def resolve(
         if spec.offsets.shape[1] != order:
             raise ValueError(f"neighborhood is for {spec.offsets.shape[1]} axes; the tensor has {order}.")
         if spec.periodic != flags and periodic:
-            raise ValueError(f"neighborhood wraps {spec.periodic} but periodic asks for {flags}.")
+            raise ValueError(f"neighborhood has periodic={spec.periodic}, but {flags} was given; make them agree.")
         flags = spec.periodic
         offsets, name = spec.offsets, spec.name
     elif isinstance(spec, str):
@@ -152,6 +175,7 @@ def resolve(
 
 
 def _named_offsets(spec: str, order: int, axis_names: Sequence[str] | None) -> NDArray[np.int64]:
+    """The offsets of a neighbourhood given by name."""
     kind, colon, chosen = spec.partition(":")
     if kind not in ("adjacent", "cube") or (colon and not chosen):
         raise ValueError(
@@ -169,6 +193,7 @@ def _named_offsets(spec: str, order: int, axis_names: Sequence[str] | None) -> N
 
 
 def _axis_position(name: str, order: int, axis_names: Sequence[str] | None) -> int:
+    """The position of an axis given by name or number."""
     names = [str(known) for known in axis_names or ()]
     if name in names:
         return names.index(name)
@@ -179,6 +204,7 @@ def _axis_position(name: str, order: int, axis_names: Sequence[str] | None) -> i
 
 
 def _checked_offsets(spec: ArrayLike, order: int) -> NDArray[np.int64]:
+    """The offsets as whole numbers, checked: no zero offset, and symmetric."""
     given = np.asarray(spec)
     offsets = given.astype(np.int64)
     if offsets.ndim != 2 or offsets.shape[1] != order or len(offsets) == 0 or np.any(offsets != given):
@@ -187,18 +213,16 @@ def _checked_offsets(spec: ArrayLike, order: int) -> NDArray[np.int64]:
         )
     known = {tuple(offset) for offset in offsets.tolist()}
     if (0,) * order in known:
-        raise ValueError("neighborhood holds the zero offset; no entry is its own neighbour, leave it out.")
+        raise ValueError("neighborhood has the zero offset; an entry is not its own neighbour: leave it out.")
     for offset in sorted(known):
         opposite = tuple(-step for step in offset)
         if opposite not in known:
-            raise ValueError(f"neighborhood holds {offset} but not {opposite}; make the set symmetric.")
+            raise ValueError(f"neighborhood has {offset} but not {opposite}; make the set symmetric.")
     return offsets
 
 
-def _deduplicated(
-    offsets: NDArray[np.int64], shape: tuple[int, ...], periodic: tuple[bool, ...]
-) -> NDArray[np.int64]:
-    """Wrap offsets the short way round; drop those that repeat, lead home, or always lead outside."""
+def _deduplicated(offsets: NDArray[np.int64], shape: tuple[int, ...], periodic: tuple[bool, ...]) -> NDArray[np.int64]:
+    """The offsets, the shorter way round periodic axes, without repetitions, zero and those that leave the shape."""
     kept: dict[tuple[int, ...], None] = {}
     for offset in offsets.tolist():
         steps = []
@@ -214,7 +238,7 @@ def _deduplicated(
 
 
 def _ring_colours(length: int, reach: int, wraps: bool) -> NDArray[np.int64]:
-    """Colour one axis so that cells up to `reach` apart differ, around the wrap too: first free colour."""
+    """Colours of the positions of one axis: up to `reach` apart they differ, across a periodic end too."""
     colours = np.full(length, -1, dtype=np.int64)
     for position in range(length):
         around = [position + step for step in range(-reach, reach + 1) if step]
