@@ -64,22 +64,34 @@ def suspects(values: np.ndarray) -> list[tuple[float, int]]:
         >>> suspects(x)
         [(-9999.0, 7)]
     """
-    rest = np.ravel(values)
+    flat = np.ravel(values)
+    lows, highs = _from_the_end(flat, np.min, np.greater, np.inf), _from_the_end(flat, np.max, np.less, -np.inf)
+    size, found = int(np.count_nonzero(~np.isnan(flat))), []
+    for below in range(len(lows)):
+        for above in range(len(highs)):
+            ends = lows[:below] + highs[:above]
+            (low, _), (high, _) = lows[below], highs[above]
+            if low >= high or size - sum(count for _, count in ends) < MIN_OTHERS:
+                continue
+            far = [end for end in ends if end[1] >= MIN_REPEATS and _is_far(end[0], low, high)]
+            nearest = [end for end in lows[below - 1 : below] + highs[above - 1 : above] if end[1] >= MIN_REPEATS]
+            if len(far) > len(found) and set(nearest) <= set(far):
+                found = far
+    if not all(_usual(code) for code, _ in found):
+        codes = [code for code, _ in found]
+        if not _varied(flat[~(np.isnan(flat) | np.isin(flat, codes))]):
+            found = [(code, count) for code, count in found if _usual(code)]
+    return found
+
+
+def _from_the_end(flat: np.ndarray, extreme: Any, inside: Any, beyond: float) -> list[tuple[float, int]]:
+    """The outermost values of one side with their counts, up to the second that is not repeated."""
     found: list[tuple[float, int]] = []
-    while rest.size >= MIN_OTHERS and len(found) < MAX_SUSPECTS:
-        ends = [(end, int(np.count_nonzero(rest == end))) for end in (np.fmin.reduce(rest), np.fmax.reduce(rest))]
-        repeated = [(float(end), count) for end, count in ends if count >= MIN_REPEATS]
-        if not repeated:
-            break
-        others = rest[~(np.isnan(rest) | np.isin(rest, [end for end, _ in repeated]))]
-        if others.size < MIN_OTHERS:
-            break
-        low, high = float(others.min()), float(others.max())
-        far = [(end, count) for end, count in repeated if max(low - end, end - high) > _far(end) * (high - low)]
-        if not far or not _varied(others):
-            break
-        found += far
-        rest = rest[~np.isin(rest, [end for end, _ in far])]
+    within: Any = ~np.isnan(flat)
+    while len(found) <= MAX_SUSPECTS and within.any() and sum(count < MIN_REPEATS for _, count in found) < 2:
+        end = extreme(flat, where=within, initial=beyond)
+        found.append((float(end), int(np.count_nonzero(flat == end))))
+        within = inside(flat, end)
     return found
 
 
@@ -99,8 +111,11 @@ def report_suspects(values: np.ndarray) -> tuple[Choice, ...]:
     return tuple(choices)
 
 
-def _far(code: float) -> float:
-    return FAR_KNOWN_CODE if _usual(code) else FAR
+def _is_far(code: float, low: float, high: float) -> bool:
+    """Whether a value stands far outside others from low to high; a usual code of another sign is not one of them."""
+    if _usual(code) and (code < 0 <= low or high <= 0 < code):
+        return True
+    return max(low - code, code - high) > (FAR_KNOWN_CODE if _usual(code) else FAR) * (high - low)
 
 
 def _usual(code: float) -> bool:
