@@ -296,9 +296,6 @@ def _refuse_targets(
             refuse_taken(path, overwrite)
     # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
     refuse_inputs([output, *others, None if checkpoint is None else checkpoint / "rounds"], [file])
-    given = [path.resolve() for path in (output, *others, checkpoint) if path is not None]
-    if len(set(given)) < len(given):
-        raise ValueError("--output, --report, --save and --checkpoint name the same file: give each its own")
 
 
 def bounds_of(bounds: str | None) -> tuple[float | None, float | None] | None:

@@ -66,7 +66,8 @@ def suspects(values: np.ndarray) -> list[tuple[float, int]]:
     """
     flat = np.ravel(values)
     lows, highs = _from_the_end(flat, np.min, np.greater, np.inf), _from_the_end(flat, np.max, np.less, -np.inf)
-    size, found = int(np.count_nonzero(~np.isnan(flat))), []
+    size = int(np.count_nonzero(~np.isnan(flat)))
+    found: list[tuple[float, int]] = []
     for below in range(len(lows)):
         for above in range(len(highs)):
             ends = lows[:below] + highs[:above]

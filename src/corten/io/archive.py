@@ -20,8 +20,8 @@ __all__ = ["read_archive", "write_archive"]
 
 VERSION, TREE = 1, "corten.json"
 MAX_TREE_BYTES, MAX_TREE_NODES = 1 << 24, 1 << 20
-MAX_BYTES_OF_SMALL = 1 << 30  # what a file of any size may unpack to
-MAX_PACKED, DEFLATE = 32, 1100  # a large file may unpack to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
+MAX_UNPACKED = 1 << 30  # bytes that any file may unpack to
+MAX_PACKED, DEFLATE = 32, 1100  # a large one to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
 
 
 def write_archive(
@@ -41,7 +41,7 @@ def write_archive(
     return Path(path)
 
 
-def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_BYTES_OF_SMALL) -> tuple[Any, dict[str, Any]]:
+def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_UNPACKED) -> tuple[Any, dict[str, Any]]:
     """The tree and the arrays of a file; whatever is wrong with it is a ValueError that names the file."""
     found = existing(path)
     try:
