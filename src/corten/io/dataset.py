@@ -132,12 +132,6 @@ def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
     ready = dataset.copy(deep=False)
     for dim in {dataset[name].dims[0] for name in stacked}:
         ready = ready.reset_index(dim)
-    for name, variable in ready.variables.items():
-        zone = getattr(variable.dtype, "tz", None)
-        if zone is not None:  # files know no time zones
-            utc = variable.to_index().tz_convert("UTC").tz_localize(None).to_numpy()
-            about = variable.attrs | {"time_zone": f"UTC, converted from {zone}"}
-            ready = ready.assign_coords({name: (variable.dims, utc, about)})
     ready.attrs = _file_attrs(dataset.attrs)
     for variable in ready.variables.values():
         variable.attrs = _file_attrs(variable.attrs)

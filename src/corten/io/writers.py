@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["WRITABLE", "check_target", "write"]
 
 WRITABLE = (*NETCDF, ".zarr", ".npz", ".npy", *TABLES, ".mat")
-_FORMULA = re.compile(r"[=+\-@\t\r]")
+_FORMULA = re.compile(r"[=+\-@\t\n]")
 
 
 def check_target(path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -74,7 +74,8 @@ def write_table(frame: Any, path: Path, suffix: str) -> None:
     """Write a table as .parquet, .csv or .csv.gz.
 
     In .csv text that a spreadsheet would take for a formula (=, +, -, @, a tab or a return in front) gets a ' in front,
-    in cells and in the names of columns; numbers, also as text, stay as they are.
+    in cells and in the names of columns; numbers, also as text, stay as they are. A return inside text becomes a line
+    feed, which is quoted: what follows it would be the start of a row.
     """
     if suffix == ".parquet":
         frame.to_parquet(path, index=False)
@@ -87,7 +88,10 @@ def write_table(frame: Any, path: Path, suffix: str) -> None:
 
 
 def _no_formula(cell: Any) -> Any:
-    if not isinstance(cell, str) or not _FORMULA.match(cell):
+    if not isinstance(cell, str):
+        return cell
+    cell = cell.replace("\r\n", "\n").replace("\r", "\n")
+    if not _FORMULA.match(cell):
         return cell
     try:
         float(cell)
