@@ -3,6 +3,8 @@
 How soon the program ends is held to a second there only: machines that run tests are busy.
 """
 
+import functools
+import importlib
 import os
 import signal
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import expit
 
 import corten
 from corten.checkpoint import fingerprint
@@ -187,6 +190,53 @@ def test_arrays_and_code_are_part_of_what_a_round_is_known_by():
 
     assert fingerprint(closed(1)) == fingerprint(closed(1)) != fingerprint(closed(2))
     assert fingerprint(Counting("a")) == fingerprint(Counting("a")) != fingerprint(Counting("b"))
+
+
+def own_module(folder, name, shift):
+    """A module of the user's own, imported anew."""
+    (folder / f"{name}.py").write_text(f"def helper(x):\n    return x + {shift}\n")
+    sys.modules.pop(name, None)
+    importlib.invalidate_caches()
+    return importlib.import_module(name)
+
+
+def wrapped_as_numpys(shift):
+    return functools.wraps(np.mean)(lambda x: x + shift)
+
+
+def with_attribute(shift):
+    def fill(x):
+        return x + fill.shift
+
+    fill.shift = shift
+    return fill
+
+
+def test_code_behind_wrappers_attributes_and_subclasses_is_compared():
+    """What code of an installed package made at run time is not known by the package's version."""
+    for made in (
+        wrapped_as_numpys, with_attribute, lambda k: functools.singledispatch(lambda x: x + k),
+        lambda k: np.ma.array([1.0, 2.0], mask=[k == 1, True]), lambda k: functools.partial(np.add, k),
+    ):  # fmt: skip
+        assert fingerprint(made(1)) != fingerprint(made(2))
+    with pytest.raises(ValueError, match="cannot be told"):
+        fingerprint(np.random.default_rng(0).random)  # bound to a state
+    with pytest.raises(ValueError, match="cannot be told"):
+        fingerprint(np.frompyfunc(wrapped_as_numpys(1), 1, 1))
+
+
+def test_own_modules_are_compared_by_their_functions_or_refused(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    known = []
+    for shift in (1, 1, 2):
+        module = own_module(tmp_path, f"own_{len(known)}", shift)
+        known.append(fingerprint(of_text("def fill(x):\n    return helper(x)", helper=module.helper)))
+        for text in ("def fill(x):\n    return own.helper(x)", f"def fill(x):\n    import {module.__name__} as own"):
+            with pytest.raises(ValueError, match=r"the module own_.*same in the next"):
+                fingerprint(of_text(text, own=module))
+    assert known[0] == known[1] != known[2]
+    fingerprint(of_text("def fill(x):\n    import numpy.linalg\n    return numpy.linalg.svd(x)"))
+    fingerprint(of_text("def fill(x):\n    return nanmean(x) + expit(x)", nanmean=np.nanmean, expit=expit))
 
 
 def test_a_changed_function_or_array_does_its_rounds_again(tmp_path):

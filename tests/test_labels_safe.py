@@ -44,7 +44,13 @@ def test_times_with_a_zone_keep_it(tmp_path):
     assert any(choice.what == "times of time" and "Europe/Zurich" in choice.because for choice in result.choices)
     stored = xr.load_dataset(result.to_netcdf(tmp_path / "x.nc"))
     assert stored.time.values[0] == np.datetime64("2020-03-25T11:00")
-    assert stored.time.attrs["time_zone"] == "Europe/Zurich"
+    assert stored.time.attrs["time_zone"] == "UTC, converted from Europe/Zurich"
+
+
+def test_times_as_python_objects_are_written_as_utc_too(tmp_path):
+    x = xr.DataArray(field(), dims=("time", "s"), coords={"time": np.array(noons().to_pydatetime(), object)}, name="x")
+    stored = xr.load_dataset(corten.complete(x, **QUICK).to_netcdf(tmp_path / "x.nc"))
+    assert stored.time.values[0] == np.datetime64("2020-03-25T11:00")
 
 
 def table():

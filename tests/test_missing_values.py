@@ -75,6 +75,22 @@ def ordinary():
     }
 
 
+@pytest.mark.parametrize(
+    ("others", "codes"),
+    [
+        (np.linspace(0, 30, 300), {-9999.0: 9, -8888.0: 7}),  # two of one side
+        (np.linspace(0, 30, 300), {-9999.0: 9, -8888.0: 7, -7777.0: 5, 9999.0: 4}),
+        (np.append(np.linspace(0, 30, 300), [-20000, 1e6]), {-9999.0: 9}),  # a single error lies beyond it
+        (np.geomspace(0.1, 1e5, 300), {-9999.0: 9}),  # skewed: its range is wider than the code is far
+        (np.repeat([0.0, 1, 2, 3], 50), {-9999.0: 9}),  # counts of few kinds
+        (np.repeat([1.0, 2, 3, 4, 5], 50), {-99.0: 40, 99.0: 3}),
+    ],
+)
+def test_codes_are_found_beside_others_beyond_errors_in_skewed_data_and_in_counts(others, codes):
+    values = np.concatenate([others, *(np.full(count, code) for code, count in codes.items())])
+    assert dict(suspects(np.random.default_rng(0).permutation(values))) == codes
+
+
 @pytest.mark.parametrize("name", ordinary())
 def test_ordinary_data_give_no_alarm(name):
     assert suspects(ordinary()[name]) == []

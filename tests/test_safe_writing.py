@@ -87,6 +87,12 @@ def test_only_a_store_that_corten_wrote_is_replaced(tmp_path):
     (target / "notes.txt").write_text("mine")
     refused("holds notes.txt, which is no part of a Zarr store")
     (target / "notes.txt").unlink()
+    (target / "photos").symlink_to(tmp_path)  # a link to a folder, which looks like a folder
+    refused("holds photos, which is no part of a Zarr store")
+    (target / "photos").unlink()
+    (target / "2024").write_text("named like a chunk, of no array")
+    refused("holds 2024, which is no part of a Zarr store")
+    (target / "2024").unlink()
     target.rename(tmp_path / "elsewhere.zarr")
     target.symlink_to(tmp_path / "elsewhere.zarr")
     refused("is a link to a folder")
@@ -158,7 +164,21 @@ def test_nothing_is_written_into_an_input_that_is_a_folder(tmp_path, no_fit):
 
 def test_a_checkpoint_and_an_output_of_the_same_name_are_refused(given, no_fit):
     both = given.with_name("o.zarr")
-    assert "same file" in run("complete", given, "-o", both, "--checkpoint", both, *QUICK, code=2)
+    for checkpoint in (both, both / "rounds"):
+        said = run("complete", given, "-o", both, "--checkpoint", checkpoint, *QUICK, code=2)
+        assert "is the output" in said and "write elsewhere" in said
+
+
+def test_two_outputs_are_never_one_file(given, no_fit):
+    one, link, hard = (given.with_name(name) for name in ("one", "link", "hard"))
+    one.touch()
+    link.symlink_to(one)
+    hard.hardlink_to(one)
+    for other in (one, link, hard, given.parent / ".." / given.parent.name / "one"):
+        said = run("audit", given, "--table", one, "--report", other, "--overwrite", *QUICK[:-1], code=2)
+        assert "is the output" in said
+        said = run("complete", given, "-o", "o.nc", "--save", one, "--report", other, "--overwrite", *QUICK, code=2)
+        assert "is the output" in said
 
 
 LISTENING = """
@@ -237,10 +257,10 @@ def test_axes_that_a_file_would_lose_or_put_elsewhere_are_refused(tmp_path, name
 
 
 def test_formulas_in_labels_are_text_in_csv_and_numbers_stay(tmp_path):
-    labels = ["=1+1", "+a", "-3.5", "@x", "\tb", "plain", "-", "'q"]
+    labels = ["=1+1", "+a", "-3.5", "@x", "\tb", "plain\r=1", "\r=2", "'q"]
     x = xr.DataArray(gappy(), dims=("=name", "y", "t"), coords={"=name": labels, "y": np.arange(9.0) - 4}, name="v")
     result = result_of(x)
-    safe = ["'=1+1", "'+a", "-3.5", "'@x", "'\tb", "plain", "'-", "'q"]
+    safe = ["'=1+1", "'+a", "-3.5", "'@x", "'\tb", "plain\n=1", "'\n=2", "'q"]
     corten.io.write(tmp_path / "o.csv", result)
     write(tmp_path / "several.csv.gz", result, further=[result.at(0.5)])
     for file in ("o.csv", "several.csv.gz"):

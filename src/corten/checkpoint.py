@@ -9,11 +9,13 @@ import sysconfig
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from dis import get_instructions
 from functools import cache, partial
 from hashlib import sha256
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
 import numpy as np
@@ -180,7 +182,7 @@ def _feed(value: Any, update: Callable[[bytes], Any], met: dict[int, Any]) -> No
     """Hash the content of a value, part by part; an object seen before is hashed by its number."""
     kind = type(value)
     update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
-    if isinstance(value, _ORDINARY):
+    if isinstance(value, _ORDINARY) and not getattr(value, "__dict__", None):
         update(repr(value).encode())
         return
     if id(value) in met:
@@ -190,7 +192,8 @@ def _feed(value: Any, update: Callable[[bytes], Any], met: dict[int, Any]) -> No
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         update(f"{value.dtype} {value.shape}".encode())
         update(np.ascontiguousarray(value).tobytes())
-        return
+        if not getattr(value, "__dict__", None):
+            return
     for part in _parts(value):
         _feed(part, update, met)
     update(b"<end>")
@@ -198,6 +201,8 @@ def _feed(value: Any, update: Callable[[bytes], Any], met: dict[int, Any]) -> No
 
 def _parts(value: Any) -> list[Any]:
     """The parts of an object that its results depend on."""
+    if isinstance(value, (*_ORDINARY, np.ndarray)) and getattr(value, "__dict__", None):  # masked arrays, say
+        return [str(value), dict(vars(value))]
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, np.ndarray):  # of objects
@@ -218,36 +223,69 @@ def _parts(value: Any) -> list[Any]:
         return ["an engine"]  # results do not depend on it beyond rounding
     if hasattr(value, "py_func"):  # compiled by Numba
         return [value.py_func]
-    if isinstance(value, ModuleType):
-        return [value.__name__, str(getattr(value, "__version__", ""))]
-    if isinstance(value, type | FunctionType | BuiltinFunctionType | np.ufunc) and _installed(value):
-        package = sys.modules.get(str(value.__module__).partition(".")[0])
-        return [value.__module__, getattr(value, "__qualname__", str(value)), getattr(package, "__version__", "")]
+    if isinstance(value, ModuleType) and _of_package(value.__name__):
+        return [value.__name__, _version(value.__name__)]
+    if _installed(value):
+        return [_home(value), _name(value), _version(_home(value))]
     if isinstance(value, FunctionType):
         names = sorted(name for name in _names(value.__code__) if name in value.__globals__)
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         used = {name: value.__globals__[name] for name in names}
-        return [value.__code__, value.__defaults__, value.__kwdefaults__, cells, used]
+        for name in sorted(_imports(value.__code__)):
+            with suppress(ImportError):  # nor can the function import it
+                used[name] = import_module(name, value.__globals__.get("__package__"))
+        return [value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), cells, used]
     if isinstance(value, type) and value.__flags__ & _PYTHON:
         own = {name: one for name, one in vars(value).items() if not name.startswith(_GENERATED)}
         return [value.__qualname__, *value.__mro__[1:-1], own]
     ours = all(one.__flags__ & _PYTHON and "__slots__" not in vars(one) for one in type(value).__mro__[:-1])
     if ours and hasattr(value, "__dict__"):
         return [type(value), vars(value)]
+    what = f"the module {value.__name__}" if isinstance(value, ModuleType) else f"a {type(value).__qualname__}"
     raise ValueError(
-        f"a checkpoint cannot be used here: the completion refers to a {type(value).__qualname__}, and whether that is "
-        "the same in the next run is unknown; leave the checkpoint out, or use plain values and functions"
+        f"a checkpoint cannot be used here: the completion refers to {what}, and whether that is the same in the next "
+        "run cannot be told; leave the checkpoint out, or use plain values and functions (from module import function)"
     )
 
 
 def _installed(value: Any) -> bool:
-    """Whether code belongs to Python, an installed package or corten, so that its version identifies it."""
-    name = str(value.__module__)
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if file is None:
-        return name != "__main__" and not isinstance(value, FunctionType)
-    folders = {sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return name.partition(".")[0] == "corten" or any(file.startswith(f"{one}{os.sep}") for one in folders)
+    """Whether a name in Python, an installed package or corten means this very object: its version says what it does.
+
+    What such code made at run time (a wrapper around a function of the user) has no such name.
+    """
+    found: Any = sys.modules.get(_home(value))
+    for part in _name(value).split("."):
+        found = getattr(found, part, None)
+    return found is value and _of_package(_home(value))
+
+
+def _home(value: Any) -> str:
+    """The module that has an object; functions of scipy.special do not say theirs."""
+    return str(getattr(value, "__module__", None) or ("scipy.special" if isinstance(value, np.ufunc) else ""))
+
+
+def _name(value: Any) -> str:
+    return str(getattr(value, "__qualname__", getattr(value, "__name__", None)))
+
+
+def _of_package(module: str) -> bool:
+    top = module.partition(".")[0]
+    if top == "corten" or top in sys.stdlib_module_names:
+        return True
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return any(file.startswith(f"{sysconfig.get_path(one)}{os.sep}") for one in ("purelib", "platlib"))
+
+
+def _version(module: str) -> str:
+    return str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))
+
+
+def _imports(code: CodeType) -> set[str]:
+    """Modules that code and the code inside it import when it runs."""
+    inside = [_imports(one) for one in code.co_consts if isinstance(one, CodeType)]
+    steps = list(get_instructions(code))  # the number of dots of a relative import, the names, the import
+    found = {"." * dots.argval + one.argval for dots, one in zip(steps, steps[2:]) if one.opname == "IMPORT_NAME"}
+    return found.union(*inside)
 
 
 def _names(code: CodeType) -> set[str]:

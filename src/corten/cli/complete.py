@@ -184,9 +184,6 @@ class _Targets:
         # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
         rounds = [] if self.checkpoint is None else [self.checkpoint / "rounds"]
         refuse_inputs([self.output, *others, *rounds], [file])
-        given = [path.resolve() for path in (self.output, *others, self.checkpoint) if path is not None]
-        if len(set(given)) < len(given):
-            raise ValueError("--output, --report, --save and --checkpoint name the same file: give each its own")
         return [self.output]
 
     def for_several(self, files: Sequence[Path]) -> list[Path]:

@@ -91,25 +91,23 @@ def zone_of(coordinate: Any) -> str | None:
     """The time zone of a coordinate of times, or None."""
     if coordinate.ndim != 1 or (isinstance(coordinate.dtype, np.dtype) and not coordinate.dtype.hasobject):
         return None
-    zone = getattr(coordinate.to_index(), "tz", None)
+    zone = getattr(coordinate.to_index().infer_objects(), "tz", None)
     return None if zone is None else str(zone)
 
 
 def in_utc(data: Any) -> Any:
-    """A DataArray or Dataset whose times are in UTC and without a zone, which is kept as the attribute `time_zone`.
-
-    Files hold no time zones.
-    """
+    """A DataArray or Dataset whose times are in UTC, as files hold no zones; the attribute `time_zone` says so."""
     zones = {name: zone for name, one in data.coords.items() if (zone := zone_of(one)) is not None}
     changed = {
-        name: (data.coords[name].dims, _utc(data.coords[name]), {**data.coords[name].attrs, "time_zone": zone})
+        name: (one.dims, _utc(one), {**one.attrs, "time_zone": f"UTC, converted from {zone}"})
         for name, zone in zones.items()
+        for one in [data.coords[name]]
     }
     return data.drop_vars(list(changed)).assign_coords(changed) if changed else data
 
 
 def _utc(coordinate: Any) -> np.ndarray:
-    return np.asarray(coordinate.to_index().tz_convert("UTC").tz_localize(None).to_numpy())
+    return np.asarray(coordinate.to_index().infer_objects().tz_convert("UTC").tz_localize(None).to_numpy())
 
 
 def position(name: str | int, names: Sequence[str], argument: str) -> int:

@@ -66,22 +66,35 @@ def suspects(values: np.ndarray) -> list[tuple[float, int]]:
     >>> suspects(x)
     [(-9999.0, 7)]
     """
-    rest = np.ravel(values)
+    flat = np.ravel(values)
+    lows, highs = _from_the_end(flat, np.min, np.greater, np.inf), _from_the_end(flat, np.max, np.less, -np.inf)
+    size = int(np.count_nonzero(~np.isnan(flat)))
     found: list[tuple[float, int]] = []
-    while rest.size >= MIN_OTHERS and len(found) < MAX_SUSPECTS:
-        extremes = [(one, int(np.count_nonzero(rest == one))) for one in (np.fmin.reduce(rest), np.fmax.reduce(rest))]
-        repeated = [(float(one), count) for one, count in extremes if count >= MIN_REPEATS]
-        if not repeated:
-            break
-        others = rest[~(np.isnan(rest) | np.isin(rest, [one for one, _ in repeated]))]
-        if others.size < MIN_OTHERS:
-            break
-        low, high = float(others.min()), float(others.max())
-        far = [(one, count) for one, count in repeated if max(low - one, one - high) > _far(one) * (high - low)]
-        if not far or not _varied(others):
-            break
-        found += far
-        rest = rest[~np.isin(rest, [one for one, _ in far])]
+    for below in range(len(lows)):
+        for above in range(len(highs)):
+            ends = lows[:below] + highs[:above]
+            (low, _), (high, _) = lows[below], highs[above]
+            if low >= high or size - sum(count for _, count in ends) < MIN_OTHERS:
+                continue
+            far = [end for end in ends if end[1] >= MIN_REPEATS and _is_far(end[0], low, high)]
+            nearest = [end for end in lows[below - 1 : below] + highs[above - 1 : above] if end[1] >= MIN_REPEATS]
+            if len(far) > len(found) and set(nearest) <= set(far):
+                found = far
+    if not all(_usual(code) for code, _ in found):
+        codes = [code for code, _ in found]
+        if not _varied(flat[~(np.isnan(flat) | np.isin(flat, codes))]):
+            found = [(code, count) for code, count in found if _usual(code)]
+    return found
+
+
+def _from_the_end(flat: np.ndarray, extreme: Any, inside: Any, beyond: float) -> list[tuple[float, int]]:
+    """The outermost values of one side with their counts, up to the second that is not repeated."""
+    found: list[tuple[float, int]] = []
+    within: Any = ~np.isnan(flat)
+    while len(found) <= MAX_SUSPECTS and within.any() and sum(count < MIN_REPEATS for _, count in found) < 2:
+        end = extreme(flat, where=within, initial=beyond)
+        found.append((float(end), int(np.count_nonzero(flat == end))))
+        within = inside(flat, end)
     return found
 
 
@@ -101,8 +114,11 @@ def report_suspects(values: np.ndarray) -> tuple[Choice, ...]:
     return tuple(choices)
 
 
-def _far(code: float) -> float:
-    return MIN_DISTANCE_USUAL if _usual(code) else MIN_DISTANCE
+def _is_far(code: float, low: float, high: float) -> bool:
+    """Whether a value is far outside the others, low to high; a usual code of another sign always is."""
+    if _usual(code) and (code < 0 <= low or high <= 0 < code):
+        return True
+    return max(low - code, code - high) > (MIN_DISTANCE_USUAL if _usual(code) else MIN_DISTANCE) * (high - low)
 
 
 def _usual(code: float) -> bool:

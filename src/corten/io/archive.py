@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from corten.io.files import MAX_BYTES, check_size, existing
+from corten.io.files import check_size, existing
 from corten.io.whole import whole_file
 
 __all__ = ["read_archive", "write_archive"]
 
 VERSION, TREE = 1, "corten.json"
 MAX_TREE_BYTES, MAX_TREE_NODES = 1 << 24, 1 << 20
-MAX_PACKED, DEFLATE = 32, 1100  # a file may unpack to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
+MAX_UNPACKED = 1 << 30  # bytes that any file may unpack to
+MAX_PACKED, DEFLATE = 32, 1100  # a large one to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
 
 
 def write_archive(
@@ -40,12 +41,14 @@ def write_archive(
     return Path(path)
 
 
-def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_BYTES) -> tuple[Any, dict[str, Any]]:
+def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_UNPACKED) -> tuple[Any, dict[str, Any]]:
     """The tree and the arrays of a file; whatever is wrong with it is a ValueError that names the file."""
     found = existing(path)
     try:
         with zipfile.ZipFile(found) as archive:
             size = {one.filename: min(one.file_size, DEFLATE * one.compress_size + 1024) for one in archive.infolist()}
+            if len(size) < len(archive.infolist()):  # each would be unpacked, and only one of a name was counted
+                raise ValueError("several of its members have one name")
             if size.get(TREE, MAX_TREE_BYTES + 1) > MAX_TREE_BYTES:
                 raise ValueError("this is an archive, but not one that corten saved")
             # Together, before the first is read: a small file can hold many arrays that each unpack to the limit.

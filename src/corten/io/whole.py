@@ -23,7 +23,7 @@ ATTEMPTS = 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HERE = sha256(platform.node().encode()).hexdigest()[:6]
 _LEFT = re.compile(r"\.corten-(?P<host>[0-9a-f]{6})-(?P<pid>\d+)-[0-9a-f]{8}\.")
-_PART_OF_A_STORE = re.compile(r"\.zgroup|\.zattrs|\.zarray|\.zmetadata|zarr\.json|c|\d+(\.\d+)*")
+_ABOUT, _CHUNK = re.compile(r"\.zgroup|\.zattrs|\.zarray|\.zmetadata|zarr\.json"), re.compile(r"c|\d+(\.\d+)*")
 _unfinished: set[Path] = set()
 _naming = threading.Lock()  # held during renames, and forever once the program ends
 
@@ -71,21 +71,35 @@ def _irreplaceable(target: Path, store: bool) -> str:
     if not ours:
         return "is a folder, and not a Zarr store that corten wrote"
     for found in target.rglob("*"):
-        if not found.is_dir() and not _PART_OF_A_STORE.fullmatch(found.name) and not by_desktop(found.name):
-            return f"holds {found.relative_to(target)}, which is no part of a Zarr store"
+        if found.is_dir() and not found.is_symlink():
+            continue
+        inside = found.relative_to(target)
+        array = any((target / inside.parts[0] / name).is_file() for name in (".zarray", "zarr.json"))
+        if not (_ABOUT.fullmatch(found.name) or (array and _CHUNK.fullmatch(found.name)) or by_desktop(found.name)):
+            return f"holds {inside}, which is no part of a Zarr store"
     return ""
 
 
 def refuse_inputs(targets: Iterable[Path | None], inputs: Iterable[Path]) -> None:
-    """Refuse targets that are an input, by whatever name, or lie inside one, or around one: the data would be lost."""
-    given = list(inputs)
-    for target in targets:
-        for data in given if target is not None else ():
-            assert target is not None
-            one, other = target.resolve(), data.resolve()
-            apart = one != other and other not in one.parents and one not in other.parents
-            if not apart or (target.exists() and data.exists() and target.samefile(data)):
-                raise ValueError(f"{target} is the input {data}, or a part of it, and would be lost: write elsewhere")
+    """Refuse targets that are an input, by whatever name, or lie inside one, or around one: the data would be lost.
+
+    Nor may a target be another target, or lie inside one.
+    """
+    given, before = [(path, *_place(path)) for path in inputs], list[tuple[Path, str, tuple[int, int] | None]]()
+    for target in filter(None, targets):
+        place, number = _place(target)
+        for other, there, its in given + before:
+            inside = f"{place}{os.sep}".startswith(f"{there}{os.sep}") or there.startswith(f"{place}{os.sep}")
+            if inside or (number is not None and number == its):
+                kind = "the output" if (other, there, its) in before else "the input"
+                raise ValueError(f"{target} is {kind} {other}, or a part of it, and would be lost: write elsewhere")
+        before.append((target, place, number))
+
+
+def _place(path: Path) -> tuple[str, tuple[int, int] | None]:
+    """Where a path leads, and the number of the file that is there: two names of one file have the same."""
+    found = path.stat() if path.exists() else None
+    return str(path.resolve()), None if found is None else (found.st_dev, found.st_ino)
 
 
 @contextmanager
