@@ -16,7 +16,11 @@ from corten.data.observed import ObservedTensor
 
 
 def tensor(mask: np.ndarray) -> ObservedTensor:
-    return ObservedTensor.of(np.where(mask, np.random.default_rng(1).standard_normal(mask.shape), np.nan))
+    """Noise under a mask, its axes ordered: noise alone would make them unordered."""
+    kinds = dict.fromkeys(range(mask.ndim), "ordered")
+    return ObservedTensor.of(
+        np.where(mask, np.random.default_rng(1).standard_normal(mask.shape), np.nan), axis_kinds=kinds
+    )
 
 
 def observed_at_random(shape: tuple[int, ...], count: int, seed: int) -> np.ndarray:

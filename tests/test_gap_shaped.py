@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +34,11 @@ def patchy(shape: tuple[int, ...] = (24, 30, 12), seed: int = 0) -> np.ndarray:
     return mask
 
 
-def tensor(mask: np.ndarray, where: np.ndarray | None = None, **labels: object) -> ObservedTensor:
+def tensor(mask: np.ndarray, where: np.ndarray | None = None, **labels: Any) -> ObservedTensor:
+    """Noise under a mask, its axes ordered unless told: noise alone would make them unordered."""
     x = np.random.default_rng(1).standard_normal(mask.shape)
-    return ObservedTensor.of(np.where(mask, x, np.nan), where, **labels)
+    kinds = dict.fromkeys(range(mask.ndim), "ordered") | labels.pop("axis_kinds", {})
+    return ObservedTensor.of(np.where(mask, x, np.nan), where, axis_kinds=kinds, **labels)
 
 
 def test_a_round_refuses_to_contradict_itself() -> None:
