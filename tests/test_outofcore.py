@@ -465,7 +465,7 @@ def test_outputs_that_cannot_be_are_refused(tmp_path):
     ):
         (tmp_path / "folder.zarr").mkdir(exist_ok=True)
         with pytest.raises(error, match=message):
-            corten.complete_to_zarr(data(), tmp_path / name)
+            corten.complete_to_zarr(data(), tmp_path / name, overwrite=name == "folder.zarr")
     for overwrite in (False, True):
         if overwrite:
             with pytest.raises(FileExistsError, match="overwrite"):
