@@ -92,7 +92,7 @@ def test_pooled_rounds_come_back(tmp_path):
     assert round_trip(fitted, tmp_path).completer is None
     beyond = fitted.observed.missing & (np.arange(fitted.observed.values.size).reshape(fitted.observed.shape) % 3 == 0)
     (tmp_path / "flagged").mkdir()
-    kept = round_trip(replace(fitted, beyond=beyond), tmp_path / "flagged")
+    kept = round_trip(replace(fitted, calibrated=replace(fitted.calibrated, beyond=beyond)), tmp_path / "flagged")
     assert np.array_equal(kept.intervals(0.9).beyond_tested, beyond)
 
 
