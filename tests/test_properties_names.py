@@ -22,6 +22,8 @@ NO_PROPERTY = {
     "SmoothCompletion": "the class behind completion='smooth'",
     "GaussianProcessCompletion": "the class behind completion='gaussian-process'",
     "StackedCompletion": "the class behind completion='stack'",
+    "AdditivePropensity": "the class behind propensity='additive'",
+    "AutoPropensity": "the class behind propensity='auto'",
 }
 
 
