@@ -10,7 +10,6 @@ xarray only, so that it runs on a bare machine.
 from __future__ import annotations
 
 import json
-import platform
 import resource
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -142,10 +141,6 @@ def line(row: Row) -> str:
     extra = f", uniform weights {row['uniform_coverage']:.1%}" if "uniform_coverage" in row else ""
     return f"{row['class']} {row['draw']}: {row['coverage']:.1%} covered{extra}, {row['seconds']:.1f} s"
 
-
-def machine() -> str:
-    """The versions that a page names."""
-    return f"Python {platform.python_version()}, NumPy {np.__version__}"
 
 
 def chosen(names: Sequence[str] | None) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.defaults import COVERAGE, machine, read
+from studies.defaults import COVERAGE, read
 from studies.defaults_data import CLASSES
 from studies.files import whole_file
 
@@ -32,7 +32,7 @@ measured at the missing entries, on simple data whose truth is known?
 {conclusion}
 
 Written by `python -m studies defaults-page` from the results of `python -m studies defaults --draws {draws}`
-({versions}; {machine}). Every draw has new data and new gaps;
+({versions}). Every draw has new data and new gaps;
 `studies/defaults_data.py` says how they are drawn.
 
 ## Coverage
@@ -155,7 +155,6 @@ def page(rows: Sequence[Row]) -> str:
         conclusion=conclusion,
         draws=max(len(mine) for mine in _by_class(rows).values()),
         versions="corten " + ", ".join(sorted({row["version"] for row in rows})),
-        machine=machine(),
         coverage=_coverage_table(rows),
         details=_detail_table(rows),
         bounds=_table(
