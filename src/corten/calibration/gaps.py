@@ -167,8 +167,9 @@ def _hide(
         hidden = simulated & usable
         if max(least, 1) <= hidden.sum() < usable.sum():
             return hidden
-    for _ in range(MAX_ATTEMPTS):
-        hidden = move_gap(gap, kinds, rng, kept) & usable
+    for attempt in range(MAX_ATTEMPTS):
+        # A copy at an edge may hide everything or nothing; then one that is moved freely serves.
+        hidden = move_gap(gap, kinds, rng, kept if attempt < MAX_ATTEMPTS // 2 else ()) & usable
         if best.sum() < hidden.sum() < usable.sum():
             best = hidden
         if best.sum() >= max(least, 1):
