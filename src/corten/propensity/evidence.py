@@ -56,7 +56,6 @@ from corten.propensity.selection import (
     SEARCH_TOLERANCE,
     Candidate,
     held_out,
-    needed_effective_size,
     swapped,
     without_held_out,
 )
@@ -69,6 +68,7 @@ ONE_FOLD_ENTRIES = 1_000_000  # tensors of this size or larger use one fold
 MIN_GAIN_STANDARD_ERRORS = 2.0
 MIN_GAIN_NATS = 1.0  # smaller gains are rounding where models nearly agree
 SEED_SHIFT = 9973  # added to the seed, so that the folds differ from those that a rank was chosen on
+MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE = 50.0, 0.2  # of calibration entries; with less, weights do more harm than good
 MAX_LOG_WEIGHT = 60.0  # limits the weights in the expected effective sample size to what float64 can square
 
 
@@ -133,7 +133,7 @@ class AutoPropensity:
         order, rows = _by_evidence(found)
         training = tally(spins).training
         calibration = training * (1 - q) / q if q < 1 else float(training)
-        need, refused, refused_names = needed_effective_size(int(calibration)), "", []
+        need, refused, refused_names = min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * int(calibration)), "", []
         for one in reversed(order):
             fitted = one.config.fit(spins, q, axis_names=axis_names, periodic=periodic, engine=engine)
             size = expected_effective_size(fitted, runner, spins, q)
