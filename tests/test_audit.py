@@ -290,7 +290,8 @@ def test_gap_shaped_audits_weigh_by_depth_alone_and_say_what_lies_deeper():
     rng = np.random.default_rng(0)
     mask = np.ones((20, 30, 30), bool)
     mask[:, :12, :12] = False
-    observed = ObservedTensor.of(np.where(mask, rng.normal(size=mask.shape), np.nan))
+    noise = np.where(mask, rng.normal(size=mask.shape), np.nan)
+    observed = ObservedTensor.of(noise, axis_kinds=dict.fromkeys(range(3), "ordered"))
     missing = depth(observed.mask, observed.axes, np.ones(3))[observed.missing]
     count = 5000
     shallow = rng.choice(np.arange(1.0, 9.0), count, p=np.array([8, 7, 6, 5, 4, 3, 2, 1]) / 36)

@@ -161,7 +161,7 @@ def test_mistakes_are_told_in_one_line(simulated, filled, tmp_path):
     assert "strictly between 0 and 1" in refused(*data, "--coverage", "90")
     assert "separated by commas" in refused(*data, "--coverage", "high")
     assert "once" in refused(*data, "--coverage", "0.9,0.9")
-    assert "same file" in refused(*data, "--save", tmp_path / "out.nc")
+    assert "is the output" in refused(*data, "--save", tmp_path / "out.nc")
     assert '"tucker"' in refused(*data, "--completion", "magic")
     assert "lowest and highest" in refused(*data, "--bounds", "low")
     assert "VARIABLE=FLAGS" in refused(*data, "--quality", "flag")

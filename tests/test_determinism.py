@@ -121,7 +121,7 @@ def test_every_output_says_how_it_was_made(tmp_path, suffix):
     found = stored_settings(path)
     assert int(found["seed"]) == 12345 and found["score"] == "signed" and "9.5" in found["bounds"]
     assert not [name for name in NAMES if name not in found]
-    assert found["axes"] == "axis_0 ordered, axis_1 ordered periodic, axis_2 unit"
+    assert found["axes"] == "axis_0 ordered, axis_1 ordered periodic, axis_2 unordered"
     assert int(found["outside_the_domain"]) == x[0].size
     again = corten.ConformalCompleter(
         found["completion"], found["propensity"], found["calibration"], found["score"], found["weights"],
@@ -141,7 +141,7 @@ def test_a_store_written_from_disk_says_it_too(tmp_path):
     )  # fmt: skip
     found = stored_settings(filled.path)
     assert not [name for name in NAMES if name not in found and name not in ("transform", "climatology")]
-    assert found["axes"] == "axis_0 ordered, axis_1 ordered periodic, axis_2 unit"
+    assert found["axes"] == "axis_0 ordered, axis_1 ordered periodic, axis_2 unordered"
     assert (found["seed"], found["score"], found["memory"]) == (12345, "signed", filled.settings["memory"])
     assert found["outside_the_domain"] == x[0].size
 

@@ -181,4 +181,4 @@ def test_the_architecture_names_every_room_and_no_file_that_is_not_there():
     assert [room for room in rooms if f"{room}/" not in text] == []
     there = {path.name for path in source.rglob("*.py")}
     named = {name.rpartition("/")[2] for name in re.findall(r"`([\w/]+\.py)`", text)}
-    assert sorted(named - there - {"test_public_api.py"}) == []
+    assert sorted(named - there - {"test_public_api.py", "test_architecture.py"}) == []

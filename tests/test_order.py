@@ -193,7 +193,7 @@ def test_what_the_caller_says_counts_and_the_choice_is_on_record():
 @pytest.mark.skipif(not DATA.exists(), reason="../shared/data is absent")
 @pytest.mark.parametrize("name", ["tec-america-1", "tec-america-2", "tec-global-1", "ndvi-20", "ndvi-40", "ndvi-50"])
 def test_real_fields_keep_their_order(name):
-    from corten.studies.field_sets import load_set
+    from studies.field_sets import load_set
 
     one = load_set(name, DATA)
     assert found(np.where(one.mask, one.truth, np.nan)) == []

@@ -201,6 +201,7 @@ def test_a_table_is_completed_as_its_tensor(case, completer, seed):
         np.testing.assert_array_equal(back[name].to_numpy(), array.reshape(-1))
 
 
+@pytest.mark.filterwarnings("ignore:All intervals will be infinite")
 @costly(4)
 @given(gappy(), st.integers(0, 5), levels)
 def test_own_functions_and_known_odds_serve_too(case, seed, level):

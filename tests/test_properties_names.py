@@ -17,6 +17,7 @@ NO_PROPERTY = {
     "Scale": "a protocol: its kinds are tried",
     "Weights": "a protocol: its kinds are tried",
     "Calibrated": "a protocol: what a calibration returns",
+    "PropensityModel": "a protocol: its kinds are tried",
     "IntervalsLike": "a protocol: what the metrics are given is one",
     "SplitCalibration": "a container of one share: calibration='random'",
     "SmoothCompletion": "the class behind completion='smooth'",

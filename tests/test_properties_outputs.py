@@ -135,6 +135,7 @@ def planes(draw: Any) -> Gappy:
     return Gappy(x, mask, tuple(k for k in range(3) if draw(st.booleans())))
 
 
+@pytest.mark.filterwarnings("ignore:All intervals will be infinite")
 @costly(4)
 @given(
     planes(), st.sampled_from(["absolute", "signed"]), st.sampled_from(["exact", "approximate"]), st.integers(1, 4),

@@ -53,7 +53,9 @@ def same(rows, widths_of, places):
 def test_the_page_shows_the_numbers_of_the_result(options, promise):
     if promise != "entries" and options not in ("plain", "log", "limits"):
         pytest.skip("promises do not depend on the transform beyond these")
-    fitted = corten.ConformalCompleter(**QUICK | OPTIONS[options]).fit(data(np.float32 if options == "log" else float))
+    fitted = corten.ConformalCompleter(**QUICK | OPTIONS[options]).fit(
+        data(np.float32 if options == "log" else float), axis_kinds=dict.fromkeys(range(3), "ordered")
+    )
     result = fitted.intervals(0.8, **PROMISES[promise])
     page, gap = shown(result), result.observed.missing
     summary = result.summary()

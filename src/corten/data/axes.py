@@ -91,7 +91,7 @@ def zone_of(coordinate: Any) -> str | None:
     """The time zone of a coordinate of times, or None."""
     if coordinate.ndim != 1 or (isinstance(coordinate.dtype, np.dtype) and not coordinate.dtype.hasobject):
         return None
-    zone = getattr(coordinate.to_index().infer_objects(), "tz", None)
+    zone = getattr(_times(coordinate), "tz", None)
     return None if zone is None else str(zone)
 
 
@@ -107,7 +107,13 @@ def in_utc(data: Any) -> Any:
 
 
 def _utc(coordinate: Any) -> np.ndarray:
-    return np.asarray(coordinate.to_index().infer_objects().tz_convert("UTC").tz_localize(None).to_numpy())
+    return np.asarray(_times(coordinate).tz_convert("UTC").tz_localize(None).to_numpy())
+
+
+def _times(coordinate: Any) -> Any:
+    """The index of a coordinate, times that are objects as times; a stacked index holds no times."""
+    index = coordinate.to_index()
+    return index if index.nlevels > 1 else index.infer_objects()
 
 
 def position(name: str | int, names: Sequence[str], argument: str) -> int:
