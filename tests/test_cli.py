@@ -245,6 +245,6 @@ def test_audit_writes_its_table_and_a_page_with_the_command(simulated, tmp_path)
     answer = json.loads(run(*arguments, "--json").stdout)
     assert [row["level"] for row in answer["levels"]] == [0.5, 0.8, 0.9, 0.95] and "Limits" in answer["verdict"]
     text = page.read_text()
-    assert "corten audit" in text and "The audit hid observed entries again" in text
+    assert "corten audit" in text and "Coverage by depth inside gaps" in text
     assert "by" in table.read_text().splitlines()[0]
     assert "audit.csv" in refused(*arguments)

@@ -120,9 +120,9 @@ def test_nothing_missing_says_so():
 def test_an_empty_slice_is_filled_and_told():
     x = gappy()
     x[:, 4] = np.nan
-    result = corten.complete(x, axis_kinds={1: "ordered"}, **QUICK)
+    result = corten.complete(x, **QUICK)
     assert np.isfinite(result.estimate).all()
-    assert "axis_1 4" in str(result.summary()) and "extrapolation" in str(result.summary())
+    assert "axis_1 4" in str(result.summary()) and "extrapolated" in str(result.summary())
 
 
 def test_cells_outside_the_domain_are_no_gaps():

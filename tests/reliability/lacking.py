@@ -95,7 +95,8 @@ def too_little_memory(random: Random, folder: Path) -> None:
     code = running.ended()
     words = running.said()
     # Where the whole tensor would not fit, the fit from disk answers, and says that it cannot do this one.
-    assert code == 2 and (("needs about" in words and "are available" in words) or "out-of-core mode" in words), (code, words)
+    refused = ("needs about" in words and "are available" in words) or "out-of-core mode" in words
+    assert code == 2 and refused, (code, words)
     assert not (folder / "out.nc").exists()
 
 
