@@ -6,6 +6,7 @@ import io
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -119,9 +120,15 @@ class _ClosedPipeIgnored(io.FileIO):
             return len(data)
 
 
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one line; where it arose in the code does not help a user of the program."""
+    print(f"corten: {printable(str(message))}", file=sys.stderr)
+
+
 def main() -> None:
     """Run the program."""
     _Group.alone = True
+    warnings.showwarning = _warn
     if isinstance(sys.stdout, io.TextIOWrapper):
         same = {name: getattr(sys.stdout, name) for name in ("encoding", "errors", "line_buffering")}
         tolerant = _ClosedPipeIgnored(sys.stdout.fileno(), "w", closefd=False)
