@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["SETS", "FieldSet", "data_folder", "load_set"]
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)

@@ -98,3 +98,9 @@ def test_a_stopped_run_goes_on_where_it_was_and_the_page_names_what_is_missed(mo
     assert "seed 0: width 2.5; seed 1: width 2.5" in text and "| ndvi-50 | none run |" in text
     fine = replace(rows[0], width90=1.5)
     assert field_page.ASKED["tec-america-1"].missed(fine) == []
+
+
+def test_data_are_looked_for_beside_the_repository() -> None:
+    from studies import field_sets
+
+    assert (field_sets.ROOT / "pyproject.toml").is_file()
