@@ -1,6 +1,6 @@
 """Kinds of axes without labels: what is chosen, and the error of the completion with it and with the kinds told.
 
-    python -m benchmarks.axis_kinds [--data ../shared/data] [--completion smooth|process] [--only WORD]
+    python -m benchmarks axis_kinds [--data ../shared/data] [--completion smooth|process] [--only WORD]
 
 Prints one row per set: the kinds chosen and told (o ordered, u unordered, one letter per axis), the mean absolute
 error in the gaps with each, and their ratio. Sets from the data folder are left out where it is absent.

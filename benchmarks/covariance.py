@@ -1,4 +1,4 @@
-"""The covariance chosen on real fields, and its error: `python -m benchmarks.covariance tec-america-1 lst ndvi-50`.
+"""The covariance chosen on real fields, and its error: `python -m benchmarks covariance tec-america-1 lst ndvi-50`.
 
 Truth is used for scoring only. With `--full` the whole completer is run as well: error, coverage, width and interval
 score at 90 and 95 %. Data are looked for in `../shared/data`, or in the folder given with `--data`.

@@ -1,6 +1,6 @@
 """How far an audit of the defaults is from the truth on real fields whose truth is known at the gaps.
 
-    python -m benchmarks.field_audit 20 tec-america-1 tec-global-1 ndvi-50     (rounds of the audit, sets)
+    python -m benchmarks field_audit 20 tec-america-1 tec-global-1 ndvi-50     (rounds of the audit, sets)
 
 Sets are those of `python -m studies tec` and need its data. Truth is used for the column "covered" alone.
 """
