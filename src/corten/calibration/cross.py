@@ -9,6 +9,7 @@ p-values of an entry are nearly equal and coverage is close to c; it varies less
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -29,19 +30,19 @@ __all__ = ["CrossCalibration", "RepeatedSplits"]
 BYTES_PER_ENTRY_AND_SPLIT = 70  # peak memory for every split and once more, measured
 
 
-class _Merged:
+class _Merged(ABC):
     """The base of calibrations with merged splits; `plan` draws the splits."""
 
     pooled: ClassVar[bool] = False
 
     @property
+    @abstractmethod
     def count(self) -> int:
         """The number of splits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def plan(self, observed: ObservedTensor, seed: int) -> Plan:
         """Draw the splits."""
-        raise NotImplementedError
 
     def peak_bytes(self, entries: int, missing: int) -> int:
         """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
