@@ -25,10 +25,10 @@ test-all: $(READY)
 
 # The tests that compare engines, with the arithmetic of two other processors: the oldest 64-bit one, and one with AVX2.
 # Kernels are compiled again, into a temporary folder. Minutes.
-PORTABLE := tests/test_engine.py tests/test_engine_jax.py tests/test_engine_dask.py tests/test_residuals.py \
-	tests/test_lowrank_descent.py tests/test_learned_coupling.py tests/test_propensity.py tests/test_determinism.py \
-	tests/test_properties_engine.py tests/test_properties_descent.py tests/test_properties_propensity.py \
-	tests/test_outofcore.py
+PORTABLE := $(addprefix tests/, engine/test_engine.py engine/test_engine_jax.py engine/test_engine_dask.py \
+	engine/test_residuals.py engine/test_properties_engine.py lowrank/test_lowrank_descent.py \
+	lowrank/test_properties_descent.py propensity/test_learned_coupling.py propensity/test_propensity.py \
+	propensity/test_properties_propensity.py large/test_outofcore.py test_determinism.py)
 test-portable: $(READY)
 	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	OPENBLAS_CORETYPE=Prescott XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=$$folder/generic \

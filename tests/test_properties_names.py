@@ -37,7 +37,7 @@ def public() -> list[str]:
 
 @pytest.fixture(scope="module")
 def properties() -> str:
-    files = [one for one in HERE.glob("test_properties_*.py") if one.name != Path(__file__).name]
+    files = [one for one in HERE.rglob("test_properties_*.py") if one.name != Path(__file__).name]
     return "\n".join(one.read_text() for one in (*files, HERE / "strategies.py"))
 
 

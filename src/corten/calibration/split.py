@@ -22,7 +22,7 @@ from corten.propensity import AutoPropensity, FittedPropensity
 __all__ = ["SplitCalibration", "calibrate_round"]
 
 SEED_STREAM = 0x5B117
-# Peak memory of the fit, and of intervals and their file, measured at a million entries (tests/test_peak_memory.py).
+# Peak memory of the fit, and of intervals and their file, at a million entries (tests/engine/test_peak_memory.py).
 FIT_BYTES_PER_ENTRY = 165
 INTERVAL_BYTES_PER_ENTRY, INTERVAL_BYTES_PER_MISSING, CHUNK_ENTRIES = 70, 275, 1 << 20
 

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("jax", reason="needs JAX: pip install 'corten[gpu]'")
 
+from test_engine import COUPLINGS, build
+
 from corten.engine import as_engine, gibbs, jax_parts, jax_passes, jax_slab
 from corten.engine.accelerator import Accelerator
 from corten.engine.passes import MaskPass
@@ -23,7 +25,6 @@ from corten.propensity.ising import IsingPropensity
 from corten.propensity.neighborhood import resolve
 from corten.simulate.fields import block_parameter
 from fits import assert_same_fit
-from test_engine import COUPLINGS, build
 
 CLOSE = 1e-4
 
@@ -254,10 +255,11 @@ assert_same_fit(one, two, mask)
 
 def test_two_devices_share_the_planes():
     here = os.path.dirname(__file__)
+    folders = [here, os.path.dirname(here)]  # this folder, and that of what tests share
     environment = os.environ | {
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2",
         "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run([sys.executable, "-c", TWO_DEVICES], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

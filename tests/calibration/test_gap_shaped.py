@@ -21,7 +21,7 @@ from corten.conformal.scores import as_score
 from corten.data.observed import ObservedTensor
 from corten.propensity import IsingPropensity
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 def patchy(shape: tuple[int, ...] = (24, 30, 12), seed: int = 0) -> np.ndarray:

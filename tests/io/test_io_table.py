@@ -4,12 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from test_result import Plain
 
 from corten import io
 from corten.data.observed import ObservedTensor
 from corten.io.folding import regular_axis
 from corten.results.intervals import Intervals
-from test_result import Plain
 
 
 def speeds():

@@ -83,7 +83,7 @@ def test_an_interrupted_program_ends_at_once(tmp_path):
 def test_an_interrupt_while_the_program_is_being_loaded_is_quiet(tmp_path):
     """Struck from within the first library that the program loads; what comes before is the start of Python itself."""
     (tmp_path / "typer.py").write_text("import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)")
-    about = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    about = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     entry = about["project"]["scripts"]["corten"].replace(":", " import ")
     done = subprocess.run(
         [sys.executable, "-c", f"from {entry}; main()", "info"], stderr=subprocess.PIPE, text=True, timeout=60,

@@ -12,7 +12,7 @@ import pytest
 import corten
 from corten.conformal import ExactIsingWeights, WeightedScores, weight_gap
 
-TEC = Path(__file__).parents[2] / "shared" / "data" / "tec_namerica_20190425-26.npz"
+TEC = Path(__file__).parents[3] / "shared" / "data" / "tec_namerica_20190425-26.npz"
 
 
 def law_distance(shape, coupling, seed, scale=1.0):

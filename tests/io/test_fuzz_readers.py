@@ -414,9 +414,9 @@ def test_blosc_inside_of_something_else_is_refused(tmp_path):
 
 def test_labels_cannot_steer_the_terminal_or_the_page(tmp_path, capsys):
     import xarray as xr
+    from test_result import Plain
 
     from corten.results.intervals import Intervals
-    from test_result import Plain
 
     name = "[red]\x1b[31m\u202e</script><script>alert(1)</script>"
     x = np.arange(12.0).reshape(3, 4)

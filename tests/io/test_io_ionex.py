@@ -218,7 +218,7 @@ def test_decoder_agrees_with_encoder_and_gzip(size, widest, clear_at):
 
 
 def test_shared_global_maps_have_the_shape_this_reader_gives():
-    path = Path(__file__).parents[1] / ".." / "shared" / "data" / "tec_uqrg_global_20190425-26.npz"
+    path = Path(__file__).parents[2] / ".." / "shared" / "data" / "tec_uqrg_global_20190425-26.npz"
     if not path.exists():
         pytest.skip("the shared data folder is not here")
     loaded = io.read(path, "tec", axes=("lat", "lon", "time"))

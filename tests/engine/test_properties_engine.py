@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import expit
+from test_engine import COUPLINGS
 
 import corten
 from corten.conformal import CalibratedScores, ExactIsingWeights
@@ -18,7 +19,6 @@ from corten.lowrank import TensorTrain, feasible_rank
 from corten.propensity.link import as_link
 from corten.propensity.neighborhood import resolve
 from strategies import costly, masks, seeds, shapes
-from test_engine import COUPLINGS
 
 DEVICE_SHAPES = [(4, 5), (3, 1, 4), (5, 3, 4), (2, 3, 2, 3)]  # every shape is a program to compile
 FLOAT32 = 2e-5  # kernels compute in float32

@@ -18,6 +18,7 @@ pytest.importorskip("distributed", reason="needs Dask: pip install 'corten[clust
 import dask.array as da
 import distributed
 import xarray as xr
+from test_engine import COUPLINGS, build
 from typer.testing import CliRunner
 
 import corten
@@ -35,7 +36,6 @@ from corten.propensity.ising import IsingPropensity
 from corten.propensity.selection import held_out, swapped
 from corten.simulate.fields import block_parameter
 from fits import assert_same_fit
-from test_engine import COUPLINGS, build
 
 CLOSE = 1e-5
 

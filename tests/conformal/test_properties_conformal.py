@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from test_conformal_quantile import oracle
 
 from corten import conformal
 from corten.conformal import quantile as quantile_module
@@ -17,7 +18,6 @@ from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Robust
 from corten.conformal.split import CalibratedSplit
 from strategies import levels, seeds
-from test_conformal_quantile import oracle
 
 
 @st.composite

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import pytest
 import xarray as xr
+from test_engine import build
 
 import corten
 from corten.conformal.neighbours import NeighbourChanges
@@ -25,7 +26,6 @@ from corten.io.lazy import LazyTensor
 from corten.large import flow, needs, stages
 from corten.large.settings import middle_box
 from corten.propensity import IsingPropensity, KnownPropensity, Product, UniformPropensity
-from test_engine import build
 
 zarr = pytest.importorskip("zarr", reason="needs zarr: pip install 'corten[files]'")
 

@@ -13,7 +13,7 @@ from corten.data.axes import Axis
 from corten.data.observed import ObservedTensor
 from corten.data.order import AxisEvidence, axis_evidence, order_p_value, unordered_axes
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+DATA = Path(__file__).parents[3] / "shared" / "data"
 
 
 def stations(count: int = 12, hours: int = 200, seed: int = 0) -> np.ndarray:

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_io_ionex import compress, ionex
+from test_io_madrigal import write_table
+from test_result import Plain
 
 import corten
 from corten import io
 from corten.results.intervals import Intervals
 from strategies import Gappy, costly, gappy, seeds
-from test_io_ionex import compress, ionex
-from test_io_madrigal import write_table
-from test_result import Plain
 
 xr = pytest.importorskip("xarray", reason="needs xarray: pip install 'corten[files]'")
 LABELLED = (".nc", ".nc4", ".cdf", ".h5", ".hdf5", ".zarr")
