@@ -1,0 +1,330 @@
+"""Pseudo-gaps for tensors larger than memory: tiles filled against a coarse field, calibrated on a sample of tiles.
+
+A coarse field of the whole tensor is completed first and interpolated: the trend. Tiles with a margin are completed
+from the residuals. For calibration, entries of a sample of tiles are hidden under moved copies of the gaps of the tile, the
+coarse field is completed again without them, and the tiles are filled; their errors give the mix, the learned scale and
+the scores, as in `calibration/gaps.py`. Then one pass fills all tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden
+from corten.calibration.gap_scale import reach, tested_depth
+from corten.completion.axes_kinds import axis_kinds, move_gap
+from corten.completion.protocol import Fill, PreparedMix
+from corten.completion.stack import StackedCompletion, simplex_weights
+from corten.conformal.calibrated import CalibratedScores
+from corten.conformal.depth import DepthWeights, depth, steps_of_change
+from corten.conformal.local_scale import EntryFeatures, LearnedScale, block_folds
+from corten.conformal.scores import Score
+from corten.conformal.weights import PooledWeights
+from corten.data.axes import Axis
+from corten.data.choices import Choice
+from corten.engine.memory import file_tensor, let_go
+from corten.engine.threads import in_order
+from corten.io.lazy import LazyTensor
+from corten.large.stages import Tell, blocks
+from corten.large.tiles import Box, Coarse, Tile, cut_axes, tile_sides, tiles_of
+
+__all__ = ["FilledTile", "TiledField", "TiledModel", "calibrate"]
+
+SEED_STREAM = 0x711E
+ROUNDS = 24  # tiles in which entries are hidden
+TILES_AT_ONCE = 6  # of them, hidden at once: the coarse field is completed once for each such set
+ATTEMPTS = 10  # moved copies of the gaps tried in a tile
+MIN_HIDDEN = 20  # entries hidden in a tile, at least
+SAMPLED_TILES = 12  # from which depths of missing entries and steps of change are estimated
+TREND = "coarse field"
+
+
+@dataclass(frozen=True)
+class TiledField:
+    """A tensor in files: values, and what each entry is (1 observed, -1 missing, 0 outside the domain)."""
+
+    axes: tuple[Axis, ...]
+    values: np.ndarray = field(repr=False)
+    spins: np.ndarray = field(repr=False)
+    tiles: tuple[Tile, ...] = field(repr=False)
+    coarse: Coarse = field(repr=False)
+
+    @staticmethod
+    def of(lazy: LazyTensor, spins: np.ndarray, block: int, tile_entries: int, tell: Tell) -> TiledField:
+        """Copy the values of a lazy tensor to a file, block by block, and sum them in coarse cells."""
+        values, coarse = file_tensor(lazy.shape, lazy.dtype), Coarse.of(lazy.axes)
+        rest = (0,) * (len(lazy.shape) - 1)
+        for start, planes, _ in blocks(lazy, block, tell):
+            stop = start + len(planes)
+            values[start:stop] = planes
+            coarse.add((start, *rest), planes, spins[start:stop] == 1)
+            let_go(values[start:stop])
+            let_go(spins[start:stop])
+        tiles = tiles_of(lazy.axes, tile_sides(lazy.axes, tile_entries))
+        return TiledField(lazy.axes, values, spins, tuple(tiles), coarse)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.length for axis in self.axes)
+
+    def read(self, box: Box) -> tuple[np.ndarray, np.ndarray]:
+        """Values and spins of a box."""
+        values, spins = np.array(self.values[box]), np.array(self.spins[box])
+        let_go(self.values[box])
+        let_go(self.spins[box])
+        return values, spins
+
+
+@dataclass(frozen=True)
+class FilledTile:
+    """The estimate of the entries of a core, and of its missing entries: where, bounds, and which lie too deep."""
+
+    spins: np.ndarray
+    values: np.ndarray
+    estimate: np.ndarray
+    missing: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    beyond: np.ndarray
+
+
+@dataclass(frozen=True)
+class TiledModel:
+    """All that fills a tile and gives its missing entries intervals."""
+
+    data: TiledField
+    completion: PreparedMix = field(repr=False)
+    trend: np.ndarray = field(repr=False)
+    weights: dict[str, float]
+    change: np.ndarray
+    spread: float
+    learned: LearnedScale = field(repr=False)
+    by_depth: DepthWeights = field(repr=False)
+    tested: float
+    scored: CalibratedScores = field(repr=False)
+    choices: tuple[Choice, ...] = ()
+
+    def fill(self, tile: Tile, coverages: Sequence[float]) -> FilledTile:
+        """Fill one tile."""
+        values, spins = self.data.read(tile.padded)
+        mask, inner = spins == 1, tile.inner
+        core = np.zeros(tile.shape, bool)
+        core[inner] = True
+        missing = np.flatnonzero(core & (spins == -1))
+        trend = self.data.coarse.at(self.trend, tile.padded, self.data.axes)
+        if not missing.size:
+            fill, deep = Fill(trend), np.zeros(tile.shape)
+        else:
+            fill = _filled(self.completion, values, mask, trend)
+            deep = depth(mask, cut_axes(self.data.axes, tile.padded), self.change)
+        features = self._features(tile).at(
+            missing, values=values, train=mask, estimate=fill.estimate, members=fill.members, deep=deep
+        ) if missing.size else np.zeros((0, 1), np.float32)  # fmt: skip
+        estimate = _mixed(self.weights, fill.members) if fill.members else fill.estimate
+        middle = estimate.reshape(-1)[missing].astype(np.float64)
+        deep_missing = deep.reshape(-1)[missing]
+        scale = self.learned.predict(features) if missing.size else np.zeros(0)
+        bins = np.searchsorted(self.by_depth.edges, deep_missing)
+        lower, upper = self.scored.intervals(bins, middle, scale, list(coverages))
+        places = np.unravel_index(missing, tile.shape)
+        size = tuple(part.stop - part.start for part in inner)
+        at = np.ravel_multi_index([p - part.start for p, part in zip(places, inner)], size)
+        return FilledTile(
+            spins=spins[inner], values=values[inner], estimate=estimate[inner].astype(values.dtype), missing=at,
+            lower=lower, upper=upper, beyond=deep_missing > self.tested,
+        )  # fmt: skip
+
+    def fill_all(self, coverages: Sequence[float], threads: int, tell: Tell) -> Iterator[tuple[Tile, FilledTile]]:
+        """Fill all tiles, in order."""
+        tiles = self.data.tiles
+        for number, (tile, filled) in enumerate(
+            zip(tiles, in_order(lambda tile: self.fill(tile, coverages), tiles, threads, pool="tiles")), 1
+        ):
+            yield tile, filled
+            tell(number / len(tiles))
+
+    def _features(self, tile: Tile) -> EntryFeatures:
+        return EntryFeatures(cut_axes(self.data.axes, tile.padded), self.change, self.spread)
+
+
+def _filled(completion: PreparedMix, values: np.ndarray, mask: np.ndarray, trend: np.ndarray) -> Fill:
+    """A tile filled from the residuals of the trend; the trend is one more member."""
+    if mask.any():
+        fill = completion.fill(np.where(mask, values - trend, np.nan), mask)
+        return Fill(fill.estimate + trend, {TREND: trend} | {n: m + trend for n, m in fill.members.items()})
+    names = getattr(completion, "weights", {})
+    return Fill(trend, {TREND: trend} | dict.fromkeys(names, trend))
+
+
+def _mixed(weights: dict[str, float], members: dict[str, np.ndarray]) -> np.ndarray:
+    return np.asarray(sum(weight * members[name] for name, weight in weights.items()))
+
+
+def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tell) -> TiledModel:
+    """Choose settings, hide entries in a sample of tiles, and learn mix, scale and scores from their errors."""
+    rng = np.random.default_rng((seed, SEED_STREAM))
+    axes, shape, coarse = data.axes, data.shape, data.coarse
+    coarse_axes = coarse.axes(axes)
+    large = StackedCompletion().prepare(coarse.values, coarse.mask, coarse_axes, seed)
+    trend = large.fill(coarse.values, coarse.mask).estimate
+    tell(0.1)
+    counts = [_counts(data, tile) for tile in data.tiles]
+    useful = [i for i, (observed, missing) in enumerate(counts) if observed >= 2 * MIN_HIDDEN and missing > 0]
+    if not useful:
+        raise ValueError("no part of the tensor has both observed and missing entries: pseudo-gaps cannot be placed")
+    chance = np.array([counts[i][1] for i in useful], float)
+    sampled = rng.choice(useful, min(SAMPLED_TILES, len(useful)), replace=False, p=chance / chance.sum())
+    change, spread, missing_depths = _look_at(data, [data.tiles[i] for i in sampled], rng)
+    middle = sorted(sampled, key=lambda i: counts[i][0])[len(sampled) // 2]
+    completion = _prepare(data, data.tiles[middle], trend, seed)
+    tell(0.2)
+    rounds: list[Hidden] = []
+    limit = MAX_POOLED_ENTRIES // ROUNDS
+    sets = _sets(useful, chance, rng)
+    for number, numbers in enumerate(sets):
+        hidden = [_hide(data, data.tiles[i], rng) for i in numbers]
+        left = coarse.without([
+            ([part.start for part in tile.padded], values, gone) for tile, values, _, gone in hidden
+        ])  # fmt: skip
+        own = large.fill(left.values, left.mask).estimate
+        seeds = rng.integers(2**32, size=len(hidden)).tolist()
+
+        def one(item: tuple[tuple[Tile, np.ndarray, np.ndarray, np.ndarray], int], own: np.ndarray = own) -> Hidden:
+            (tile, values, mask, gone), own_seed = item
+            return _scored(data, tile, values, mask & ~gone, gone, completion, own, change, spread, limit, own_seed)
+
+        rounds += in_order(one, zip(hidden, seeds), threads, pool="tiles")
+        tell(0.2 + 0.75 * (number + 1) / len(sets))
+    rounds = [one for one in rounds if one.entries.size]
+    weights, rounds = _mix(rounds, shape, seed)
+    entries, truth, estimate, features = (
+        np.concatenate([getattr(h, name) for h in rounds]) for name in ("entries", "truth", "estimate", "features")
+    )
+    learned = LearnedScale.fit(features, truth - estimate, entries=entries, shape=shape, seed=seed)
+    depths = [h.depths for h in rounds]
+    by_depth = DepthWeights.of(np.concatenate(depths), missing_depths)
+    scores = score.score(truth, estimate, learned.hidden)
+    # Test entries are named by the bin of their depth: their weight depends on nothing else.
+    pooled = PooledWeights(entries, by_depth.at(np.concatenate(depths)), by_depth.log_ratio)
+    tested = tested_depth(depths)
+    mix = ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items())
+    sides = " x ".join(str(part.stop - part.start) for part in data.tiles[0].core)
+    choices = (
+        Choice("tiles", f"{len(data.tiles)} of {sides}", f"with a coarse field of {coarse.total.size:,} entries"),
+        Choice("pseudo-gaps", f"{len(rounds)} tiles", "moved copies of the gaps of the same tile"),
+        Choice("mix of completions", mix, f"least squares on {len(truth)} hidden entries"),
+        reach(int(np.count_nonzero(missing_depths > tested)), missing_depths.size),
+    )
+    tell(1.0)
+    return TiledModel(
+        data, completion, trend, weights, change, spread, learned, by_depth, tested,
+        CalibratedScores(score, scores, entries, pooled), choices,
+    )  # fmt: skip
+
+
+def _counts(data: TiledField, tile: Tile) -> tuple[int, int]:
+    """Numbers of observed and missing entries of a core."""
+    part = data.spins[tile.core]
+    found = int(np.count_nonzero(part == 1)), int(np.count_nonzero(part == -1))
+    let_go(part)
+    return found
+
+
+def _look_at(
+    data: TiledField, tiles: Sequence[Tile], rng: np.random.Generator
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """Change in one step along each axis, standard deviation of the values, and depths of missing entries of tiles."""
+    changes, values_seen = [], []
+    for tile in tiles:
+        values, spins = data.read(tile.padded)
+        mask = spins == 1
+        spread = float(values[mask].std(dtype=np.float64)) if mask.any() else 0.0
+        changes.append(steps_of_change(values, mask, cut_axes(data.axes, tile.padded)) * spread)
+        values_seen.append(rng.choice(values[mask], min(10_000, int(mask.sum()))) if mask.any() else values[:0])
+    spread = float(np.concatenate([np.ravel(v) for v in values_seen]).std(dtype=np.float64)) or 1.0
+    change = np.clip(np.sqrt(np.mean(np.square(changes), axis=0)) / spread, 1e-3, 2.0)
+    depths = []
+    for tile in tiles:
+        _, spins = data.read(tile.padded)
+        deep = depth(spins == 1, cut_axes(data.axes, tile.padded), change)
+        found = deep[tile.inner][spins[tile.inner] == -1]
+        depths.append(rng.choice(found, min(20_000, found.size), replace=False))
+    return change, spread, np.concatenate(depths)
+
+
+def _prepare(data: TiledField, tile: Tile, trend: np.ndarray, seed: int) -> PreparedMix:
+    """The stack with its settings chosen on one tile."""
+    values, spins = data.read(tile.padded)
+    mask = spins == 1
+    residual = np.where(mask, values - data.coarse.at(trend, tile.padded, data.axes), np.nan)
+    return StackedCompletion().prepare(residual, mask, cut_axes(data.axes, tile.padded), seed)
+
+
+def _sets(useful: Sequence[int], chance: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
+    """Sets of different tiles, `ROUNDS` in all, drawn in proportion to their missing entries."""
+    each = min(TILES_AT_ONCE, len(useful))
+    count = -(-ROUNDS // each)
+    return [rng.choice(useful, each, replace=False, p=chance / chance.sum()).tolist() for _ in range(count)]
+
+
+def _hide(
+    data: TiledField, tile: Tile, rng: np.random.Generator
+) -> tuple[Tile, np.ndarray, np.ndarray, np.ndarray]:
+    """A tile with its values, its mask, and the observed entries to hide: those under a moved copy of its gaps."""
+    values, spins = data.read(tile.padded)
+    mask, gap = spins == 1, spins == -1
+    kinds = axis_kinds(cut_axes(data.axes, tile.padded), tile.shape)
+    best = np.zeros_like(mask)
+    for _ in range(ATTEMPTS):
+        hidden = move_gap(gap, kinds, rng) & mask
+        if best.sum() < hidden.sum() < mask.sum():
+            best = hidden
+        if best[tile.inner].sum() >= max(MIN_HIDDEN, 0.1 * gap[tile.inner].sum()):
+            break
+    return tile, values, mask, best
+
+
+def _scored(
+    data: TiledField, tile: Tile, values: np.ndarray, train: np.ndarray, hidden: np.ndarray, completion: PreparedMix,
+    trend: np.ndarray, change: np.ndarray, spread: float, limit: int, seed: int,
+) -> Hidden:  # fmt: skip
+    """The hidden entries of the core of a tile, filled without them."""
+    core = np.zeros(tile.shape, bool)
+    core[tile.inner] = True
+    entries = np.flatnonzero(core & hidden)
+    if entries.size > limit:
+        entries = np.sort(np.random.default_rng(seed).choice(entries, limit, replace=False))
+    fill = _filled(completion, values, train, data.coarse.at(trend, tile.padded, data.axes))
+    axes = cut_axes(data.axes, tile.padded)
+    deep = depth(train, axes, change)
+    features = EntryFeatures(axes, change, spread).at(
+        entries, values=values, train=train, estimate=fill.estimate, members=fill.members, deep=deep
+    )
+    return Hidden(
+        entries=tile.of_tensor(entries, data.shape),
+        truth=values.reshape(-1)[entries].astype(np.float64),
+        estimate=fill.estimate.reshape(-1)[entries].astype(np.float64),
+        members={name: member.reshape(-1)[entries].astype(np.float64) for name, member in fill.members.items()},
+        features=features,
+        depths=deep.reshape(-1)[entries],
+    )
+
+
+def _mix(rounds: Sequence[Hidden], shape: tuple[int, ...], seed: int) -> tuple[dict[str, float], list[Hidden]]:
+    """Weights of the members from all hidden entries, and rounds whose estimates use weights of other blocks."""
+    names = list(rounds[0].members)
+    members = np.stack([np.concatenate([h.members[n] for h in rounds]) for n in names], axis=1)
+    truth, entries = (np.concatenate([getattr(h, name) for h in rounds]) for name in ("truth", "entries"))
+    weights = simplex_weights(members, truth)
+    mixed = members @ weights
+    fold = block_folds(entries, shape, seed)
+    for one in np.unique(fold):
+        inside = fold == one
+        if not inside.all():
+            mixed[inside] = members[inside] @ simplex_weights(members[~inside], truth[~inside])
+    ends = np.cumsum([h.entries.size for h in rounds])[:-1]
+    found = [replace(h, estimate=estimate) for h, estimate in zip(rounds, np.split(mixed, ends))]
+    return dict(zip(names, weights.tolist())), found
