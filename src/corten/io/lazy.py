@@ -105,10 +105,11 @@ class LazyTensor:
     ) -> LazyTensor:
         """From a lazily loaded DataArray, a Zarr or HDF5 array, a memory map, or anything sliced like them.
 
-        Example:
-            >>> lazy = LazyTensor.of(np.ones((4, 5, 6)))
-            >>> lazy.read(1, 3)[0].shape
-            (2, 5, 6)
+        Examples
+        --------
+        >>> lazy = LazyTensor.of(np.ones((4, 5, 6)))
+        >>> lazy.read(1, 3)[0].shape
+        (2, 5, 6)
         """
         labelled = _axes.is_dataarray(x)
         if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")):

@@ -109,9 +109,10 @@ def whole_file(path: str | os.PathLike[str], overwrite: bool = False, *, store: 
     store: a Zarr store (a folder) is written, not a file. What may be replaced: see `refuse_taken`. What a killed
     program left under such a name is removed when the file is written again.
 
-    Example:
-        >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
-        ...     temporary.write_text("all of it")
+    Examples
+    --------
+    >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
+    ...     temporary.write_text("all of it")
     """
     target = Path(path)
     _clear_away(target)

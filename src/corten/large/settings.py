@@ -105,9 +105,10 @@ def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: 
 def middle_box(shape: tuple[int, ...], entries: int) -> tuple[slice, ...]:
     """The middle of a tensor, about `entries` of it, as near to a cube as the shape allows.
 
-    Example:
-        >>> [part.stop - part.start for part in middle_box((2000, 1000, 4), 40_000)]
-        [100, 100, 4]
+    Examples
+    --------
+    >>> [part.stop - part.start for part in middle_box((2000, 1000, 4), 40_000)]
+    [100, 100, 4]
     """
     sides, left = {}, entries
     for rank, k in enumerate(sorted(range(len(shape)), key=lambda k: shape[k])):
