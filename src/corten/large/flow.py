@@ -30,7 +30,7 @@ from corten.large.needs import Needs
 from corten.large.stages import Counts, Estimate, Scratch
 from corten.large.writing import Widths, Writing, write
 from corten.lowrank import TensorTrain
-from corten.options import as_propensity, check_bounds
+from corten.options import ScoreName, WeightsName, as_propensity, check_bounds
 from corten.propensity.fitted import FittedPropensity
 from corten.results.fitted import MIN_EFFECTIVE_SIZE
 from corten.results.settings import circumstances, describe
@@ -71,8 +71,8 @@ def complete_to_zarr(
     completion: Any = "auto",
     propensity: Any = "auto",
     calibration: Any = "auto",
-    score: str | Score = "absolute",
-    weights: str = "exact",
+    score: ScoreName | Score = "absolute",
+    weights: WeightsName = "exact",
     seed: int = 0,
     engine: Any = "auto",
     bounds: tuple[float | None, float | None] | None = None,

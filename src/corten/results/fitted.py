@@ -30,6 +30,11 @@ __all__ = ["Fitted"]
 
 MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
 WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
+# Parts of a fit that the rooms of this package share; `dir` does not list them.
+_INTERNAL = {
+    "beyond", "bounds", "calibrated", "completion", "entries", "facts", "limits", "log_weights", "missing_entries",
+    "of", "options", "probabilities", "propensity_array", "residuals", "rounds", "scores",
+}  # fmt: skip
 WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded")  # of settings whose reason is shown as a warning
 
 
@@ -361,6 +366,10 @@ class Fitted:
         from corten.results.saving import save
 
         return save(self, path, overwrite=overwrite)
+
+    def __dir__(self) -> list[str]:
+        """Names for users, without what the rooms of the package share."""
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.observed.shape))

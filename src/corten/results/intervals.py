@@ -475,8 +475,9 @@ class Intervals:
         return self.observed.wrap(array, name, attrs) if self.observed.kind == "dataarray" else array
 
     def __dir__(self) -> list[str]:
-        """Names for users, without the plain arrays that other modules use."""
-        return [name for name in super().__dir__() if not name.endswith("_array") and name != "widths_at"]
+        """Names for users: no private names, and not the plain arrays that other modules use."""
+        names = [name for name in super().__dir__() if name.startswith("__") or not name.startswith("_")]
+        return [name for name in names if not name.endswith("_array") and name != "widths_at"]
 
     def __repr__(self) -> str:
         infinite = int(np.count_nonzero(np.isinf(self.width_array)))
