@@ -19,7 +19,10 @@ html_title = f"corten {release}"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
 exclude_patterns = ["results/*.md", "benchmarks-run/*.md", "_build"]
 templates_path = ["_templates"]
-suppress_warnings = ["myst.header"]  # generated tables start at the third level
+suppress_warnings = [
+    "myst.header",  # generated tables start at the third level
+    "toc.empty_glob",  # the how-to guides list new pages by themselves
+]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
 myst_heading_anchors = 4
@@ -31,6 +34,8 @@ autosummary_generate = True
 numpydoc_show_class_members = False  # the class template lists them
 
 html_theme = "pydata_sphinx_theme"
+html_static_path = ["_static"]
+html_css_files = ["corten.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options: dict[str, Any] = {
