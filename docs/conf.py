@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+from docutils.nodes import SkipNode
 from docutils.utils.math.latex2mathml import tex2mathml
 
 import corten
 
-DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import make_gallery  # noqa: E402
 
 project = "corten"
 author = "the authors of corten"
@@ -19,10 +22,7 @@ html_title = f"corten {release}"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
 exclude_patterns = ["results/*.md", "benchmarks-run/*.md", "_build"]
 templates_path = ["_templates"]
-suppress_warnings = [
-    "myst.header",  # generated tables start at the third level
-    "toc.empty_glob",  # the how-to guides list new pages by themselves
-]
+suppress_warnings = ["myst.header"]  # generated tables start at the third level
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
 myst_heading_anchors = 4
@@ -55,20 +55,17 @@ def _math(source: str, *, block: bool) -> str:
 
 
 def _inline_math(writer: Any, node: Any) -> None:
-    from docutils.nodes import SkipNode
-
     writer.body.append(_math(node.astext(), block=False))
     raise SkipNode
 
 
 def _block_math(writer: Any, node: Any) -> None:
-    from docutils.nodes import SkipNode
-
     writer.body.append(writer.starttag(node, "div", CLASS="math"))
     writer.body.append(_math(node.astext(), block=True) + "</div>\n")
     raise SkipNode
 
 
 def setup(app: Any) -> None:
-    """Register the renderer of formulas."""
+    """Register the renderer of formulas, and draw the gallery before pages are read."""
     app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
+    app.connect("builder-inited", lambda app: make_gallery.main())

@@ -154,6 +154,8 @@ def test_local_links_and_pictures_lead_somewhere(page):
         path, _, anchor = target.partition("#")
         if re.match(r"[a-z]+:", target):
             continue
+        if path.startswith("generated/"):
+            continue  # made by the build, which fails where one is missing
         found = (page.parent / path).resolve() if path else page
         assert found.exists(), f"{name(page)}: {target} does not exist"
         assert found.is_relative_to(inside), f"{name(page)}: {target} is not part of the site"
