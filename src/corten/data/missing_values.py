@@ -20,7 +20,7 @@ MIN_OTHERS, MIN_DISTINCT = 20, 10  # other entries, and different values of them
 MIN_DISTANCE_USUAL, MIN_DISTANCE = 1.0, 5.0  # to the other values, in ranges of them: of a usual code, of any number
 MAX_SUSPECTS = 6
 EXACT_BELOW = 1e9  # larger codes are compared in single precision, in which many files hold them
-USUAL = {32767, 65535, 2147483647, 4294967295, -32767, -32768, -2147483647, -2147483648}
+USUAL = {255, 32767, 65535, 2147483647, 4294967295, -32767, -32768, -2147483647, -2147483648}
 TO_DECLARE = "missing_value={code!r} in Python, --missing-value {code!r} on the command line"
 
 
@@ -122,9 +122,10 @@ def _is_far(code: float, low: float, high: float) -> bool:
 
 
 def _usual(code: float) -> bool:
-    """Whether data centres use the code: only nines, limits of integer types, and numbers above 1e10."""
-    digits = f"{abs(code):.10g}"
-    return abs(code) >= 1e10 or code in USUAL or (set(digits) == {"9"} and len(digits) > 1)
+    """Whether data centres use the code: only nines (-99.9 too), limits of integer types, and numbers above 1e10."""
+    whole, tenths = f"{abs(code):.10g}", f"{abs(code):.6g}"  # in single precision -99.9 is -99.9000015
+    nines = (set(whole) == {"9"} and len(whole) > 1) or (set(tenths) == {"9", "."} and len(tenths) > 3)
+    return nines or abs(code) >= 1e10 or code in USUAL
 
 
 def _varied(others: np.ndarray) -> bool:
