@@ -51,6 +51,10 @@ class DataOptions:
     def axis_kinds(self) -> dict[Any, str]:
         return dict.fromkeys(self.unordered_axis or [], "unordered")
 
+    @property
+    def codes(self) -> list[float] | None:
+        return None if self.missing_value is None else numbers(self.missing_value, "missing-value")
+
     def read(self, path: Path, *, careful: bool = True) -> Loaded:
         """The tensor that these options ask for."""
         from corten import io
@@ -60,7 +64,7 @@ class DataOptions:
             path, self.variable, domain=self.where, quality=flags, accept=accept,
             axes=None if self.axes is None else [name.strip() for name in self.axes.split(",")],
             axis_kinds=self.axis_kinds,
-            missing_value=None if self.missing_value is None else numbers(self.missing_value, "missing-value"),
+            missing_value=self.codes,
             careful=careful,
         )  # fmt: skip
 
