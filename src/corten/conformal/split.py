@@ -108,9 +108,9 @@ class CalibratedSplit:
         """The same entries and weights with another score: `scores` belong to `entries`."""
         return self.mapped(lambda scored: scored.with_scores(score, scores))
 
-    def for_file(self) -> CalibratedSplit:
-        """What a saved fit keeps: everything."""
-        return self
+    def for_file(self, method: bool) -> CalibratedSplit:
+        """What a saved fit keeps; `method`: whether it can keep the completion."""
+        return self if method else replace(self, local=None)
 
     def to_model(self, entries: Entries, values: Floats) -> Floats:
         """Values of some entries in the modelled variable; values below the range of the transform become -inf."""

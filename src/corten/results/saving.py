@@ -62,12 +62,12 @@ def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = Fals
     if completer is not None and not isinstance(completer.engine, str | int):
         completer = replace(completer, engine="auto")  # a client cannot be saved
     completer = completer if _can_keep(completer) else None
-    if not _can_keep(made):
+    known = _can_keep(made) and not isinstance(made, SavedCompletion)
+    if not known and made is not None:
         choices = tuple(one for one in getattr(made, "choices", ()) if isinstance(one, Choice))
         made = SavedCompletion(str(fitted.options.get("completion", type(made).__name__)), choices)
-    kept = replace(
-        fitted, completer=completer, completion=made, calibrated=fitted.calibrated and fitted.calibrated.for_file()
-    )
+    calibrated = fitted.calibrated and fitted.calibrated.for_file(known)
+    kept = replace(fitted, completer=completer, completion=made, calibrated=calibrated)
     content = {one.name: packer.pack(getattr(kept, one.name), one.name) for one in fields(fitted)}
     return write_archive(path, FIT, content, packer.arrays, overwrite=overwrite)
 
