@@ -1,4 +1,4 @@
-"""Boosted regression trees as plain arrays: a fit can be saved without pickle and predicts the same bits when loaded."""
+"""Boosted regression trees as plain arrays: they can be saved without pickle and predict the same bits when loaded."""
 
 from __future__ import annotations
 

@@ -170,10 +170,11 @@ def _same_positions(old: Axis, new: Axis) -> bool:
         return False
     if old.coordinates is None or new.coordinates is None:
         return True
-    if all(one.coordinates.dtype.kind in "iuf" for one in (old, new)):
-        step = np.abs(np.diff(old.coordinates.astype(float))).min(initial=np.inf)
-        return bool(np.abs(old.coordinates.astype(float) - new.coordinates).max() <= MAX_OFFSET * step)
-    return bool(np.array_equal(old.coordinates, new.coordinates))
+    at, own = old.coordinates, new.coordinates
+    if at.dtype.kind in "iuf" and own.dtype.kind in "iuf":
+        step = np.abs(np.diff(at.astype(float))).min(initial=np.inf)
+        return bool(np.abs(at.astype(float) - own).max() <= MAX_OFFSET * step)
+    return bool(np.array_equal(at, own))
 
 
 def _may_move(fit: ObservedTensor, old: Axis, new: Axis, least: int) -> None:
@@ -190,7 +191,7 @@ def _may_move(fit: ObservedTensor, old: Axis, new: Axis, least: int) -> None:
         return
     if old.coordinates.dtype.kind != new.coordinates.dtype.kind and "O" in old.coordinates.dtype.kind:
         raise ValueError(f"{where} has coordinates of type {new.coordinates.dtype}, in the fit {old.coordinates.dtype}")
-    steps = [np.median(_steps(one.coordinates)) for one in (old, new)]
+    steps = [float(np.median(_steps(one))) for one in (old.coordinates, new.coordinates)]
     if steps[0] * steps[1] <= 0 or abs(steps[1] / steps[0] - 1) > MAX_STEP_DIFFERENCE:
         raise ValueError(f"{where} has a step of {_step(new)}, in the fit {_step(old)}: interpolate to the same grid")
     if not old.is_time:

@@ -63,7 +63,7 @@ def update(
     split, completion = _usable(fitted)
     fitted.refuse_carried("update")
     if split.local is None:
-        raise ValueError("only fits with calibration='gaps' can be updated: fit the new data, or use calibration='gaps'")
+        raise ValueError("only a fit with calibration='gaps' can be updated: fit the new data, or use that calibration")
     if fitted.completer is None:
         raise ValueError("this fit was loaded and has a transform or score of your own, which a file does not keep")
     fit = fitted.observed

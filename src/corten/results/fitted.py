@@ -25,6 +25,7 @@ from corten.results.settings import circumstances
 
 if TYPE_CHECKING:
     from corten.evidence.audit import Audit
+    from corten.evidence.score_log import ScoreLog
     from corten.evidence.weight_report import WeightEvidence
 
 __all__ = ["Fitted"]
@@ -437,6 +438,57 @@ class Fitted:
         from corten.results.daily import update
 
         return update(self, x, axis, window, half_life, where=where, missing_value=missing_value, progress=progress)
+
+    def verify(
+        self,
+        late: Any,
+        log: str | os.PathLike[str] | None = None,
+        *,
+        coverage: float = 0.9,
+        axis: str | int | None = None,
+        target: float | None = None,
+        label: str = "",
+        missing_value: MissingValue = None,
+    ) -> ScoreLog:
+        """Compare values that arrived late with the intervals of this fit, and keep a log of the scores.
+
+        Parameters
+        ----------
+        late : array with NaN, masked array or xarray.DataArray
+            Values of entries that were filled; NaN where none arrived. A DataArray may have some of the slices only.
+        log : str or path, optional
+            A file that keeps the scores of all verifications. It is written whole or not at all. An entry that it has
+            is not counted again, so that the same late data can be given twice.
+        coverage : float, default 0.9
+            Nominal coverage of the intervals that were given.
+        axis : str or int, optional
+            The axis along which slices are counted. Default: the time, else the last ordered axis.
+        target : float, optional
+            The nominal coverage over a long time, if `coverage` is an adaptive level (`ScoreLog.adaptive`).
+        label : str, optional
+            Name of these data. Needed with a log if the slices have no coordinates.
+        missing_value : float or sequence of float, optional
+            Numbers in the late data that stand for a missing value.
+
+        Returns
+        -------
+        ScoreLog
+            All scores of the log and the new ones: coverage over time with its standard error, interval score, and
+            where intervals fail.
+
+        Raises
+        ------
+        ValueError
+            If the late data or the log are of another grid or unit.
+
+        Examples
+        --------
+        >>> scores = fitted.verify(late, log="scores.jsonl")         # doctest: +SKIP
+        >>> scores.coverage, scores.standard_error                   # doctest: +SKIP
+        """
+        return self.intervals(coverage).verify(
+            late, log, axis=axis, target=target, label=label, missing_value=missing_value
+        )
 
     def refuse_carried(self, what: str) -> None:
         """Raise if the calibration entries are those of earlier data, and `what` needs entries of these data."""

@@ -35,11 +35,11 @@ TYPES = {
     "completion.stack": "StackedCompletion PreparedStack", "completion.covariance": "Covariance Component",
     "completion.em_tucker": "EMTuckerCompletion PreparedEMTucker",
     "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess",
-    "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.split": "CalibratedSplit",
+    "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.trees": "Trees",
+    "conformal.split": "CalibratedSplit",
     "conformal.scale": "LeverageScale TableScale UnitScale", "conformal.depth": "DepthWeights",
     "conformal.local_scale": "EntryFeatures LearnedScale BlockFolds ConstantScale ByDepthScale BoostedScale",
     "conformal.scores": "Absolute Adaptive Normalized Signed", "propensity.link": "Logit Probit NoLink",
-    "conformal.trees": "Trees",
     "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "propensity.neighborhood": "Neighborhood",
     "propensity": "FittedPropensity IsingPropensity BernoulliPropensity UniformPropensity KnownPropensity Product "
     "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity",
