@@ -218,6 +218,8 @@ class ConformalCompleter:
         )
         with one_library_thread:
             outcome = calibration.calibrate(task)
+        if checkpoint is not None:
+            outcome = checkpoint.release(outcome)
         workers = unused_workers(completion, self.engine)
         return Fitted.of(
             observed,
