@@ -18,6 +18,7 @@ from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.flags import FLAG_MEANINGS
+from corten.data.missing_values import MissingValue
 from corten.engine import Threads, as_engine
 from corten.engine.memory import ROOM, available, in_words, limited, read_size
 from corten.engine.threads import default_threads, one_library_thread
@@ -33,7 +34,7 @@ from corten.large.stages import Counts, Estimate, Scratch
 from corten.large.tiles import tile_sides
 from corten.large.writing import TileWriting, Widths, Writing, write
 from corten.lowrank import TensorTrain
-from corten.options import as_propensity, check_bounds
+from corten.options import ScoreName, WeightsName, as_propensity, check_bounds
 from corten.propensity.fitted import FittedPropensity
 from corten.results.fitted import MIN_EFFECTIVE_SIZE
 from corten.results.settings import circumstances, describe
@@ -74,14 +75,15 @@ def complete_to_zarr(
     completion: Any = "auto",
     propensity: Any = "auto",
     calibration: Any = "auto",
-    score: str | Score = "absolute",
-    weights: str = "exact",
+    score: ScoreName | Score = "absolute",
+    weights: WeightsName = "exact",
     seed: int = 0,
     engine: Any = "auto",
     bounds: tuple[float | None, float | None] | None = None,
     where: Any = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, str] | None = None,
+    missing_value: MissingValue = None,
     memory: int | str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -108,7 +110,7 @@ def complete_to_zarr(
         Variable of the file; needed if it has several.
     completion : {"auto", "stack", "tucker", "tensor-train"} or object, default "auto"
         What fills the gaps: the stack in tiles, Tucker or tensor train with a random split.
-    propensity, score, weights, seed, bounds, periodic, axis_kinds
+    propensity, score, weights, seed, bounds, periodic, axis_kinds, missing_value
         As for `complete`.
     calibration : {"auto", "random", "gaps"} or SplitCalibration, default "auto"
         A random split, or pseudo-gaps in tiles; "auto" takes pseudo-gaps if the missing entries lie deep inside gaps.
@@ -157,7 +159,9 @@ def complete_to_zarr(
     limit = int(ROOM * available()) if memory is None else read_size(memory)
     names = level_names(coverages)
     with (
-        open_lazily(x, where, variable=variable, periodic=periodic, axis_kinds=axis_kinds) as lazy,
+        open_lazily(
+            x, where, variable=variable, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value
+        ) as lazy,
         one_library_thread,
         limited(limit, target.parent.resolve()),
     ):
@@ -199,7 +203,7 @@ def complete_to_zarr(
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(calibration), "score": describe(score), "weights": weights,
                 "bounds": str(bounds), "seed": seed, "engine": runner.label, "memory": in_words(limit),
-                "variable": lazy.name or "none",
+                "variable": lazy.name or "none", "missing_value": describe(missing_value),
             } | circumstances(lazy.axes, run.counts.outside)  # fmt: skip
             facts = {
                 "calibration_entries": done.calibration_entries, "effective_sample_size": done.effective_size,
@@ -250,6 +254,7 @@ class _Run:
             )
         if not self.counts.missing:
             raise ValueError(f"{lazy.source} has no missing entry: there is nothing to fill")
+        self.choices += settings.report_codes(lazy, self.needs.part)
         stages.scale(lazy, self.scratch, self.needs, self.counts, lambda share: self.tell("reading", (1 + share) / 2))
 
     def in_tiles(self, way: settings.Way) -> bool:

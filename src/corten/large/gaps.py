@@ -1,26 +1,27 @@
 """Pseudo-gaps for tensors larger than memory: tiles filled against a coarse field, calibrated on a sample of tiles.
 
-A coarse field of the whole tensor is completed first and interpolated: the trend. Tiles with a margin are completed
-from the residuals. For calibration, entries of a sample of tiles are hidden under moved copies of the gaps of the tile, the
-coarse field is completed again without them, and the tiles are filled; their errors give the mix, the learned scale and
-the scores, as in `calibration/gaps.py`. Then one pass fills all tiles.
+A coarse field of the whole tensor is completed first. Tiles are completed from their own entries and those of a margin;
+deep inside gaps larger than that, the coarse field stands for what is not near. For calibration, entries of a sample of
+tiles are hidden under moved copies of the gaps of the tile, the coarse field is completed again without them, and the
+tiles are filled; their errors give the mix, the learned scale and the scores, as in `calibration/gaps.py`. Then one
+pass fills all tiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden
-from corten.calibration.gap_scale import reach, tested_depth
+from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix
+from corten.calibration.gap_scale import first_estimate, reach, tested_depth
 from corten.completion.axes_kinds import axis_kinds, move_gap
 from corten.completion.protocol import Fill, PreparedMix
-from corten.completion.stack import StackedCompletion, simplex_weights
+from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.depth import DepthWeights, depth, steps_of_change
-from corten.conformal.local_scale import EntryFeatures, LearnedScale, block_folds
+from corten.conformal.local_scale import EntryFeatures, LearnedScale
 from corten.conformal.scores import Score
 from corten.conformal.weights import PooledWeights
 from corten.data.axes import Axis
@@ -39,7 +40,6 @@ TILES_AT_ONCE = 6  # of them, hidden at once: the coarse field is completed once
 ATTEMPTS = 10  # moved copies of the gaps tried in a tile
 MIN_HIDDEN = 20  # entries hidden in a tile, at least
 SAMPLED_TILES = 12  # from which depths of missing entries and steps of change are estimated
-TREND = "coarse field"
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ class TiledModel:
     """All that fills a tile and gives its missing entries intervals."""
 
     data: TiledField
+    first: PreparedMix = field(repr=False)
     completion: PreparedMix = field(repr=False)
-    trend: np.ndarray = field(repr=False)
-    weights: dict[str, float]
+    large_scale: np.ndarray = field(repr=False)
     change: np.ndarray
     spread: float
     learned: LearnedScale = field(repr=False)
@@ -114,27 +114,27 @@ class TiledModel:
         core = np.zeros(tile.shape, bool)
         core[inner] = True
         missing = np.flatnonzero(core & (spins == -1))
-        trend = self.data.coarse.at(self.trend, tile.padded, self.data.axes)
-        if not missing.size:
-            fill, deep = Fill(trend), np.zeros(tile.shape)
-        else:
-            fill = _filled(self.completion, values, mask, trend)
-            deep = depth(mask, cut_axes(self.data.axes, tile.padded), self.change)
-        features = self._features(tile).at(
-            missing, values=values, train=mask, estimate=fill.estimate, members=fill.members, deep=deep
-        ) if missing.size else np.zeros((0, 1), np.float32)  # fmt: skip
-        estimate = _mixed(self.weights, fill.members) if fill.members else fill.estimate
-        middle = estimate.reshape(-1)[missing].astype(np.float64)
-        deep_missing = deep.reshape(-1)[missing]
-        scale = self.learned.predict(features) if missing.size else np.zeros(0)
-        bins = np.searchsorted(self.by_depth.edges, deep_missing)
-        lower, upper = self.scored.intervals(bins, middle, scale, list(coverages))
+        estimate, deep = values, np.zeros(0)
+        lower: np.ndarray = np.zeros((len(coverages), 0))
+        upper: np.ndarray = lower
+        if missing.size:
+            fill = _filled(self.completion, values, mask, self.data.coarse, self.large_scale, tile)
+            axes = cut_axes(self.data.axes, tile.padded)
+            whole = depth(mask, axes, self.change)
+            features = EntryFeatures(axes, self.change, self.spread).at(
+                missing, values=values, train=mask, estimate=first_estimate(self.first, fill), members=fill.members,
+                deep=whole,
+            )  # fmt: skip
+            estimate, deep = fill.estimate, whole.reshape(-1)[missing]
+            middle = estimate.reshape(-1)[missing].astype(np.float64)
+            bins = np.searchsorted(self.by_depth.edges, deep)
+            lower, upper = self.scored.intervals(bins, middle, self.learned.predict(features), list(coverages))
         places = np.unravel_index(missing, tile.shape)
         size = tuple(part.stop - part.start for part in inner)
         at = np.ravel_multi_index([p - part.start for p, part in zip(places, inner)], size)
         return FilledTile(
             spins=spins[inner], values=values[inner], estimate=estimate[inner].astype(values.dtype), missing=at,
-            lower=lower, upper=upper, beyond=deep_missing > self.tested,
+            lower=lower, upper=upper, beyond=deep > self.tested,
         )  # fmt: skip
 
     def fill_all(self, coverages: Sequence[float], threads: int, tell: Tell) -> Iterator[tuple[Tile, FilledTile]]:
@@ -146,21 +146,14 @@ class TiledModel:
             yield tile, filled
             tell(number / len(tiles))
 
-    def _features(self, tile: Tile) -> EntryFeatures:
-        return EntryFeatures(cut_axes(self.data.axes, tile.padded), self.change, self.spread)
 
-
-def _filled(completion: PreparedMix, values: np.ndarray, mask: np.ndarray, trend: np.ndarray) -> Fill:
-    """A tile filled from the residuals of the trend; the trend is one more member."""
-    if mask.any():
-        fill = completion.fill(np.where(mask, values - trend, np.nan), mask)
-        return Fill(fill.estimate + trend, {TREND: trend} | {n: m + trend for n, m in fill.members.items()})
-    names = getattr(completion, "weights", {})
-    return Fill(trend, {TREND: trend} | dict.fromkeys(names, trend))
-
-
-def _mixed(weights: dict[str, float], members: dict[str, np.ndarray]) -> np.ndarray:
-    return np.asarray(sum(weight * members[name] for name, weight in weights.items()))
+def _filled(
+    completion: PreparedMix, values: np.ndarray, mask: np.ndarray, coarse: Coarse, large_scale: np.ndarray, tile: Tile
+) -> Fill:
+    """A tile filled from its observed entries, and from the coarse field where none of them is near."""
+    far, placed = coarse.anchors(large_scale, tile.padded)
+    placed &= ~mask
+    return completion.fill(np.where(placed, far, values).astype(values.dtype), mask | placed)
 
 
 def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tell) -> TiledModel:
@@ -169,7 +162,7 @@ def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tel
     axes, shape, coarse = data.axes, data.shape, data.coarse
     coarse_axes = coarse.axes(axes)
     large = StackedCompletion().prepare(coarse.values, coarse.mask, coarse_axes, seed)
-    trend = large.fill(coarse.values, coarse.mask).estimate
+    large_scale = large.fill(coarse.values, coarse.mask).estimate
     tell(0.1)
     counts = [_counts(data, tile) for tile in data.tiles]
     useful = [i for i, (observed, missing) in enumerate(counts) if observed >= 2 * MIN_HIDDEN and missing > 0]
@@ -179,27 +172,23 @@ def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tel
     sampled = rng.choice(useful, min(SAMPLED_TILES, len(useful)), replace=False, p=chance / chance.sum())
     change, spread, missing_depths = _look_at(data, [data.tiles[i] for i in sampled], rng)
     middle = sorted(sampled, key=lambda i: counts[i][0])[len(sampled) // 2]
-    completion = _prepare(data, data.tiles[middle], trend, seed)
+    values, spins = data.read(data.tiles[middle].padded)
+    first = StackedCompletion().prepare(values, spins == 1, cut_axes(axes, data.tiles[middle].padded), seed)
     tell(0.2)
     rounds: list[Hidden] = []
-    limit = MAX_POOLED_ENTRIES // ROUNDS
-    sets = _sets(useful, chance, rng)
+    sets = _sets(data.tiles, useful, chance, rng)
     for number, numbers in enumerate(sets):
         hidden = [_hide(data, data.tiles[i], rng) for i in numbers]
         left = coarse.without([
             ([part.start for part in tile.padded], values, gone) for tile, values, _, gone in hidden
         ])  # fmt: skip
-        own = large.fill(left.values, left.mask).estimate
+        sample = _Sample(data, left, large.fill(left.values, left.mask).estimate, first, change, spread)
         seeds = rng.integers(2**32, size=len(hidden)).tolist()
-
-        def one(item: tuple[tuple[Tile, np.ndarray, np.ndarray, np.ndarray], int], own: np.ndarray = own) -> Hidden:
-            (tile, values, mask, gone), own_seed = item
-            return _scored(data, tile, values, mask & ~gone, gone, completion, own, change, spread, limit, own_seed)
-
-        rounds += in_order(one, zip(hidden, seeds), threads, pool="tiles")
+        jobs = [(sample, *parts, own_seed) for parts, own_seed in zip(hidden, seeds)]
+        rounds += in_order(lambda job: job[0].scored(*job[1:]), jobs, threads, pool="tiles")
         tell(0.2 + 0.75 * (number + 1) / len(sets))
     rounds = [one for one in rounds if one.entries.size]
-    weights, rounds = _mix(rounds, shape, seed)
+    completion, rounds = cross_fitted_mix(first, rounds, shape, seed)
     entries, truth, estimate, features = (
         np.concatenate([getattr(h, name) for h in rounds]) for name in ("entries", "truth", "estimate", "features")
     )
@@ -210,17 +199,16 @@ def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tel
     # Test entries are named by the bin of their depth: their weight depends on nothing else.
     pooled = PooledWeights(entries, by_depth.at(np.concatenate(depths)), by_depth.log_ratio)
     tested = tested_depth(depths)
-    mix = ", ".join(f"{name} {weight:.2f}" for name, weight in weights.items())
     sides = " x ".join(str(part.stop - part.start) for part in data.tiles[0].core)
     choices = (
         Choice("tiles", f"{len(data.tiles)} of {sides}", f"with a coarse field of {coarse.total.size:,} entries"),
         Choice("pseudo-gaps", f"{len(rounds)} tiles", "moved copies of the gaps of the same tile"),
-        Choice("mix of completions", mix, f"least squares on {len(truth)} hidden entries"),
+        *completion.choices,
         reach(int(np.count_nonzero(missing_depths > tested)), missing_depths.size),
     )
     tell(1.0)
     return TiledModel(
-        data, completion, trend, weights, change, spread, learned, by_depth, tested,
+        data, first, completion, large_scale, change, spread, learned, by_depth, tested,
         CalibratedScores(score, scores, entries, pooled), choices,
     )  # fmt: skip
 
@@ -255,19 +243,18 @@ def _look_at(
     return change, spread, np.concatenate(depths)
 
 
-def _prepare(data: TiledField, tile: Tile, trend: np.ndarray, seed: int) -> PreparedMix:
-    """The stack with its settings chosen on one tile."""
-    values, spins = data.read(tile.padded)
-    mask = spins == 1
-    residual = np.where(mask, values - data.coarse.at(trend, tile.padded, data.axes), np.nan)
-    return StackedCompletion().prepare(residual, mask, cut_axes(data.axes, tile.padded), seed)
-
-
-def _sets(useful: Sequence[int], chance: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
-    """Sets of different tiles, `ROUNDS` in all, drawn in proportion to their missing entries."""
-    each = min(TILES_AT_ONCE, len(useful))
-    count = -(-ROUNDS // each)
-    return [rng.choice(useful, each, replace=False, p=chance / chance.sum()).tolist() for _ in range(count)]
+def _sets(
+    tiles: Sequence[Tile], useful: Sequence[int], chance: np.ndarray, rng: np.random.Generator
+) -> list[list[int]]:
+    """Sets of tiles that do not overlap, `ROUNDS` tiles in all, drawn in proportion to their missing entries."""
+    sets: list[list[int]] = []
+    while sum(map(len, sets)) < ROUNDS:
+        chosen: list[int] = []
+        for i in rng.choice(useful, len(useful), replace=False, p=chance / chance.sum()).tolist():
+            if len(chosen) < TILES_AT_ONCE and not any(tiles[i].overlaps(tiles[j]) for j in chosen):
+                chosen.append(i)
+        sets.append(chosen)
+    return sets
 
 
 def _hide(
@@ -287,44 +274,36 @@ def _hide(
     return tile, values, mask, best
 
 
-def _scored(
-    data: TiledField, tile: Tile, values: np.ndarray, train: np.ndarray, hidden: np.ndarray, completion: PreparedMix,
-    trend: np.ndarray, change: np.ndarray, spread: float, limit: int, seed: int,
-) -> Hidden:  # fmt: skip
-    """The hidden entries of the core of a tile, filled without them."""
-    core = np.zeros(tile.shape, bool)
-    core[tile.inner] = True
-    entries = np.flatnonzero(core & hidden)
-    if entries.size > limit:
-        entries = np.sort(np.random.default_rng(seed).choice(entries, limit, replace=False))
-    fill = _filled(completion, values, train, data.coarse.at(trend, tile.padded, data.axes))
-    axes = cut_axes(data.axes, tile.padded)
-    deep = depth(train, axes, change)
-    features = EntryFeatures(axes, change, spread).at(
-        entries, values=values, train=train, estimate=fill.estimate, members=fill.members, deep=deep
-    )
-    return Hidden(
-        entries=tile.of_tensor(entries, data.shape),
-        truth=values.reshape(-1)[entries].astype(np.float64),
-        estimate=fill.estimate.reshape(-1)[entries].astype(np.float64),
-        members={name: member.reshape(-1)[entries].astype(np.float64) for name, member in fill.members.items()},
-        features=features,
-        depths=deep.reshape(-1)[entries],
-    )
+@dataclass(frozen=True)
+class _Sample:
+    """What fills tiles of one set: the coarse field without the entries hidden in all of them."""
 
+    data: TiledField
+    coarse: Coarse
+    large_scale: np.ndarray
+    completion: PreparedMix
+    change: np.ndarray
+    spread: float
 
-def _mix(rounds: Sequence[Hidden], shape: tuple[int, ...], seed: int) -> tuple[dict[str, float], list[Hidden]]:
-    """Weights of the members from all hidden entries, and rounds whose estimates use weights of other blocks."""
-    names = list(rounds[0].members)
-    members = np.stack([np.concatenate([h.members[n] for h in rounds]) for n in names], axis=1)
-    truth, entries = (np.concatenate([getattr(h, name) for h in rounds]) for name in ("truth", "entries"))
-    weights = simplex_weights(members, truth)
-    mixed = members @ weights
-    fold = block_folds(entries, shape, seed)
-    for one in np.unique(fold):
-        inside = fold == one
-        if not inside.all():
-            mixed[inside] = members[inside] @ simplex_weights(members[~inside], truth[~inside])
-    ends = np.cumsum([h.entries.size for h in rounds])[:-1]
-    found = [replace(h, estimate=estimate) for h, estimate in zip(rounds, np.split(mixed, ends))]
-    return dict(zip(names, weights.tolist())), found
+    def scored(self, tile: Tile, values: np.ndarray, mask: np.ndarray, hidden: np.ndarray, seed: int) -> Hidden:
+        """The hidden entries of the core of a tile, filled without them."""
+        train, limit = mask & ~hidden, MAX_POOLED_ENTRIES // ROUNDS
+        core = np.zeros(tile.shape, bool)
+        core[tile.inner] = True
+        entries = np.flatnonzero(core & hidden)
+        if entries.size > limit:
+            entries = np.sort(np.random.default_rng(seed).choice(entries, limit, replace=False))
+        fill = _filled(self.completion, np.where(train, values, np.nan), train, self.coarse, self.large_scale, tile)
+        axes = cut_axes(self.data.axes, tile.padded)
+        deep = depth(train, axes, self.change)
+        features = EntryFeatures(axes, self.change, self.spread).at(
+            entries, values=values, train=train, estimate=fill.estimate, members=fill.members, deep=deep
+        )
+        return Hidden(
+            entries=tile.of_tensor(entries, self.data.shape),
+            truth=values.reshape(-1)[entries].astype(np.float64),
+            estimate=fill.estimate.reshape(-1)[entries].astype(np.float64),
+            members={name: member.reshape(-1)[entries] for name, member in fill.members.items()},
+            features=features,
+            depths=deep.reshape(-1)[entries],
+        )

@@ -8,8 +8,8 @@ from itertools import product
 from math import prod
 
 import numpy as np
+from scipy import ndimage
 
-from corten.completion.axes_kinds import along
 from corten.data.axes import Axis
 
 __all__ = ["Coarse", "Tile", "coarse_factors", "cut_axes", "tile_sides", "tiles_of"]
@@ -17,7 +17,7 @@ __all__ = ["Coarse", "Tile", "coarse_factors", "cut_axes", "tile_sides", "tiles_
 Box = tuple[slice, ...]
 
 MAX_COARSE_ENTRIES = 250_000
-MIN_CELL_ENTRIES = 200  # entries in a coarse cell: the trend follows the field, not single observed entries
+MIN_CELL_ENTRIES = 8  # entries in a coarse cell, at least: two steps along each of three axes
 MARGIN = 12  # steps read around a tile along each axis that is cut
 
 
@@ -37,6 +37,10 @@ class Tile:
     def inner(self) -> Box:
         """The core within the padded box."""
         return tuple(slice(c.start - p.start, c.stop - p.start) for c, p in zip(self.core, self.padded))
+
+    def overlaps(self, other: Tile) -> bool:
+        """Whether the padded boxes share entries."""
+        return all(a.start < b.stop and b.start < a.stop for a, b in zip(self.padded, other.padded))
 
     def of_tensor(self, entries: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Flat indices in the tensor of flat indices in the padded box."""
@@ -92,7 +96,7 @@ def cut_axes(axes: Sequence[Axis], box: Box) -> tuple[Axis, ...]:
 
 
 def coarse_factors(axes: Sequence[Axis]) -> tuple[int, ...]:
-    """Steps of each axis in one coarse step: a cell has many entries, and the coarse field fits in memory.
+    """Steps of each axis in one coarse step, so that the coarse field fits in memory.
 
     Examples
     --------
@@ -167,30 +171,22 @@ class Coarse:
             found.append(replace(axis, length=n, coordinates=coordinates))
         return tuple(found)
 
-    def at(self, estimate: np.ndarray, box: Box, axes: Sequence[Axis]) -> np.ndarray:
-        """A coarse estimate, interpolated linearly between the middles of cells to the entries of a box."""
-        field = estimate.astype(np.float32)
-        for k, (part, factor, axis) in enumerate(zip(box, self.factors, axes)):
-            matrix = _interpolation(part, factor, field.shape[k], axis.length, axis.periodic)
-            used = np.flatnonzero(matrix.any(axis=0))  # only the cells near the box are touched
-            few = slice(used[0], used[-1] + 1)
-            field = along(np.ascontiguousarray(matrix[:, few]), field[(slice(None),) * k + (few,)], k)
-        return field
+    def anchors(self, estimate: np.ndarray, box: Box) -> tuple[np.ndarray, np.ndarray]:
+        """Values of a coarse estimate in a box, and where they stand: in the middle of cells deep inside gaps.
 
-
-def _interpolation(part: slice, factor: int, cells: int, length: int, periodic: bool) -> np.ndarray:
-    """The matrix of linear interpolation from the middles of cells to the steps of a part of an axis."""
-    starts = np.arange(cells) * factor
-    middle = (starts + np.minimum(starts + factor, length) - 1) / 2
-    rows = np.zeros((part.stop - part.start, cells), np.float32)
-    if periodic and cells > 1:
-        middle = np.concatenate([[middle[-1] - length], middle, [middle[0] + length]])
-    for row, step in enumerate(range(part.start, part.stop)):
-        right = int(np.clip(np.searchsorted(middle, step), 1, max(len(middle) - 1, 1)))
-        if len(middle) == 1:
-            rows[row, 0] = 1.0
-            continue
-        share = np.clip((step - middle[right - 1]) / (middle[right] - middle[right - 1]), 0, 1)
-        for at, weight in ((right - 1, 1 - share), (right, share)):
-            rows[row, (at - 1) % cells if periodic and cells > 1 else at] += weight
-    return rows
+        A cell is deep if nothing is observed within `MARGIN` steps: what is nearer says more than the coarse field.
+        """
+        # Along an unordered axis the factor is one, and cells beside each other are nothing alike.
+        near = [2 * -(-MARGIN // factor) + 1 if factor > 1 else 1 for factor in self.factors]
+        deep = ~ndimage.maximum_filter(self.mask, size=near, mode="constant")
+        values = np.zeros([part.stop - part.start for part in box], np.float32)
+        placed = np.zeros(values.shape, bool)
+        middles, cells = [], []
+        for part, factor, n, length in zip(box, self.factors, self.count.shape, self.shape):
+            middle = np.minimum(np.arange(n) * factor + factor // 2, length - 1)
+            inside = np.flatnonzero((middle >= part.start) & (middle < part.stop))
+            cells.append(inside)
+            middles.append(middle[inside] - part.start)
+        values[np.ix_(*middles)] = estimate[np.ix_(*cells)]
+        placed[np.ix_(*middles)] = deep[np.ix_(*cells)]
+        return values, placed
