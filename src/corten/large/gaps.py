@@ -16,7 +16,8 @@ import numpy as np
 
 from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix
 from corten.calibration.gap_scale import first_estimate, reach, tested_depth
-from corten.completion.axes_kinds import axis_kinds, move_gap
+from corten.calibration.gaps import MIN_HIDDEN_SHARE, hide
+from corten.completion.axes_kinds import axis_kinds, edges_of
 from corten.completion.protocol import Fill, PreparedMix
 from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import CalibratedScores
@@ -37,8 +38,7 @@ __all__ = ["FilledTile", "TiledField", "TiledModel", "calibrate"]
 SEED_STREAM = 0x711E
 ROUNDS = 24  # tiles in which entries are hidden
 TILES_AT_ONCE = 6  # of them, hidden at once: the coarse field is completed once for each such set
-ATTEMPTS = 10  # moved copies of the gaps tried in a tile
-MIN_HIDDEN = 20  # entries hidden in a tile, at least
+MIN_HIDDEN = 20  # entries that can be hidden in a tile, at least
 SAMPLED_TILES = 12  # from which depths of missing entries and steps of change are estimated
 
 
@@ -178,7 +178,8 @@ def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tel
     rounds: list[Hidden] = []
     sets = _sets(data.tiles, useful, chance, rng)
     for number, numbers in enumerate(sets):
-        hidden = [_hide(data, data.tiles[i], rng) for i in numbers]
+        # As in memory, every second copy stays at the edges that the gap touches.
+        hidden = [_hide(data, data.tiles[i], rng, (number + place) % 2 == 1) for place, i in enumerate(numbers)]
         left = coarse.without([
             ([part.start for part in tile.padded], values, gone) for tile, values, _, gone in hidden
         ])  # fmt: skip
@@ -258,20 +259,15 @@ def _sets(
 
 
 def _hide(
-    data: TiledField, tile: Tile, rng: np.random.Generator
+    data: TiledField, tile: Tile, rng: np.random.Generator, at_edges: bool
 ) -> tuple[Tile, np.ndarray, np.ndarray, np.ndarray]:
     """A tile with its values, its mask, and the observed entries to hide: those under a moved copy of its gaps."""
     values, spins = data.read(tile.padded)
     mask, gap = spins == 1, spins == -1
     kinds = axis_kinds(cut_axes(data.axes, tile.padded), tile.shape)
-    best = np.zeros_like(mask)
-    for _ in range(ATTEMPTS):
-        hidden = move_gap(gap, kinds, rng) & mask
-        if best.sum() < hidden.sum() < mask.sum():
-            best = hidden
-        if best[tile.inner].sum() >= max(MIN_HIDDEN, 0.1 * gap[tile.inner].sum()):
-            break
-    return tile, values, mask, best
+    least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(mask.sum()))
+    kept = edges_of(gap, kinds) if at_edges else ()
+    return tile, values, mask, hide(None, gap=gap, usable=mask, kinds=kinds, least=least, rng=rng, kept=kept)
 
 
 @dataclass(frozen=True)
