@@ -62,7 +62,7 @@ def test_the_standard_error_counts_a_block_as_one_observation():
 
 
 def test_late_data_are_counted_once_in_whatever_parts_they_arrive(tmp_path):
-    truth, missing, intervals = given(width=0.8)
+    truth, _, intervals = given(width=0.8)
     whole, log = verify(intervals, truth), tmp_path / "scores.jsonl"
     some = truth.where(np.random.default_rng(3).random(truth.shape) < 0.4)
     first = verify(intervals, some.isel(time=slice(0, 4)), log)

@@ -28,7 +28,7 @@ def days(first, count, seed):
 def gap_fit(x, rounds=6, **options):
     calibration = corten.GapCalibration(rounds, drawn=0)
     completion = corten.StackedCompletion(MEMBERS)
-    return corten.ConformalCompleter(completion, calibration=calibration, **options).fit(x)
+    return corten.ConformalCompleter(completion, "constant", calibration, **options).fit(x)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ WORST_BLOCKS = 3  # shown
 
 @dataclass(frozen=True)
 class Grid:
-    """The axis along which slices are counted, the shape of a slice, a digest of its labels, and names of its blocks."""
+    """Where scores belong: the axis of the slices, the shape of a slice, a digest of its labels, names of its blocks."""
 
     axis: str
     shape: tuple[int, ...]
