@@ -47,6 +47,10 @@ class FileOptions:
     def axis_kinds(self) -> dict[Any, str]:
         return {}
 
+    @property
+    def codes(self) -> list[float] | None:
+        return None if self.missing_value is None else numbers(self.missing_value, "missing-value")
+
     def read(self, path: Path, *, careful: bool = True) -> Loaded:
         """The tensor that these options ask for."""
         from corten import io
@@ -56,7 +60,7 @@ class FileOptions:
             path, self.variable, domain=self.where, quality=flags, accept=accept,
             axes=None if self.axes is None else [name.strip() for name in self.axes.split(",")],
             axis_kinds=self.axis_kinds,
-            missing_value=None if self.missing_value is None else numbers(self.missing_value, "missing-value"),
+            missing_value=self.codes,
             careful=careful,
         )  # fmt: skip
 

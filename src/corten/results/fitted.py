@@ -25,6 +25,7 @@ from corten.results.settings import circumstances
 
 if TYPE_CHECKING:
     from corten.evidence.audit import Audit
+    from corten.evidence.hidden import HiddenCoverage, HiddenError
     from corten.evidence.score_log import ScoreLog
     from corten.evidence.weight_report import WeightEvidence
 
@@ -32,6 +33,11 @@ __all__ = ["Fitted"]
 
 MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
 WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
+# Parts of a fit that the rooms of this package share; `dir` does not list them.
+_INTERNAL = {
+    "beyond", "bounds", "calibrated", "completion", "entries", "facts", "limits", "log_weights", "missing_entries",
+    "of", "options", "probabilities", "propensity_array", "residuals", "rounds", "scores",
+}  # fmt: skip
 WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded")  # of settings whose reason is shown as a warning
 
 
@@ -247,10 +253,53 @@ class Fitted:
             "calibration_entries": len(self.scores),
             "effective_sample_size": self.calibrated.effective_sample_size(),
             "seconds": round(self.seconds, 2),
+            "engine": self.options.get("engine", ""),
         }
+        if self.hidden_error is not None:
+            facts["mean_absolute_error_on_hidden_entries"] = self.hidden_error.error
+            facts["baseline"] = self.hidden_error.baseline
+            facts["mean_absolute_error_of_the_baseline"] = self.hidden_error.baseline_error
+        found = self.hidden_coverage(coverage)
+        if found is not None:
+            facts["coverage_on_hidden_entries"] = found.found
+            facts["coverage_in_most_" + found.kind] = (found.low, found.high)
         if self.highest_finite_coverage < MENTION_FINITE_BELOW:
             facts["highest_finite_coverage"] = round(self.highest_finite_coverage, 4)
         return facts
+
+    @cached_property
+    def hidden_error(self) -> HiddenError | None:
+        """Mean absolute error on the hidden entries, beside that of a plain method; None for few entries."""
+        from corten.evidence.hidden import hidden_error
+
+        return hidden_error(self)
+
+    def hidden_coverage(self, coverage: float) -> HiddenCoverage | None:
+        """Coverage of the hidden entries of each round, with the cutoff of the other rounds.
+
+        Parameters
+        ----------
+        coverage : float
+            Nominal coverage, between 0 and 1.
+
+        Returns
+        -------
+        HiddenCoverage or None
+            The share found and its range over rounds (folds for one random split); None for grouped, joint and robust
+            intervals and for few entries.
+
+        Notes
+        -----
+        Only the cutoff is computed without the round. Settings of the completion were chosen once, with all observed
+        entries: `audit` tests those too.
+
+        Examples
+        --------
+        >>> fitted.hidden_coverage(0.9).found                        # doctest: +SKIP
+        """
+        from corten.evidence.hidden import hidden_coverage
+
+        return hidden_coverage(self, coverage)
 
     @cached_property
     def highest_finite_coverage(self) -> float:
@@ -528,6 +577,10 @@ class Fitted:
         from corten.results.saving import save
 
         return save(self, path, overwrite=overwrite)
+
+    def __dir__(self) -> list[str]:
+        """Names for users, without what the rooms of the package share."""
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.observed.shape))

@@ -205,6 +205,8 @@ class _Unpacker:
                 raise ValueError("it refers to the same arrays again and again")
             return self.arrays[of] if tag == "array" else self.arrays[of][()]
         if tag in _types():
+            if tag == "FittedPropensity":
+                of = of | {"engine": "auto"}  # a file starts no cluster when its fit is used
             return _types()[tag](**{name: self.unpack(one, depth + 1) for name, one in of.items()})
         made = self.unpack(of, depth + 1)
         if tag in METHODS and isinstance(made, FittedPropensity):
