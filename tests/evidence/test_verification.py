@@ -42,19 +42,21 @@ def test_scores_are_those_of_a_plain_count():
         assert row["entries"] == missing[..., k].sum()
         assert row["coverage"] == pytest.approx(hit[..., k][missing[..., k]].mean())
     block = (slice(0, 3), slice(4, 8))
-    found = {row["block"]: row for row in scores.by_block()}["lat 0.0 to 2.0, lon 4.0 to 7.0"]
+    found = {row["block"]: row for row in scores.by_block()}["lat 0 to 2, lon 4 to 7"]
     assert found["entries"] == missing[block].sum()
     assert found["coverage"] == pytest.approx(hit[block][missing[block]].mean())
     assert [row["coverage"] for row in scores.by_block()] == sorted(row["coverage"] for row in scores.by_block())
 
 
-def test_the_standard_error_counts_a_block_as_one_observation():
-    """The spread of the coverage over draws whose errors are the same within a block."""
+@pytest.mark.parametrize("alike", ["within a block", "within a slice"])
+def test_the_standard_error_allows_for_errors_that_are_alike(alike):
+    """The spread of the coverage over draws whose errors are the same at many entries."""
     _, _, intervals = given()
     found, errors = [], []
     for seed in range(200):
         rng = np.random.default_rng(seed)
-        off = np.kron(rng.normal(size=(3, 3)), np.ones((3, 4)))[..., None] * np.ones(6)
+        blocks = np.kron(rng.normal(size=(3, 3)), np.ones((3, 4)))[..., None] * np.ones(6)
+        off = blocks if alike == "within a block" else rng.normal(size=6) * np.ones((9, 12, 6))
         scores = verify(intervals, intervals.estimate + off)
         found.append(scores.coverage)
         errors.append(scores.standard_error)

@@ -19,6 +19,7 @@ from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.data.transform import as_transform
 from corten.engine.threads import one_library_thread
+from corten.results.groups import refuse_carried
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
@@ -61,7 +62,7 @@ def update(
     """A fit moved to a window with new slices; see `Fitted.update`."""
     began = perf_counter()
     split, completion = _usable(fitted)
-    fitted.refuse_carried("update")
+    refuse_carried(fitted, "update")
     if split.local is None:
         raise ValueError("only a fit with calibration='gaps' can be updated: fit the new data, or use that calibration")
     if fitted.completer is None:

@@ -19,7 +19,7 @@ from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.propensity import FittedPropensity
-from corten.results.groups import Groups
+from corten.results.groups import Groups, refuse_carried
 from corten.results.intervals import Intervals
 from corten.results.settings import circumstances
 
@@ -172,7 +172,7 @@ class Fitted:
         """
         source = self
         if groups is not None or joint is not None:
-            self.refuse_carried("groups and joint")
+            refuse_carried(self, "groups and joint")
         if odds_error != 1.0 or groups is not None or joint is not None:
             from corten.results.predictive import reshaped
 
@@ -374,7 +374,7 @@ class Fitted:
         """
         from corten.evidence.audit import audit
 
-        self.refuse_carried("an audit")
+        refuse_carried(self, "an audit")
         return audit(self, rounds, **options)
 
     @property
@@ -538,14 +538,6 @@ class Fitted:
         return self.intervals(coverage).verify(
             late, log, axis=axis, target=target, label=label, missing_value=missing_value
         )
-
-    def refuse_carried(self, what: str) -> None:
-        """Raise if the calibration entries are those of earlier data, and `what` needs entries of these data."""
-        if self.carried:
-            raise ValueError(
-                f"{what}: not defined for data that an earlier fit filled, as the calibration entries lie in the data "
-                "of that fit; use fitted.update(x), or fit these data"
-            )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write this fit to one file, without pickle.
