@@ -83,6 +83,15 @@ def test_a_filled_result_can_be_saved_and_knows_what_it_cannot_do(fitted, tmp_pa
     assert fitted.fill(days(24, 24, 2)[1]).summary().to_dict()["missing"] == 0
 
 
+def test_the_domain_of_the_fit_is_used_where_it_does_not_depend_on_the_time():
+    x, sea = days(0, 12, 0)[0], np.arange(SHAPE[0])[:, None, None] > 2
+    calibration = corten.GapCalibration(2, drawn=0)
+    fit = corten.ConformalCompleter("smooth", "constant", calibration).fit(x, where=sea)
+    for result in (fit.fill(days(12, 14, 1)[0]), fit.update(days(12, 3, 1)[0]).intervals(0.9)):
+        assert np.isnan(result.estimate.values[:3]).all() and np.isfinite(result.lower.values[3:]).all()
+    assert fit.fill(days(12, 14, 1)[0], where=np.ones((1, 1, 1), bool)).observed.domain is None
+
+
 def refusals():
     x = days(24, 24, 3)[0]
     yield "another order", x.transpose("time", "lat", "lon"), "transpose"

@@ -32,8 +32,6 @@ def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue 
     split, completion = _usable(fitted)
     fit = fitted.observed
     new = matching(fit, x, where, missing_value)
-    if where is None and fit.domain is not None and new.domain is None and new.shape == fit.shape:
-        new = matching(fit, _inside(new, fit.domain), None)
     _warn_of_range(fit, new)
     base = replace(fitted, observed=new, propensity=None, rounds=(), carried=True)
     if new.complete:
@@ -130,12 +128,6 @@ def _with(base: Fitted, split: CalibratedSplit, notes: tuple[Choice, ...], began
 
 
 _NOTES = ("filled_by_a_fit", "renewed")
-
-
-def _inside(new: ObservedTensor, domain: np.ndarray) -> ObservedTensor:
-    """The tensor with another domain."""
-    mask = new.mask & domain
-    return replace(new, mask=mask, domain=domain, values=np.where(mask, new.values, np.nan))
 
 
 def _warn_of_range(fit: ObservedTensor, new: ObservedTensor) -> None:

@@ -403,7 +403,8 @@ class Fitted:
         coverage : float, default 0.9
             Nominal coverage, between 0 and 1.
         where : boolean array or xarray.DataArray, optional
-            The domain of the new data. Default: that of the fit if the shapes agree, else everywhere.
+            The domain of the new data. Default: that of the fit; everywhere if that varies along an axis whose
+            positions are others.
         missing_value : float or sequence of float, optional
             Numbers that stand for a missing value.
 
@@ -463,7 +464,7 @@ class Fitted:
         half_life : float, optional
             Age in slices at which a score has half the weight of one of the last slice. Default: half the window.
         where : boolean array or xarray.DataArray, optional
-            The domain of the new slices. Default: everywhere.
+            The domain of the new slices. Default: that of the fit; everywhere if that varies along the axis.
         missing_value : float or sequence of float, optional
             Numbers that stand for a missing value.
         progress : function of (str, float), optional
