@@ -92,6 +92,34 @@ def test_the_domain_of_the_fit_is_used_where_it_does_not_depend_on_the_time():
     assert fit.fill(days(12, 14, 1)[0], where=np.ones((1, 1, 1), bool)).observed.domain is None
 
 
+def test_calendars_further_coordinates_and_checkpoints(tmp_path):
+    """Labels come back after an update, and a fit that was made with a checkpoint can be saved and used."""
+    x, new = days(0, 12, 0)[0], days(10, 4, 1)[0]
+
+    def with_more(one):
+        dates = xr.date_range("2001-02-27", periods=30, calendar="noleap", use_cftime=True)
+        hour = (one.time.values - np.datetime64("2020-01-01", "ns")) // np.timedelta64(1, "h")
+        more = {"hour": ("time", hour), "site": (("lat", "lon"), np.ones(SHAPE)), "time": dates[hour]}
+        return one.assign_coords(more | {"version": 3})
+
+    calibration = corten.GapCalibration(2, drawn=0)
+    completer = corten.ConformalCompleter("smooth", "constant", calibration)
+    with corten.Checkpoint(tmp_path / "rounds") as kept:
+        resumable = completer.fit(x, checkpoint=kept)
+    same(resumable.fill(new), corten.load(resumable.save(tmp_path / "resumable.corten")).fill(new))
+    assert not (tmp_path / "rounds").exists()
+    fit = corten.load(completer.fit(with_more(x)).save(tmp_path / "fit.corten"))
+    moved = corten.load(fit.update(with_more(new)).save(tmp_path / "moved.corten"))
+    found = moved.observed.wrap(moved.observed.values)
+    expected = xr.concat([with_more(x).isel(time=slice(2, 10)), with_more(new)], "time")
+    assert found.time.values[-1].calendar == "noleap" and sorted(found.coords) == sorted(expected.coords)
+    assert np.array_equal(found.hour, expected.hour) and np.array_equal(found.time, expected.time)
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.array_equal(fit.fill(with_more(new)).estimate.time, with_more(new).time)
+    with pytest.raises(ValueError, match="coordinates of type"):
+        fit.fill(new)
+
+
 def refusals():
     x = days(24, 24, 3)[0]
     yield "another order", x.transpose("time", "lat", "lon"), "transpose"

@@ -205,7 +205,10 @@ def _may_move(fit: ObservedTensor, old: Axis, new: Axis, least: int) -> None:
         raise ValueError(f"{where} has {new.length} position(s): give {least} or more, such as the last of the fit too")
     if old.coordinates is None or new.coordinates is None or min(old.length, new.length) < 2:
         return
-    if old.coordinates.dtype.kind != new.coordinates.dtype.kind and "O" in old.coordinates.dtype.kind:
+    kinds = {one.dtype.kind for one in (old.coordinates, new.coordinates)}
+    if kinds <= set("US"):
+        return  # names have no step
+    if len(kinds) > 1 and not kinds <= set("iuf"):
         raise ValueError(f"{where} has coordinates of type {new.coordinates.dtype}, in the fit {old.coordinates.dtype}")
     steps = [float(np.median(_steps(one))) for one in (old.coordinates, new.coordinates)]
     if steps[0] * steps[1] <= 0 or abs(steps[1] / steps[0] - 1) > MAX_STEP_DIFFERENCE:
