@@ -228,3 +228,12 @@ def test_plain_arrays_are_appended(fitted):
     for bad in ({"window": 1}, {"half_life": 0}, {"axis": "unknown"}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             plain.update(days(12, 3, 1)[0].values, **bad)
+
+
+def test_an_update_follows_noise_that_grew(fitted):
+    """With three times the noise, intervals of the fit do not cover the new slices; those of an update do."""
+    x, truth = days(24, 24, 11)
+    louder = 0.28 * np.random.default_rng(0).normal(size=x.shape)  # with the noise of 0.1: 0.3
+    before, _ = coverage_of(fitted.fill(x + louder), truth + louder)
+    after, _ = coverage_of(fitted.update(x + louder, half_life=12).intervals(0.9), truth + louder)
+    assert before < 0.6 and 0.85 < after < 0.95
