@@ -162,6 +162,8 @@ def test_a_random_split_fills_from_as_many_entries_and_weights_by_its_odds(tmp_p
     assert constant.fill(days(24, 30, 1)[0]).estimate.shape == (*SHAPE, 30)
     with pytest.raises(ValueError, match="calibration='gaps' can be updated"):
         fit.update(y)
+    with pytest.raises(ValueError, match="earlier fit"):
+        fit.fill(y).source.fill(y)
 
 
 def test_fits_without_their_method_say_so(tmp_path):

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["fill", "update"]
 
+RENEWED = ("filled_by_a_fit", "renewed")  # codes of the records of this module
+
+
 def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue = None) -> Fitted:
     """New data filled with a fit; see `Fitted.fill`."""
     began = perf_counter()
@@ -33,13 +36,16 @@ def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue 
     fit = fitted.observed
     new = matching(fit, x, where, missing_value)
     _warn_of_range(fit, new)
-    base = replace(fitted, observed=new, propensity=None, rounds=(), carried=True)
+    base = replace(
+        fitted, observed=new, propensity=None, rounds=(), carried=True, choices=(*new.choices, *_of_method(fitted))
+    )
     if new.complete:
         return replace(base, estimate=np.array(new.values), calibrated=None, residuals=np.empty(0), choices=())
     with one_library_thread:
         if split.local is not None:
             made = fill_gaps(split, completion, new)
         else:
+            refuse_carried(fitted, "fill")
             share = fitted.rounds[0].train_share if fitted.rounds else None
             made = fill_split(split, completion, new, share or 1.0, int(fitted.options["seed"]))
     note = Choice("settings", "of an earlier fit", "nothing was chosen again (fitted.fill)", code="filled_by_a_fit")
@@ -95,8 +101,9 @@ def update(
         f"{name}; a score loses half its weight in {decay:g} slices"
     )
     base = replace(
-        fitted, observed=moved.observed, propensity=None, rounds=made.rounds, residuals=made.residuals
-    )
+        fitted, observed=moved.observed, propensity=None, rounds=made.rounds, residuals=made.residuals,
+        choices=_of_method(fitted),
+    )  # fmt: skip
     note = Choice("calibration", "renewed", because, code="renewed", values={"rounds": len(made.rounds)})
     return _with(base, made.calibrated, (note,), began)
 
@@ -112,10 +119,15 @@ def _usable(fitted: Fitted) -> tuple[CalibratedSplit, Any]:
     return fitted.calibrated, fitted.completion
 
 
+def _of_method(fitted: Fitted) -> tuple[Choice, ...]:
+    """The settings of a fit without what was found in its data, and without the memory that it took."""
+    return tuple(one for one in fitted.choices if one not in fitted.observed.choices and one.what != "peak memory")
+
+
 def _with(base: Fitted, split: CalibratedSplit, notes: tuple[Choice, ...], began: float) -> Fitted:
     """A fit with another calibration, its estimate and its settings."""
     estimate = split.data_estimate()
-    kept = [one for one in base.choices if not one.code.startswith("pseudo_gaps") and one.code not in _NOTES]
+    kept = [one for one in base.choices if not one.code.startswith("pseudo_gaps") and one.code not in RENEWED]
     if split.beyond is not None:
         notes = (*notes, reach(int(np.count_nonzero(split.beyond)), base.observed.n_missing))
     return replace(
@@ -125,9 +137,6 @@ def _with(base: Fitted, split: CalibratedSplit, notes: tuple[Choice, ...], began
         choices=(*kept, *notes),
         seconds=perf_counter() - began,
     )
-
-
-_NOTES = ("filled_by_a_fit", "renewed")
 
 
 def _warn_of_range(fit: ObservedTensor, new: ObservedTensor) -> None:
