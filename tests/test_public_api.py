@@ -10,6 +10,7 @@ import numpy as np
 import corten
 
 NAMES = [
+    "AdaptiveCoverage",
     "AdditivePropensity",
     "AutoPropensity",
     "BernoulliPropensity",
@@ -27,6 +28,7 @@ NAMES = [
     "ObservedTensor",
     "Polynomial",
     "Product",
+    "ScoreLog",
     "SplitCalibration",
     "RepeatedSplits",
     "Sigmoid",
