@@ -259,7 +259,8 @@ def test_axes_that_a_file_would_lose_or_put_elsewhere_are_refused(tmp_path, name
 
 def test_formulas_in_labels_are_text_in_csv_and_numbers_stay(tmp_path):
     labels = ["=1+1", "+a", "-3.5", "@x", "\tb", "plain\r=1", "\r=2", "'q", "a;=3", "a; -b"]
-    x = xr.DataArray(gappy((10, 9, 10)), dims=("=name", "y", "t"), coords={"=name": labels, "y": np.arange(9.0) - 4}, name="v")
+    places = {"=name": labels, "y": np.arange(9.0) - 4}
+    x = xr.DataArray(gappy((10, 9, 10)), dims=("=name", "y", "t"), coords=places, name="v")
     result = result_of(x)
     safe = ["'=1+1", "'+a", "-3.5", "'@x", "'\tb", "plain\n'=1", "'\n'=2", "'q", "a;'=3", "a; -b"]
     corten.io.write(tmp_path / "o.csv", result)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WRITABLE", "check_target", "write", "write_arrays", "write_table"]
 
-_FORMULA = re.compile(r"^(?=[\t\n])|(^|(?<=[;\t\n]))(?=[=+\-@＝＋－＠])")  # noqa: RUF001 (full-width signs)
+_FORMULA = re.compile(r"^(?=[\t\n])|(^|(?<=[;\t\n]))(?=[=+\-@＝＋－＠])")  # full-width signs too
 
 
 def check_target(path: str | os.PathLike[str], overwrite: bool = False) -> None:
