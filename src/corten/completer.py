@@ -15,6 +15,7 @@ from corten.completion.protocol import Completion
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
 from corten.data.missing_values import MissingValue
+from corten.data.never_observed import skip_never_observed
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Transform, as_transform
 from corten.engine import as_engine, check_engine
@@ -136,6 +137,7 @@ class ConformalCompleter:
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, AxisKind] | None = None,
         missing_value: MissingValue = None,
+        fill_never_observed: bool = False,
         progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
         coverage: float | None = None,
@@ -154,6 +156,9 @@ class ConformalCompleter:
             Whether neighbouring positions of an axis are alike. Default: read from the labels or from the values.
         missing_value : float or sequence of float, optional
             Numbers that stand for a missing value, such as -9999.
+        fill_never_observed : bool, default False
+            Whether places without any observation are filled even if the variable or a mask suggests that they are
+            land. All other such places are always filled.
         progress : function of (str, float), optional
             Called with the name of a stage and the share of it that is done.
         checkpoint : Checkpoint, optional
@@ -180,7 +185,10 @@ class ConformalCompleter:
         >>> narrow, wide = fitted.intervals([0.8, 0.95])                     # doctest: +SKIP
         """
         began = perf_counter()
+        tell = progress or (lambda stage, share: None)
+        tell("reading", 0.0)
         observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value)
+        observed = skip_never_observed(observed, fill=fill_never_observed)
         if observed.complete:
             return Fitted(observed, np.array(observed.values), self._settings(describe(self.engine)))
         # An engine that is not available is reported before any work is done.
@@ -206,10 +214,12 @@ class ConformalCompleter:
             seed=self.seed,
             engine=self.engine,
             coverage=coverage,
-            tell=progress or (lambda stage, share: None),
+            tell=tell,
         )
         with one_library_thread:
             outcome = calibration.calibrate(task)
+        if checkpoint is not None:
+            outcome = checkpoint.release(outcome)
         workers = unused_workers(completion, self.engine)
         return Fitted.of(
             observed,

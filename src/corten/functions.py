@@ -56,6 +56,7 @@ def complete(
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, AxisKind] | None = None,
     missing_value: MissingValue = None,
+    fill_never_observed: bool = False,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Intervals:
@@ -131,6 +132,10 @@ def complete(
         found from the values and recorded in the summary.
     missing_value : float or sequence of float, optional
         Numbers that stand for a missing value, such as ``-9999`` or ``[-9999, 1e20]``.
+    fill_never_observed : bool, default False
+        A position that is observed at no time is not filled if a coordinate that is a mask of land and sea marks it, or
+        if the name of the variable is one of the sea (or of land) and such positions are not merely rarely observed
+        ones. The summary says how many there are. True fills them too. With `where` nothing else is left out.
     progress : function of (str, float), optional
         Called with the name of a stage and the share of it that is done.
     checkpoint : Checkpoint, optional
@@ -179,6 +184,7 @@ def complete(
         periodic=periodic,
         axis_kinds=axis_kinds,
         missing_value=missing_value,
+        fill_never_observed=fill_never_observed,
         progress=progress,
         checkpoint=checkpoint,
         coverage=coverage,

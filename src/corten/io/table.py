@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.axes import zone_of
-from corten.data.missing_values import MissingValue, blank_declared, codes_of
+from corten.data.missing_values import MissingValue, blank_declared, codes_of, report_suspects
 from corten.data.plain import plain
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
@@ -169,6 +169,9 @@ def from_table(
     shape = tuple(len(labels) for labels in axes.values())
     check_size(shape, 8, max_bytes, source)
     entries = np.ravel_multi_index(places, shape)
+    duplicates = int(len(entries) - len(np.unique(entries)))
+    if duplicates:
+        report_suspects(numbers)  # averaged with other rows, a code is no longer a repeated value
     finite = ~np.isnan(numbers)
     count = np.bincount(entries[finite], minlength=int(np.prod(shape)))
     total = np.bincount(entries[finite], weights=numbers[finite], minlength=int(np.prod(shape)))
@@ -179,7 +182,6 @@ def from_table(
     where = None
     if fold:
         data, where = fold_time(data, fold)
-    duplicates = int(len(entries) - len(np.unique(entries)))
     return LongTable(
         data, where, frame, value, tuple(coordinates), entries, duplicates, inserted, dict(fold or {}), zones
     )

@@ -99,7 +99,7 @@ def refuse_inputs(targets: Iterable[Path | None], inputs: Iterable[Path]) -> Non
 def _place(path: Path) -> tuple[str, tuple[int, int] | None]:
     """Where a path leads, and the number of the file that is there: two names of one file have the same."""
     found = path.stat() if path.exists() else None
-    return str(path.resolve()), None if found is None else (found.st_dev, found.st_ino)
+    return os.path.realpath(path), None if found is None else (found.st_dev, found.st_ino)
 
 
 @contextmanager
