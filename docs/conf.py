@@ -68,6 +68,17 @@ def _block_math(writer: Any, node: Any) -> None:
     raise SkipNode
 
 
+def _bars(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Escape the bars of |x| in docstrings, which reStructuredText would take for a substitution."""
+    example = False
+    for place, line in enumerate(lines):
+        example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
+        if "|" in line and not example:
+            parts = line.split("``")
+            parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
+            lines[place] = "``".join(parts)
+
+
 def _internal(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
     """Whether a member of a result is left out: what `dir` of an instance does not list."""
     owner = getattr(getattr(obj, "fget", None) or getattr(obj, "func", None) or obj, "__qualname__", "").split(".")[0]
@@ -79,4 +90,5 @@ def setup(app: Any) -> None:
     """Register the renderer of formulas; draw the gallery and write the notebooks before pages are read."""
     app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
     app.connect("autodoc-skip-member", _internal)
+    app.connect("autodoc-process-docstring", _bars)
     app.connect("builder-inited", lambda app: (make_gallery.main(), make_notebooks.main()))

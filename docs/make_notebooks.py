@@ -19,7 +19,8 @@ def cells(text: str) -> list[dict[str, Any]]:
     """The page cut at its python blocks."""
     found = []
     for place, part in enumerate(CODE.split(text)):
-        cell: dict[str, Any] = {"cell_type": "code" if place % 2 else "markdown", "metadata": {}, "source": part.strip()}
+        kind = "code" if place % 2 else "markdown"
+        cell: dict[str, Any] = {"cell_type": kind, "metadata": {}, "source": part.strip()}
         if place % 2:
             cell |= {"execution_count": None, "outputs": []}
         if cell["source"]:
