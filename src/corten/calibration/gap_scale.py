@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
 from corten.calibration.gap_rounds import Run
-from corten.completion.protocol import Fill
+from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.local_scale import EntryFeatures, LearnedScale
 from corten.conformal.scale import TableScale
@@ -28,7 +29,8 @@ class Local:
     """The learned scale of the hidden entries (in the order of the run's entries) and of all entries, and the weights.
 
     choice: whether the pseudo-gaps are as deep as the gaps; beyond: True at missing entries that lie deeper;
-    describe, learned, by_depth: features, scale model and depth weights, for entries that are hidden later.
+    describe, first, learned, by_depth: features, the completion whose estimates they are computed from, scale model and
+    depth weights, for entries that are hidden later.
     """
 
     at_hidden: np.ndarray
@@ -37,6 +39,7 @@ class Local:
     choice: Choice
     beyond: np.ndarray
     describe: EntryFeatures
+    first: Prepared
     learned: LearnedScale
     by_depth: DepthWeights
 
@@ -48,8 +51,9 @@ class Local:
         Their scale comes from models fitted without their blocks, as for a missing entry.
         """
         deep = depth(train, self.describe.axes, self.describe.change)
+        estimate = first_estimate(self.first, fill)
         features = self.describe.at(
-            entries, values=values, train=train, estimate=fill.estimate, members=fill.members, deep=deep
+            entries, values=values, train=train, estimate=estimate, members=fill.members, deep=deep
         )
         return self.learned.predict_unseen(features, entries), self.by_depth.at(deep.reshape(-1)[entries])
 
@@ -59,32 +63,18 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
 
     The scale is cross-fitted by blocks: the model for a hidden entry was fitted without its block, in all rounds.
     """
-    values, axes = observed.values, observed.axes
-    describe = EntryFeatures.of(values, observed.mask, axes)
-    features, depths = [], []
-    for one in run.rounds:
-        deep = depth(one.round.train, axes, describe.change)
-        depths.append(deep.reshape(-1)[one.entries])
-        features.append(
-            describe.at(
-                one.entries,
-                values=one.values,
-                train=one.round.train,
-                estimate=one.mixed,
-                members=one.fill.members,
-                deep=deep,
-            )
-        )
+    values, describe, final = observed.values, run.describe, run.final
     entries, missing = run.entries, np.flatnonzero(observed.missing)
     residuals = run.truth - run.estimate
-    learned = LearnedScale.fit(np.concatenate(features), residuals, entries=entries, shape=observed.shape, seed=seed)
-    deep = depth(observed.mask, axes, describe.change)
-    final = run.final
+    learned = LearnedScale.fit(run.features, residuals, entries=entries, shape=observed.shape, seed=seed)
+    deep = depth(observed.mask, observed.axes, describe.change)
+    estimate = first_estimate(run.first, final)
     at_missing = describe.at(
-        missing, values=values, train=observed.mask, estimate=final.estimate, members=final.members, deep=deep
+        missing, values=values, train=observed.mask, estimate=estimate, members=final.members, deep=deep
     )
     scale = np.ones(values.size)
     scale[missing] = learned.predict(at_missing)
+    depths = [one.depths for one in run.rounds]
     hidden_depth, missing_depth = np.concatenate(depths), deep.reshape(-1)[missing]
     by_depth = DepthWeights.of(hidden_depth, missing_depth)
     table = np.zeros(values.size)
@@ -99,9 +89,15 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
         choice=choice,
         beyond=beyond,
         describe=describe,
+        first=run.first,
         learned=learned,
         by_depth=by_depth,
     )
+
+
+def first_estimate(first: Prepared, fill: Fill) -> np.ndarray:
+    """The estimate that features are computed from: the members of `fill` with the weights of the first mix."""
+    return cast(PreparedMix, first).mix(fill.members) if fill.members else fill.estimate
 
 
 def tested_depth(rounds: Sequence[np.ndarray]) -> float:
