@@ -10,10 +10,10 @@ import numpy as np
 import scipy.optimize
 
 from corten.completion.axes_kinds import axis_kinds, move_gap
-from corten.completion.em_tucker import EMTuckerCompletion
 from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.completion.protocol import Completion, Fill, Prepared
 from corten.completion.smooth import SmoothCompletion
+from corten.completion.unfoldings import UnfoldingCompletion
 from corten.data.choices import Choice
 
 __all__ = ["PreparedStack", "StackedCompletion", "default_members", "simplex_weights"]
@@ -24,11 +24,11 @@ BEYOND = 0.5
 
 
 def default_members() -> dict[str, Completion]:
-    """A smoother, a Gaussian process and a low-rank model; each starts from those before it."""
+    """A smoother, a Gaussian process, which starts from it, and a low-rank model."""
     return {
         "pyramid": SmoothCompletion(),
         "Gaussian process": GaussianProcessCompletion(),
-        "Tucker": EMTuckerCompletion(),
+        "low rank": UnfoldingCompletion(),
     }
 
 
@@ -92,7 +92,7 @@ class PreparedStack:
 class StackedCompletion:
     """Mix several completions, each by what it proved worth on entries hidden under copies of the gaps.
 
-    `members` names other completions; by default a kernel pyramid, a Gaussian process and a Tucker model.
+    `members` names other completions; by default a kernel pyramid, a Gaussian process and a low-rank model.
     """
 
     members: Mapping[str, Completion] | None = None

@@ -26,11 +26,13 @@ from corten.data.choices import Choice
 
 __all__ = ["PreparedUnfoldings", "UnfoldingCompletion"]
 
-ITERATIONS = (10, 20, 30, 40, 50, 60)  # the candidates
+ITERATIONS = (15, 30, 45, 60, 75, 90)  # the candidates
 ORIGINS = ("mean", "lowest")
-RANK_SHARE_PER_ITERATION = 0.4 / 60  # of the smaller side of an unfolding
+RANK_SHARE_PER_ITERATION = 0.4 / 90  # of the smaller side of an unfolding
 FIRST_THRESHOLD = 0.5  # in norms of the observed values
-THRESHOLD_DECREASE = 1.1  # factor in every iteration
+THRESHOLD_DECREASE = 1.066  # factor in every iteration
+MAX_HIDDEN_SHARE = 1 / 3  # of the observed entries: settings for much sparser data would be chosen with more
+MAX_COPIES = 8
 MAX_DENSE_SIZE = 512  # smaller sides up to this have a full eigendecomposition
 MAX_COMPONENTS = 128  # of larger ones, followed from iteration to iteration
 
@@ -139,6 +141,38 @@ def _centred(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str], origin:
     return Standardised(np.where(mask, one.values - lowest, 0), one.centre + lowest * one.scale, one.scale)
 
 
+def _pseudo_gap(mask: np.ndarray, kinds: Sequence[str], rng: np.random.Generator) -> np.ndarray:
+    """Observed entries under a moved copy of the gaps, or under several copies at once if one hides too many."""
+    hidden = mask
+    for _ in range(MAX_COPIES):
+        hidden = hidden & move_gap(~mask, kinds, rng)
+        if np.count_nonzero(hidden) <= MAX_HIDDEN_SHARE * np.count_nonzero(mask):
+            break
+    return hidden
+
+
+def _errors(
+    values: np.ndarray,
+    known: np.ndarray,
+    hidden: np.ndarray,
+    *,
+    kinds: Sequence[str],
+    origin: str,
+    numbers: Sequence[int],
+) -> dict[int, float]:
+    """The mean absolute error at the hidden entries after each of the numbers of iterations, all in one run."""
+    data = _centred(values, known, kinds, origin)
+    scale, centre = (np.broadcast_to(part, hidden.shape)[hidden] for part in (data.scale, data.centre))
+    truth, errors = values[hidden], {}
+
+    def visit(number: int, estimate: np.ndarray) -> None:
+        if number in numbers:
+            errors[number] = float(np.abs(estimate[hidden] * scale + centre - truth).mean())
+
+    minimise(data.values, known, max(numbers), visit)
+    return errors
+
+
 @dataclass(frozen=True)
 class PreparedUnfoldings:
     """The completion with its origin and number of iterations."""
@@ -165,7 +199,7 @@ class UnfoldingCompletion:
         suits counts and concentrations (positions are then multiples of each other). Default "auto": the smaller error
         in a pseudo-gap.
     iterations : int or "auto"
-        The number of iterations: more allow higher ranks. Default "auto": 10 to 60 by the error in a pseudo-gap.
+        The number of iterations: more allow higher ranks. Default "auto": 15 to 90 by the error in a pseudo-gap.
 
     Notes
     -----
@@ -181,21 +215,16 @@ class UnfoldingCompletion:
         kinds = axis_kinds(axes, mask.shape)
         origins = ORIGINS if self.origin == "auto" else (self.origin,)
         numbers = ITERATIONS if self.iterations == "auto" else (int(self.iterations),)
-        hidden = mask & move_gap(~mask, kinds, np.random.default_rng((seed, 0x7A)))
+        hidden = _pseudo_gap(mask, kinds, np.random.default_rng((seed, 0x7A)))
         known = mask & ~hidden
         if len(origins) * len(numbers) == 1 or not hidden.any() or not known.any():
             return PreparedUnfoldings(kinds, origins[0], numbers[len(numbers) // 2])
-        errors: dict[tuple[str, int], float] = {}
-        for origin in origins:
-            data = _centred(values, known, kinds, origin)
-            truth = values[hidden]
-            scale, centre = (np.broadcast_to(part, mask.shape)[hidden] for part in (data.scale, data.centre))
-
-            def visit(number: int, estimate: np.ndarray) -> None:
-                errors[origin, number] = float(np.abs(estimate[hidden] * scale + centre - truth).mean())
-
-            minimise(data.values, known, max(numbers), visit)
-        origin, number = min((one for one in errors if one[1] in numbers), key=lambda one: errors[one])
+        errors = {
+            (origin, number): error
+            for origin in origins
+            for number, error in _errors(values, known, hidden, kinds=kinds, origin=origin, numbers=numbers).items()
+        }
+        origin, number = min(errors, key=lambda one: errors[one])
         choice = Choice(
             "ranks of the unfoldings",
             f"up to {ceil((number - 1) * RANK_SHARE_PER_ITERATION * 100)} % of their smaller side, origin: {origin}",
