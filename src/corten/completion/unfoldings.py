@@ -19,7 +19,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from corten.completion.axes_kinds import Standardised, along, axis_kinds, move_gap, standardise
+from corten.completion.axes_kinds import Standardised, along, axis_kinds, pseudo_gap, standardise
 from corten.completion.protocol import Fill
 from corten.data.axes import Axis
 from corten.data.choices import Choice
@@ -31,8 +31,7 @@ ORIGINS = ("mean", "lowest")
 RANK_SHARE_PER_ITERATION = 0.4 / 90  # of the smaller side of an unfolding
 FIRST_THRESHOLD = 0.5  # in norms of the observed values
 THRESHOLD_DECREASE = 1.066  # factor in every iteration
-MAX_HIDDEN_SHARE = 1 / 3  # of the observed entries: settings for much sparser data would be chosen with more
-MAX_COPIES = 8
+HIDDEN_SHARE = 1 / 3  # of the observed entries at most, to compare settings
 MAX_DENSE_SIZE = 512  # smaller sides up to this have a full eigendecomposition
 MAX_COMPONENTS = 128  # of larger ones, followed from iteration to iteration
 
@@ -141,16 +140,6 @@ def _centred(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str], origin:
     return Standardised(np.where(mask, one.values - lowest, 0), one.centre + lowest * one.scale, one.scale)
 
 
-def _pseudo_gap(mask: np.ndarray, kinds: Sequence[str], rng: np.random.Generator) -> np.ndarray:
-    """Observed entries under a moved copy of the gaps, or under several copies at once if one hides too many."""
-    hidden = mask
-    for _ in range(MAX_COPIES):
-        hidden = hidden & move_gap(~mask, kinds, rng)
-        if np.count_nonzero(hidden) <= MAX_HIDDEN_SHARE * np.count_nonzero(mask):
-            break
-    return hidden
-
-
 def _errors(
     values: np.ndarray,
     known: np.ndarray,
@@ -215,7 +204,7 @@ class UnfoldingCompletion:
         kinds = axis_kinds(axes, mask.shape)
         origins = ORIGINS if self.origin == "auto" else (self.origin,)
         numbers = ITERATIONS if self.iterations == "auto" else (int(self.iterations),)
-        hidden = _pseudo_gap(mask, kinds, np.random.default_rng((seed, 0x7A)))
+        hidden = pseudo_gap(mask, kinds, np.random.default_rng((seed, 0x7A)), HIDDEN_SHARE)
         known = mask & ~hidden
         if len(origins) * len(numbers) == 1 or not hidden.any() or not known.any():
             return PreparedUnfoldings(kinds, origins[0], numbers[len(numbers) // 2])
