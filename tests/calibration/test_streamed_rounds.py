@@ -39,6 +39,7 @@ def test_streamed_rounds_give_the_scores_of_a_version_that_keeps_everything() ->
     task, rounds = task_of(observed), GapCalibration(rounds=4, drawn=0).plan(observed, 0).rounds
     run = run_rounds(task, rounds, observed, None)
     local = learn_locally(run, observed, task.seed)
+    found = local.at_missing(observed, run.final, run.entries)
 
     values, mask, axes = observed.values, observed.mask, observed.axes
     prepared = task.completion.prepare(values, mask, axes, task.seed)
@@ -59,16 +60,16 @@ def test_streamed_rounds_give_the_scores_of_a_version_that_keeps_everything() ->
 
     features = np.concatenate([features_at(i, one.train, fill) for one, fill, i in zip(rounds, fills, at)])
     scale = LearnedScale.fit(features, truth - mixed, entries=entries, shape=mask.shape, seed=task.seed)
-    np.testing.assert_allclose(local.at_hidden, scale.hidden, rtol=1e-4)
+    np.testing.assert_allclose(local.learned.hidden, scale.hidden, rtol=1e-4)
     final = np.stack(list(prepared.fill(values, mask).members.values()))
     missing = np.flatnonzero(observed.missing)
     expected = scale.predict(features_at(missing, mask, final))
-    np.testing.assert_allclose(local.scale.at(missing), expected, rtol=1e-4)
+    np.testing.assert_allclose(found.scale.at(missing), expected, rtol=1e-4)
     np.testing.assert_allclose(run.final.estimate, np.tensordot(simplex_weights(members, truth), final, 1), rtol=1e-9)
 
     deep = [depth(one.train, axes, describe.change).ravel()[i] for one, i in zip(rounds, at)]
     by_depth = DepthWeights.of(np.concatenate(deep), depth(mask, axes, describe.change).ravel()[missing])
-    np.testing.assert_allclose(local.weights.of_calibration(entries), by_depth.at(np.concatenate(deep)))
+    np.testing.assert_allclose(found.weights.of_calibration(entries), by_depth.at(np.concatenate(deep)))
 
 
 def test_memory_does_not_grow_with_the_rounds(monkeypatch) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import scipy.fft
 
 import corten
 from corten.completion.axes_kinds import along, axis_kinds, basis_of, move_gap, standardise
@@ -49,6 +50,21 @@ def test_basis_is_orthonormal_and_long_axes_use_the_same_one(kind: str, monkeypa
     np.testing.assert_allclose(dense.rows @ dense.rows.T, np.eye(11), atol=1e-12)
     np.testing.assert_allclose(fast.forward(x), dense.forward(x), atol=1e-12)
     np.testing.assert_allclose(fast.inverse(fast.forward(x)), x, atol=1e-12)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("length", [40, 41])
+def test_folded_basis_is_the_cosine_basis_in_another_order(axis: int, length: int) -> None:
+    shape = [3, 4, 5]
+    shape[axis] = length
+    x = np.random.default_rng(0).standard_normal(shape)
+    basis = basis_of("ordered", axis, length)
+    assert basis.folded is not None and basis.rows is not None
+    expected = np.take(scipy.fft.dct(x, axis=axis, norm="ortho"), np.r_[0:length:2, 1:length:2], axis)
+    np.testing.assert_allclose(basis.forward(x), expected, atol=1e-12)
+    np.testing.assert_allclose(along(basis.rows, x, axis), expected, atol=1e-12)
+    np.testing.assert_allclose(basis.inverse(expected), x, atol=1e-12)
+    np.testing.assert_allclose(basis.frequencies, np.pi * np.r_[0:length:2, 1:length:2] / length)
 
 
 @pytest.mark.parametrize("completion", COMPLETIONS, ids=lambda c: type(c).__name__)

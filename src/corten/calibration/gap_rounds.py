@@ -18,7 +18,7 @@ from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform
 from corten.engine.threads import in_order
 
-__all__ = ["Hidden", "Run", "run_rounds"]
+__all__ = ["Hidden", "Run", "reduced", "run_rounds", "scored", "values_of_round"]
 
 MAX_POOLED_ENTRIES = 96_000  # hidden entries scored over all rounds: more only slow the fit of the scale
 
@@ -97,10 +97,10 @@ def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, cha
         train, own = one.train, values
         if change is not None:
             with one_transform:
-                own = _values_of_round(task, change, train)
+                own = values_of_round(task, change, train)
         # Every round has a start of its own: a start from another round would depend on the entries now hidden.
         fill = first.fill(own, train)
-        return _reduced(fill, own, train, _scored(one, limit, [task.seed, number]), describe)
+        return reduced(fill, own, train, scored(one, limit, [task.seed, number]), describe)
 
     done = [completed(0)]
     threads = None if done[0].members else 1  # a function of the user may not be safe to run in two threads
@@ -117,14 +117,18 @@ def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, cha
     return Run(tuple(done), final, prepared, describe, first, tuple(prepared.choices))
 
 
-def _reduced(
-    fill: Fill, values: np.ndarray, train: np.ndarray, entries: np.ndarray, describe: EntryFeatures
+def reduced(
+    fill: Fill,
+    values: np.ndarray,
+    train: np.ndarray,
+    entries: np.ndarray,
+    describe: EntryFeatures,
+    estimate: np.ndarray | None = None,
 ) -> Hidden:
-    """What is kept of a round that was filled from the entries in `train`."""
+    """What is kept of a round that was filled from the entries in `train`; features are computed from `estimate`."""
     deep = depth(train, describe.axes, describe.change)
-    features = describe.at(
-        entries, values=values, train=train, estimate=fill.estimate, members=fill.members, deep=deep
-    )
+    whole = fill.estimate if estimate is None else estimate
+    features = describe.at(entries, values=values, train=train, estimate=whole, members=fill.members, deep=deep)
     return Hidden(
         entries=entries,
         truth=values.reshape(-1)[entries],
@@ -135,7 +139,7 @@ def _reduced(
     )
 
 
-def _values_of_round(task: Task, whole: FittedTransform, train: np.ndarray) -> np.ndarray:
+def values_of_round(task: Task, whole: FittedTransform, train: np.ndarray) -> np.ndarray:
     """The data in the variable of the transform fitted to the training entries of a round.
 
     If all training values are equal no scale can be fitted: the scale of `whole`, the transform of all entries, is
@@ -173,7 +177,7 @@ def _mix(
     return final, [replace(h, estimate=estimate) for h, estimate in zip(rounds, np.split(mixed, ends))]
 
 
-def _scored(one: Round, limit: int, seed: list[int]) -> np.ndarray:
+def scored(one: Round, limit: int, seed: list[int]) -> np.ndarray:
     """Flat indices of the hidden entries, or of `limit` random ones if there are more."""
     entries = np.flatnonzero(one.hidden)
     if len(entries) <= limit:
