@@ -19,6 +19,7 @@ from corten.data.never_observed import skip_never_observed
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Transform, as_transform
 from corten.engine import as_engine, check_engine
+from corten.engine.lazy import takes_lazy
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.options import (
@@ -203,7 +204,8 @@ class ConformalCompleter:
             "work from disk (corten.complete_to_zarr, or corten complete to .zarr), complete a part of the tensor, or "
             "use calibration='random'",
         )
-        completion = as_completion(self.completion, calibration.pooled, self.engine)
+        mixed = not as_score(self.score).needs_leverage and not takes_lazy(as_engine(self.engine))
+        completion = as_completion(self.completion, calibration.pooled, self.engine, mixed)
         task = Task(
             observed=observed,
             completion=completion if checkpoint is None else checkpoint.keeping(completion),
