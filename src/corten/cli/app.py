@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from corten.cli.audit import audit
+from corten.cli.check import check
 from corten.cli.complete import complete
 from corten.cli.demo import demo
 from corten.cli.evaluate import evaluate
@@ -76,8 +77,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="First steps: [bold]corten demo --output demo-output[/bold], then "
-    "[bold]corten complete data.nc --output filled.nc[/bold]",
+    epilog="First steps: [bold]corten demo[/bold], then [bold]corten check data.nc[/bold] and "
+    "[bold]corten complete data.nc -o filled.nc[/bold]",
 )
 
 
@@ -101,7 +102,7 @@ def _root(
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Fill": (complete,),
-    "Check": (audit, evaluate),
+    "Check": (check, audit, evaluate),
     "Try": (demo, simulate, info),
 }
 for _panel, _commands in _PANELS.items():

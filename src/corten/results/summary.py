@@ -175,6 +175,7 @@ class Summary:
         if "seconds" in self.facts:
             engine = self.facts.get("engine")
             memory = next((f", {one.taken} of memory" for one in self.choices if one.what == "peak memory"), "")
+            memory = memory if "MB" in memory or "GB" in memory else ""
             on = f" on {engine}" if engine else ""
             rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}"))
         return rows
