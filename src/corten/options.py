@@ -88,7 +88,7 @@ class _Auto:
         return choose_calibration(observed, seed)
 
 
-SECONDS_AT_LEAST, SECONDS_PER_ENTRY_AND_ROUND = 6.0, 8e-6  # of pseudo-gaps with the stack, on one core
+SECONDS_AT_LEAST, SECONDS_PER_ENTRY_AND_ROUND = 8.0, 8e-6  # of pseudo-gaps with the stack, on one core
 SPLIT_SECONDS_AT_LEAST, SPLIT_SECONDS_PER_ENTRY = 2.0, 5e-6
 USES_ENGINE = (TuckerCompletion, TensorTrainCompletion)
 

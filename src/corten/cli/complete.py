@@ -117,11 +117,11 @@ def _complete(
     if workers is None and too_large(file, data.variable, memory):
         refused = {
             "--report": targets.report, "--save": targets.save, "--checkpoint": targets.checkpoint,
-            "--transform": method.transform,
-            "--climatology": method.climatology, "--axes": data.axes, "--quality": data.quality,
-            "--missing-value": data.missing_value,
+            "--transform": method.transform, "--climatology": method.climatology, "--axes": data.axes,
+            "--quality": data.quality, "--missing-value": data.missing_value,
         }  # fmt: skip
-        complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=targets.overwrite)
+        replaced = targets.overwrite
+        complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=replaced)
         return
     with terminal.progress() as move:
         move("reading", 0.0)

@@ -162,7 +162,7 @@ class _Bar(_Move):
         self.bars.update(self.task, description=words, total=1.0 if done > 0.0 else None, completed=done)
 
     def clock(self, now: float) -> str:
-        """The time that has passed, and the time left where it is known; it takes longer than predicted now and then."""
+        """The time that has passed, and the time left where it is known; a fit may take longer than predicted."""
         from corten.results.summary import duration
 
         left, about = self.ends - now, ""

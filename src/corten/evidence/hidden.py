@@ -102,12 +102,13 @@ def hidden_coverage(fitted: Fitted, coverage: float) -> HiddenCoverage | None:
         weight = _weights(one.log_weights)
         covered = _covered_by_others(one, part, coverage)
         inside, total = inside + float(weight @ covered), total + 1.0
-        sums = [np.bincount(part, mass) for mass in (weight * covered, weight)]
-        shares.append(np.divide(*sums, out=np.full(len(sums[0]), np.nan), where=sums[1] > 0))
         if len(lists) > 1:
-            shares[-1] = np.array([float(weight @ covered)])
+            shares.append(np.array([weight @ covered]))
+            continue
+        within, whole = np.bincount(part, weight * covered), np.bincount(part, weight)
+        shares.append(within[whole > 0] / whole[whole > 0])
     by_part = np.concatenate(shares)
-    low, high = np.nanquantile(by_part, MOST)
+    low, high = np.quantile(by_part, MOST)
     return HiddenCoverage(inside / total, float(low), float(high), by_part.size, "rounds" if rounds else "folds")
 
 
