@@ -22,8 +22,14 @@ from corten.engine import as_engine, check_engine
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.options import (
+    CalibrationName,
+    CompletionName,
+    EngineName,
     FillFunction,
     PropensityModel,
+    PropensityName,
+    ScoreName,
+    WeightsName,
     as_calibration,
     as_completion,
     as_propensity,
@@ -36,7 +42,11 @@ from corten.results.settings import describe
 
 if TYPE_CHECKING:
     import xarray as xr
+    from distributed import Client
     from numpy.typing import ArrayLike
+
+    from corten.data.axes import AxisKind
+    from corten.engine import Engine
 
 __all__ = ["ConformalCompleter"]
 
@@ -96,13 +106,13 @@ class ConformalCompleter:
     >>> print(fitted.intervals(0.9).summary())           # doctest: +SKIP
     """
 
-    completion: str | Completion | FillFunction = "auto"
-    propensity: str | PropensityModel = "auto"
-    calibration: str | Calibration = "auto"
-    score: str | Score = "absolute"
-    weights: str = "exact"
+    completion: CompletionName | Completion | FillFunction = "auto"
+    propensity: PropensityName | PropensityModel = "auto"
+    calibration: CalibrationName | Calibration = "auto"
+    score: ScoreName | Score = "absolute"
+    weights: WeightsName = "exact"
     seed: int = 0
-    engine: Any = "auto"
+    engine: EngineName | int | Engine | Client = "auto"
     transform: str | Transform | None = None
     climatology: str | None = None
     bounds: tuple[float | None, float | None] | None = None
@@ -126,7 +136,7 @@ class ConformalCompleter:
         *,
         where: ArrayLike | xr.DataArray | None = None,
         periodic: Sequence[str | int] = (),
-        axis_kinds: Mapping[str | int, str] | None = None,
+        axis_kinds: Mapping[str | int, AxisKind] | None = None,
         missing_value: MissingValue = None,
         fill_never_observed: bool = False,
         progress: Progress | None = None,
@@ -213,6 +223,8 @@ class ConformalCompleter:
         )
         with one_library_thread:
             outcome = calibration.calibrate(task)
+        if checkpoint is not None:
+            outcome = checkpoint.release(outcome)
         workers = unused_workers(completion, self.engine)
         return Fitted.of(
             observed,

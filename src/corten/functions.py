@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corten.calibration.task import Calibration, Progress
 from corten.checkpoint import Checkpoint
@@ -17,6 +17,7 @@ from corten.data.transform import Transform
 from corten.options import (
     CalibrationName,
     CompletionName,
+    EngineName,
     FillFunction,
     PropensityModel,
     PropensityName,
@@ -28,7 +29,11 @@ from corten.results.intervals import Intervals
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from distributed import Client
     from numpy.typing import ArrayLike
+
+    from corten.data.axes import AxisKind
+    from corten.engine import Engine
 
 __all__ = ["complete", "complete_table"]
 
@@ -43,13 +48,13 @@ def complete(
     score: ScoreName | Score = "absolute",
     weights: WeightsName = "exact",
     seed: int = 0,
-    engine: Any = "auto",
+    engine: EngineName | int | Engine | Client = "auto",
     transform: str | Transform | None = None,
     climatology: str | None = None,
     bounds: tuple[float | None, float | None] | None = None,
     where: ArrayLike | xr.DataArray | None = None,
     periodic: Sequence[str | int] = (),
-    axis_kinds: Mapping[str | int, str] | None = None,
+    axis_kinds: Mapping[str | int, AxisKind] | None = None,
     missing_value: MissingValue = None,
     fill_never_observed: bool = False,
     progress: Progress | None = None,
@@ -194,7 +199,7 @@ def complete_table(
     value: str | None = None,
     coordinates: Sequence[str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
-    axis_kinds: Mapping[str, str] | None = None,
+    axis_kinds: Mapping[str, AxisKind] | None = None,
     missing_value: MissingValue = None,
     completer: ConformalCompleter | None = None,
 ) -> pd.DataFrame:
@@ -244,7 +249,9 @@ def complete_table(
 
     check_coverage(coverage)
     table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold, missing_value=missing_value)
-    kinds: dict[str | int, str] = {name: kind for name, kind in (axis_kinds or {}).items() if name in table.data.dims}
+    kinds: dict[str | int, AxisKind] = {
+        name: kind for name, kind in (axis_kinds or {}).items() if name in table.data.dims
+    }
     fitted = (completer or ConformalCompleter()).fit(table.data, where=table.where, axis_kinds=kinds)
     filled: pd.DataFrame = table.to_frame(fitted.intervals(coverage))
     return filled

@@ -118,7 +118,7 @@ def _complete(
         refused = {
             "--report": targets.report, "--save": targets.save, "--checkpoint": targets.checkpoint,
             "--transform": method.transform, "--climatology": method.climatology, "--axes": data.axes,
-            "--quality": data.quality, "--missing-value": data.missing_value,
+            "--quality": data.quality,
         }  # fmt: skip
         replaced = targets.overwrite
         complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=replaced)

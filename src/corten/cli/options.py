@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from corten.data.observed import ObservedTensor
     from corten.io import Loaded
 
-__all__ = ["DataOptions", "MethodOptions", "with_options"]
+__all__ = ["DataOptions", "FileOptions", "MethodOptions", "with_options"]
 
 Text = str | None
 Repeated = list[str] | None
@@ -33,8 +33,8 @@ def _method(metavar: str, text: str, **limits: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """Which variable of a file is read, which entries count as observed, and what its axes are."""
+class FileOptions:
+    """Which variable of a file is read, and which entries count as observed."""
 
     variable: Annotated[
         Text, _data("NAME", "Variable to complete (tables: column), if there are several.", "--variable", "-v")
@@ -48,21 +48,18 @@ class DataOptions:
             "another file (mask.nc:lsm), or a file (mask.npy).",
         ),
     ] = None
-    fill_never_observed: Annotated[
-        bool, _data("", "Also fill places that are never observed and that a mask or the variable suggests to be land.")
-    ] = False
     quality: Annotated[Text, _data("NAME=FLAGS", "Quality variable and the flags to accept: quality=0,1.")] = None
     missing_value: Annotated[
         Text, _data("NUMBERS", "Undeclared numbers that mark missing values: -9999 or -9999,1e20.")
     ] = None
-    periodic: Annotated[Repeated, _data("AXIS", "Periodic axis, such as lon. May be repeated.")] = None
-    unordered_axis: Annotated[
-        Repeated, _data("AXIS", "Axis whose positions have no order, such as station. May be repeated.")
-    ] = None
 
     @property
     def axis_kinds(self) -> dict[Any, str]:
-        return dict.fromkeys(self.unordered_axis or [], "unordered")
+        return {}
+
+    @property
+    def codes(self) -> list[float] | None:
+        return None if self.missing_value is None else numbers(self.missing_value, "missing-value")
 
     @property
     def elsewhere(self) -> tuple[Path, str | None] | None:
@@ -82,7 +79,7 @@ class DataOptions:
             path, self.variable, domain=self.where if self.elsewhere is None else None, quality=flags, accept=accept,
             axes=None if self.axes is None else [name.strip() for name in self.axes.split(",")],
             axis_kinds=self.axis_kinds,
-            missing_value=None if self.missing_value is None else numbers(self.missing_value, "missing-value"),
+            missing_value=self.codes,
             careful=careful,
         )  # fmt: skip
         return loaded if self.elsewhere is None else replace(loaded, where=self._mask_of(loaded, careful))
@@ -102,6 +99,23 @@ class DataOptions:
         inside = ~flags if str(self.where).startswith("!") else flags
         inside = np.array(np.broadcast_to(inside, loaded.data.shape))
         return loaded.data.copy(data=inside) if is_dataarray(loaded.data) else inside
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(FileOptions):
+    """The same, and what the axes are."""
+
+    periodic: Annotated[Repeated, _data("AXIS", "Periodic axis, such as lon. May be repeated.")] = None
+    unordered_axis: Annotated[
+        Repeated, _data("AXIS", "Axis whose positions have no order, such as station. May be repeated.")
+    ] = None
+    fill_never_observed: Annotated[
+        bool, _data("", "Also fill places that are never observed and that a mask or the variable suggests to be land.")
+    ] = False
+
+    @property
+    def axis_kinds(self) -> dict[Any, str]:
+        return dict.fromkeys(self.unordered_axis or [], "unordered")
 
     def tensor(self, loaded: Loaded) -> ObservedTensor:
         """The tensor for `ConformalCompleter.fit`: with its domain and axes, and without never observed land."""
