@@ -74,7 +74,8 @@ def _wrong(folder):
 
 
 def test_full_prints_every_setting_and_the_short_form_ten_lines(sea, tmp_path):
-    options = ["--missing-value", "-9999", *QUICK]
+    options = ["--missing-value", "-9999", "--completion", "tucker", "--propensity", "constant"]
+    options += ["--calibration", "random"]
     short = run("complete", sea, "-o", tmp_path / "a.npz", *options).stdout
     assert "predicted: less than 10 s on one core" in short and "Why" not in short
     lines = short[short.index("corten: sst") :].splitlines()

@@ -64,6 +64,8 @@ def hidden_error(fitted: Fitted) -> HiddenError | None:
     if calibrated is None or len(fitted.entries) < MIN_ENTRIES or len(fitted.residuals) != len(fitted.entries):
         return None
     entries, number = np.asarray(fitted.entries), np.asarray(calibrated.round_numbers)
+    if int(number.max()) + 1 != len(fitted.rounds):  # scores of an earlier fit, or rounds that cannot be told apart
+        return None
     places = np.arange(0, len(entries), -(-len(entries) // MAX_COMPARED_ENTRIES))
     weight = _weights(np.asarray(calibrated.log_weights)[places])
     methods = _plain_methods(fitted.observed.axes)
@@ -73,8 +75,8 @@ def hidden_error(fitted: Fitted) -> HiddenError | None:
         own = number[places] == k
         at = entries[places[own]]
         error[own] = np.abs(_data_residuals(fitted, at, fitted.residuals[places[own]]))
-        train = fitted.rounds[k].train if k < len(fitted.rounds) else np.zeros(values.shape, bool)
-        if train.reshape(-1)[at].any() or not train.any():  # rounds that cannot be told apart
+        train = fitted.rounds[k].train
+        if train.shape != values.shape or train.reshape(-1)[at].any():
             return None
         for row, (_, method) in zip(plain, methods):
             row[own] = np.abs(values.reshape(-1)[at] - method(values, train, at))

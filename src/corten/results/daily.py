@@ -31,8 +31,8 @@ def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue 
     split, completion = _usable(fitted)
     fit = fitted.observed
     new = matching(fit, x, where, missing_value)
-    if where is None and fit.domain is not None and new.domain is None and new.shape == fit.shape:
-        new = matching(fit, _inside(new, fit.domain), None)
+    if where is None and new.domain is None:
+        new = matching(fit, _inside(new, _domain_of(fit, new.shape)), None)
     _warn_of_range(fit, new)
     base = replace(fitted, observed=new, propensity=None, rounds=(), carried=True)
     if new.complete:
@@ -69,6 +69,8 @@ def update(
     fit = fitted.observed
     new = matching(fit, x, where, missing_value, least=1)
     along = moving_axis(fit, new, axis)
+    if where is None and new.domain is None:
+        new = matching(fit, _inside(new, _domain_of(fit, new.shape, (along,))), None, least=1)
     length = fit.shape[along] if window is None else window
     if isinstance(length, bool) or not isinstance(length, int) or length < 2:
         raise ValueError(f"window is {window!r}; give a whole number of slices, 2 or more")
@@ -131,8 +133,24 @@ def _with(base: Fitted, split: CalibratedSplit, notes: tuple[Choice, ...], began
 _NOTES = ("filled_by_a_fit", "renewed")
 
 
-def _inside(new: ObservedTensor, domain: np.ndarray) -> ObservedTensor:
-    """The tensor with another domain."""
+def _domain_of(fit: ObservedTensor, shape: tuple[int, ...], moved: tuple[int, ...] = ()) -> np.ndarray | None:
+    """The domain of a fit for another shape or other times: land stays land.
+
+    None if it changes along `moved` axes or along those whose length differs.
+    """
+    if fit.domain is None:
+        return None
+    changed = tuple(k for k, (old, new) in enumerate(zip(fit.shape, shape)) if old != new or k in moved)
+    still = fit.domain.any(axis=changed, keepdims=True)
+    if not np.array_equal(np.broadcast_to(still, fit.shape), fit.domain):
+        return None
+    return np.array(np.broadcast_to(still, shape))
+
+
+def _inside(new: ObservedTensor, domain: np.ndarray | None) -> ObservedTensor:
+    """The tensor with another domain, or as it is."""
+    if domain is None:
+        return new
     mask = new.mask & domain
     return replace(new, mask=mask, domain=domain, values=np.where(mask, new.values, np.nan))
 
