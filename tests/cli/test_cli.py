@@ -206,7 +206,7 @@ def test_help_is_there_and_names_every_option():
 def test_help_lists_every_allowed_value_and_no_type_beside_flags(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     given = " ".join(run(command, "--help").stdout.replace("│", " ").split())
-    assert "bool" not in given and "╭─ Data" in given and "╭─ Method" in given
+    assert "bool" not in given and "<" not in given and "╭─ Data" in given and "╭─ Method" in given
     for name, allowed in (
         ("completion", ["auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack"]),
         ("propensity", ["auto", "constant", "additive", "bernoulli", "ising"]),

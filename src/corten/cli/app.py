@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from corten.cli.audit import audit
 from corten.cli.check import check
@@ -33,22 +33,24 @@ _EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
 """What a user's input can cause; anything else is a fault of corten and shows where it happened."""
 
 
-class _PlainFlags:
-    """Help without a type beside flags, which take no value."""
+class _PlainTypes:
+    """Help without the type of flags, which take no value, and of arguments, whose name says what they are."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for one in found:
             if getattr(one, "is_flag", False):
                 one.metavar = ""
+            elif isinstance(one, TyperArgument):
+                one.display_type_rich = lambda ctx: None
         return found
 
 
-class _Command(_PlainFlags, TyperCommand):
+class _Command(_PlainTypes, TyperCommand):
     """A command of the program."""
 
 
-class _Group(_PlainFlags, TyperGroup):
+class _Group(_PlainTypes, TyperGroup):
     """Commands whose errors are one clear line and exit code 2; `--debug`, anywhere, shows where they arose."""
 
     alone = False  # whether corten may end the process

@@ -35,8 +35,8 @@ def check(
 ) -> None:
     """Describe the gaps of a file, and predict what filling them takes. Nothing is fitted or written.
 
-    Lists variables, share and shape of the gaps, places never observed, suspicious values, uneven axes, the time and
-    memory that [bold]corten complete[/bold] will take, and the command to run.
+    Lists variables, share and shape of the gaps, places never observed,
+    suspicious values, uneven axes, predicted time and memory, and the command to run.
 
     Example: [bold]corten check data.nc[/bold]
     """

@@ -110,8 +110,12 @@ class DataOptions(FileOptions):
         Repeated, _data("AXIS", "Axis whose positions have no order, such as station. May be repeated.")
     ] = None
     fill_never_observed: Annotated[
-        bool, _data("", "Also fill places that are never observed and that a mask or the variable suggests to be land.")
-    ] = False
+        bool,
+        _data(
+            "", "Also fill places that are never observed and that a mask or the name of the variable suggests to be "
+            "land.", "--fill-never-observed",
+        ),
+    ] = False  # fmt: skip
 
     @property
     def axis_kinds(self) -> dict[Any, str]:
@@ -136,7 +140,7 @@ class MethodOptions:
         str, _method("NAME", "What fills: auto, tucker, tensor-train, smooth, gaussian-process, stack.")
     ] = "auto"
     propensity: Annotated[
-        str, _method("NAME", "Model of the probability to be observed: auto, constant, additive, bernoulli, ising.")
+        str, _method("NAME", "Model of the probability to be observed: auto, constant or uniform, additive, bernoulli, ising.")
     ] = "auto"
     calibration: Annotated[
         str, _method("NAME", "Calibration set: auto, random (one split), cross (several splits), gaps (pseudo-gaps).")

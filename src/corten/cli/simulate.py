@@ -18,22 +18,33 @@ SUFFIXES = (".nc", ".npz", ".csv", ".csv.gz", ".parquet")
 
 
 def simulate(
-    out: Annotated[Path, typer.Argument(help="Where to write: .nc .npz .csv .parquet.", show_default=False)],
-    kind: Annotated[str, typer.Option(help="paper (block model, low-rank signal), tec (a day of TEC), sea (under clouds).")] = "paper",
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write: .nc .npz .csv .parquet.", show_default=False)
+    ],
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="paper (block model, low-rank signal), tec (a day of TEC), sea (surface temperature under clouds).",
+        ),
+    ] = "paper",
     shape: Annotated[
-        str | None, typer.Option(help="Lengths of the axes (tec: 32x48x48, sea: 24x36x30).", show_default="40x40x40")
+        str | None,
+        typer.Option(
+            metavar="LENGTHS", help="Lengths of the axes: 40x40x40 (tec: 32x48x48, sea: 24x36x30).", show_default=False
+        ),
     ] = None,
-    rank: Annotated[int, typer.Option(min=1, help="paper: rank of the missingness parameter.")] = 3,
-    model: Annotated[str, typer.Option(help="paper: ising or bernoulli missingness.")] = "ising",
+    rank: Annotated[int, typer.Option(metavar="N", min=1, help="paper: rank of the missingness parameter.")] = 3,
+    model: Annotated[str, typer.Option(metavar="NAME", help="paper: missingness, ising or bernoulli.")] = "ising",
     noise: Annotated[
-        str, typer.Option(help="paper: constant or adversarial (large where entries go missing).")
+        str, typer.Option(metavar="NAME", help="paper: constant or adversarial (large where entries go missing).")
     ] = "adversarial",
-    missing: Annotated[float, typer.Option(help="tec, sea: the share of missing entries.")] = 0.43,
+    missing: Annotated[float, typer.Option(metavar="SHARE", help="tec, sea: the share of missing entries.")] = 0.43,
     seed: Seed = 0,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Make data with gaps whose truth is known.
 
     The file has the observed data ([bold]values[/bold], [bold]tec[/bold] or [bold]sst[/bold]) and the
