@@ -25,7 +25,9 @@ def evaluate(
     truth: Annotated[Path, typer.Argument(help="A file with the truth, in any readable format.", show_default=False)],
     variable: Annotated[
         str | None,
-        typer.Option("--variable", "-v", metavar="NAME", help="Variable with the truth. Default: 'truth', or the only one."),
+        typer.Option(
+            "--variable", "-v", metavar="NAME", help="Variable with the truth. Default: 'truth', or the only one."
+        ),
     ] = None,
     coverage: Annotated[
         float | None, typer.Option(metavar="NUMBER", help="Nominal coverage of a .npy result; other formats store it.")
@@ -33,7 +35,8 @@ def evaluate(
     axes: Annotated[
         str | None,
         typer.Option(
-            metavar="NAMES", help="For tables: the coordinate columns, as lat,lon,time. Default: all before the estimate."
+            metavar="NAMES",
+            help="For tables: the coordinate columns, as lat,lon,time. Default: all before the estimate.",
         ),
     ] = None,
     json: Json = False,

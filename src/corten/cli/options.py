@@ -140,7 +140,10 @@ class MethodOptions:
         str, _method("NAME", "What fills: auto, tucker, tensor-train, smooth, gaussian-process, stack.")
     ] = "auto"
     propensity: Annotated[
-        str, _method("NAME", "Model of the probability to be observed: auto, constant or uniform, additive, bernoulli, ising.")
+        str,
+        _method(
+            "NAME", "Model of the probability to be observed: auto, constant (or uniform), additive, bernoulli, ising."
+        ),
     ] = "auto"
     calibration: Annotated[
         str, _method("NAME", "Calibration set: auto, random (one split), cross (several splits), gaps (pseudo-gaps).")
