@@ -225,7 +225,7 @@ class Summary:
                 text = f"{skipped:,} entries of {own:,} places never observed: {one.values['why']}"
                 rows.append(("skipped", f"{text} (fill_never_observed=True fills them)"))
                 entries, places = entries - skipped, places - own
-            if places:
+            if places and not (self.extrapolated and len(self.axes) == 2):  # there they are slices
                 rows.append(("never observed", f"{places:,} places ({entries:,} entries), filled"))
         if given > 0:
             rows.insert(0, ("skipped", f"{given:,} entries outside the domain (flag {OUTSIDE})"))
@@ -294,7 +294,10 @@ class Summary:
         def table(rows: Iterable[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
             cell = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
             lines = ["".join(f"<th {cell}>{name}</th>" for name in head)] if head else []
-            lines += ["".join(f"<td {cell}>{shown(text)}</td>" for text in row) for row in rows]
+            first = cell.replace("style='", "style='font-weight:bold;white-space:nowrap;")
+            lines += [
+                "".join(f"<td {cell if k else first}>{shown(text)}</td>" for k, text in enumerate(row)) for row in rows
+            ]
             return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
         parts = [f"<b>corten: {shown(self._tensor())}</b>", table(self.short_rows())]
