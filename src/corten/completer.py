@@ -35,6 +35,7 @@ from corten.options import (
     as_completion,
     as_propensity,
     check_bounds,
+    predicted_seconds,
     unused_workers,
 )
 from corten.results.fitted import Fitted
@@ -161,7 +162,8 @@ class ConformalCompleter:
             Whether places without any observation are filled even if the variable or a mask suggests that they are
             land. All other such places are always filled.
         progress : function of (str, float), optional
-            Called with the name of a stage and the share of it that is done.
+            Called with the name of a stage and the share of it that is done. If it has an attribute ``predicted``, that
+            is called once before the fit with the seconds and the bytes that it will take.
         checkpoint : Checkpoint, optional
             Folder that keeps finished rounds, so that an interrupted fit can be resumed.
         coverage : float, optional
@@ -194,8 +196,11 @@ class ConformalCompleter:
             return Fitted(observed, np.array(observed.values), self._settings(describe(self.engine)))
         # An engine that is not available is reported before any work is done.
         settings = self._settings(as_engine(self.engine).label)
+        tell("planning", 0.0)
         calibration, chosen = as_calibration(self.calibration).choose(observed, self.seed)
         needed = calibration.peak_bytes(observed.values.size, observed.n_missing)
+        if hasattr(tell, "predicted"):
+            tell.predicted(predicted_seconds(calibration, observed.values.size, observed.n_missing), needed)
         why = "predicted before starting, from the number of entries and rounds"
         memory = Choice("peak memory", f"about {in_words(needed)}", why)
         refuse_beyond(
