@@ -33,6 +33,7 @@ from corten.results.fitted import Fitted
 from corten.results.settings import describe
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
     from numpy.typing import ArrayLike
 
@@ -120,7 +121,7 @@ class ConformalCompleter:
 
     def fit(
         self,
-        x: ArrayLike | xr.DataArray | ObservedTensor,
+        x: ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor,
         *,
         where: ArrayLike | xr.DataArray | None = None,
         periodic: Sequence[str | int] = (),
@@ -134,8 +135,8 @@ class ConformalCompleter:
 
         Parameters
         ----------
-        x : array with NaN, masked array, xarray.DataArray or ObservedTensor
-            The tensor, with two or more axes.
+        x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray or ObservedTensor
+            The tensor, with two or more axes; a DataFrame is a wide table.
         where : boolean array or xarray.DataArray, optional
             The domain: True where an entry could be observed. Default: everywhere.
         periodic : sequence of str or int, default ()

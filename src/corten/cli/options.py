@@ -36,6 +36,9 @@ class DataOptions:
     """Which variable of a file is read, which entries count as observed, and what its axes are."""
 
     variable: Annotated[Text, _data("NAME", "Variable to complete (tables: column), if there are several.")] = None
+    layout: Annotated[
+        str, _data("NAME", "Of a table: auto, long (one row per entry), wide (one column per station).")
+    ] = "auto"
     axes: Annotated[Text, _data("NAMES", "Names of the axes, if the file has none: lat,lon,time.")] = None
     where: Annotated[Text, _data("NAME", "Variable that is nonzero where an entry could be observed.")] = None
     quality: Annotated[Text, _data("NAME=FLAGS", "Quality variable and the flags to accept: quality=0,1.")] = None
@@ -59,7 +62,7 @@ class DataOptions:
         return io.read(
             path, self.variable, domain=self.where, quality=flags, accept=accept,
             axes=None if self.axes is None else [name.strip() for name in self.axes.split(",")],
-            axis_kinds=self.axis_kinds,
+            axis_kinds=self.axis_kinds, layout=self.layout,
             missing_value=None if self.missing_value is None else numbers(self.missing_value, "missing-value"),
             careful=careful,
         )  # fmt: skip

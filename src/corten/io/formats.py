@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,11 +16,16 @@ from corten.data.missing_values import MissingValue, codes_of
 from corten.io.apart import OPERATIONS, read_apart
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error
 from corten.io.frames import column_names
+from corten.io.names import UNNAMED
 from corten.io.registry import READABLE, format_of, resolve
 from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread, without_codes
-from corten.io.stores import Stored, choose
+from corten.io.stores import Stored, Variables, choose
 from corten.io.table import LongTable, from_table
+from corten.io.wide import WideTable, from_wide, looks_wide
 from corten.io.writers import WRITABLE, check_target, write
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
 
@@ -29,7 +34,8 @@ __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read",
 class Loaded:
     """A tensor from a file: `data` and its domain `where` (None = everywhere), ready for `corten.complete`.
 
-    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a long table.
+    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a table; `like` has
+    the global attributes of a NetCDF file or Zarr store, its grid mapping and bounds: give it to `write`.
     """
 
     data: Any
@@ -37,7 +43,8 @@ class Loaded:
     path: Path
     variable: str
     notes: tuple[str, ...] = ()
-    table: LongTable | None = None
+    table: LongTable | WideTable | None = None
+    like: xr.Dataset | None = None
 
 
 def read(
@@ -48,6 +55,7 @@ def read(
     quality: str | None = None,
     accept: Sequence[float | str] | None = None,
     axes: Sequence[str] | None = None,
+    layout: str = "auto",
     axis_kinds: Mapping[str, str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
     missing_value: MissingValue = None,
@@ -63,7 +71,10 @@ def read(
         quality: a variable of flags; only entries whose flag is in `accept` count as observed.
         accept: the flags that count.
         axes: names of the axes for files without names (npz, npy, mat); a 1-D variable of such a name
-            becomes its coordinate. For tables: the coordinate columns.
+            becomes its coordinate. For long tables: the coordinate columns.
+        layout: of a table: "long" (one row per entry), "wide" (one column per station, say) or "auto": long if
+            `variable` or `axes` is given or a column is called value, else wide if the first column labels the rows and
+            all others hold numbers.
         axis_kinds: `{"station": "unordered"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
         fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
         missing_value: numbers that stand for a missing value and that no attribute of the file declares.
@@ -74,14 +85,17 @@ def read(
 
     Example:
         >>> loaded = read("sst.nc", "sst", domain="sea")                  # doctest: +SKIP
-        >>> corten.complete(loaded.data, where=loaded.where)              # doctest: +SKIP
+        >>> result = corten.complete(loaded.data, where=loaded.where)     # doctest: +SKIP
+        >>> write("filled.nc", result, like=loaded.like)                  # doctest: +SKIP
     """
     found = existing(path)
+    if layout not in ("auto", "long", "wide"):
+        raise ValueError(f'layout is {layout!r}; give "auto", "long" or "wide"')
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
     wanted = _Wanted(
         found, variable, domain, quality, () if accept is None else accept, axes, dict(axis_kinds or {}), fold or {},
-        codes_of(missing_value), max_bytes, careful,
+        codes_of(missing_value), max_bytes, careful, layout,
     )  # fmt: skip
     return wanted.table() if format_of(found).opener is None else wanted.tensor()
 
@@ -90,6 +104,11 @@ def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -
     """The variables of a file and their shapes, or the columns of a table, () each; nothing is loaded."""
     found = _guarded(existing(path), "contents", max_bytes, careful)
     return {name: tuple(shape) for name, shape in found.items()}
+
+
+def read_columns(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -> Any:
+    """A table as it is, as a pandas DataFrame."""
+    return _guarded(existing(path), "frame", max_bytes, careful)
 
 
 def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **arguments: Any) -> Any:
@@ -133,7 +152,14 @@ def load(
         data = _load(path, store, name, max_bytes)
         if axes is not None and not is_dataarray(data):
             data = _name_axes(path, store, data, axes, name, max_bytes)
-        return {"name": name, "data": data, "others": {key: _load(path, store, key, max_bytes) for key in extra}}
+        further = {key: _load(path, store, key, max_bytes) for key in extra}
+        about: dict[str, dict[str, Any]] = {"attrs": {}, "variables": {}}
+        if isinstance(store, Variables):
+            about = {"attrs": dict(store.attrs), "variables": {}}
+            for key in store.beside(name):
+                with suppress(ValueError):  # damaged, but not asked for
+                    about["variables"][key] = _load(path, store, key, max_bytes)
+        return {"name": name, "data": data, "others": further, "about": about}
 
 
 @dataclass(frozen=True)
@@ -151,6 +177,7 @@ class _Wanted:
     codes: tuple[float, ...]
     max_bytes: int
     careful: bool
+    layout: str
 
     @property
     def extra(self) -> list[str]:
@@ -178,12 +205,15 @@ class _Wanted:
         data, where, notes = in_sorted_order(data, where, self.axis_kinds)
         if self.fold:
             data, where = folded(self.path, data, where, self.fold)
-        return Loaded(data, where, self.path, name, (*declared, *notes))
+        return Loaded(data, where, self.path, name, (*declared, *notes), like=_like(read["about"]))
 
     def table(self) -> Loaded:
         """Flags act on rows, before rows of one entry are averaged; an entry without a row is missing."""
         frame = _guarded(self.path, "frame", self.max_bytes, self.careful)
         names, value, axes = [str(name) for name in frame.columns], self.variable or "value", self.axes
+        described = self.variable is not None or axes is not None or value in names or bool(self.extra)
+        if self.layout == "wide" or (self.layout == "auto" and not described and looks_wide(frame)):
+            return self.wide(frame)
         unknown = sorted({*self.extra} - {*names})
         if unknown:
             raise ValueError(f"{self.path} has no column {unknown[0]!r}; the columns are {', '.join(names)}")
@@ -205,6 +235,18 @@ class _Wanted:
         return Loaded(data, where, self.path, table.value, table.notes, table)
 
 
+    def wide(self, frame: Any) -> Loaded:
+        """A wide table has one variable, without a column of flags."""
+        asked = {"variable": self.variable, "domain": self.domain, "quality": self.quality, "fold": self.fold or None}
+        given = [name for name, one in asked.items() if one is not None]
+        if given:
+            raise ValueError(f"{self.path} is read as a wide table, which has no {given[0]}: use a long one (layout)")
+        table = from_wide(
+            frame, self.axes, missing_value=self.codes, max_bytes=self.max_bytes, source=str(self.path)
+        )  # fmt: skip
+        return Loaded(table.data, None, self.path, UNNAMED, table.notes, table)
+
+
 def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) -> Any:
     one = store[name]
     if one.dtype.hasobject and one.dims is None:
@@ -214,6 +256,16 @@ def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) ->
         return one.load()
     except Exception as problem:
         raise plain_error(path, f"an array {name!r} of shape {one.shape}", problem) from None
+
+
+def _like(about: Mapping[str, Any]) -> Any:
+    """Global attributes and variables beside the data as a Dataset; None if there are none."""
+    if not about["attrs"] and not about["variables"]:
+        return None
+    import xarray as xr
+
+    variables = {name: one.variable for name, one in about["variables"].items()}
+    return xr.Dataset(variables, attrs=about["attrs"])
 
 
 def _name_axes(
