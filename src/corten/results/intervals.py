@@ -455,7 +455,7 @@ class Intervals:
 
     @property
     def plot(self) -> Plots:
-        """Figures of this result, such as ``result.plot.slice(time=12)``."""
+        """Figures of this result: ``result.plot()`` at a glance, or one of them as ``result.plot.slice(time=12)``."""
         from corten.report.figures import Plots
 
         return Plots(self)
