@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,13 @@ class WideLabels:
                 if kind is not None:
                     made.isetitem(k, made.iloc[:, k].astype(kind))
         return made
+
+    def joined(self, new: WideLabels, axis: int, kept: np.ndarray, order: np.ndarray) -> WideLabels:
+        """The labels of some old and all new rows (axis 0) or columns (axis 1), in a given order."""
+        if axis == 0:
+            return replace(self, index=self.index[kept].append(new.index)[order])
+        types = np.concatenate([np.array(self.types, object)[kept], np.array(new.types, object)])[order]
+        return replace(self, columns=self.columns[kept].append(new.columns)[order], types=tuple(types))
 
     def flags(self, where: Any) -> Any:
         """A domain that is given as a table, as an array; its labels must be those of the values."""

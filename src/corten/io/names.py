@@ -33,11 +33,12 @@ def level_names(coverages: Sequence[float], variable: str | None = None) -> list
 
     variable: the variable whose bounds they are, where a file can hold several.
 
-    Example:
-        >>> level_names([0.9, 0.95, 0.999])
-        [('lower', 'upper'), ('lower_95', 'upper_95'), ('lower_99_9', 'upper_99_9')]
-        >>> level_names([0.9], "sst")
-        [('sst_lower', 'sst_upper')]
+    Examples
+    --------
+    >>> level_names([0.9, 0.95, 0.999])
+    [('lower', 'upper'), ('lower_95', 'upper_95'), ('lower_99_9', 'upper_99_9')]
+    >>> level_names([0.9], "sst")
+    [('sst_lower', 'sst_upper')]
     """
     before = "" if variable is None else f"{variable}_"
     after = ["", *(f"_{100 * one:.10g}".replace(".", "_") for one in coverages[1:])]
@@ -47,9 +48,10 @@ def level_names(coverages: Sequence[float], variable: str | None = None) -> list
 def variable_name(name: str | None) -> str:
     """The name of the filled variable in a NetCDF file or Zarr store: that of the input where a file can hold it.
 
-    Example:
-        >>> variable_name("sst"), variable_name(None), variable_name("a/b")
-        ('sst', 'value', 'a_b')
+    Examples
+    --------
+    >>> variable_name("sst"), variable_name(None), variable_name("a/b")
+    ('sst', 'value', 'a_b')
     """
     if not name:
         return UNNAMED

@@ -94,9 +94,10 @@ def file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:
 def referred(attrs: Mapping[Any, Any]) -> list[str]:
     """Variables that attributes refer to: a grid mapping, cell measures, the bounds of a coordinate.
 
-    Example:
-        >>> referred({"grid_mapping": "crs", "cell_measures": "area: area_of_cell", "units": "K"})
-        ['crs', 'area_of_cell']
+    Examples
+    --------
+    >>> referred({"grid_mapping": "crs", "cell_measures": "area: area_of_cell", "units": "K"})
+    ['crs', 'area_of_cell']
     """
     found: list[str] = []
     for key in REFERENCES:

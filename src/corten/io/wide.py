@@ -94,18 +94,35 @@ def from_wide(
 ) -> WideTable:
     """Read a wide table as a matrix.
 
-    Args:
-        frame: the first column labels the rows if it does not look like data (see `looks_wide`).
-        axes: names of rows and columns; by default the name of the first column, and "column".
-        missing_value: numbers that stand for a missing value, such as -9999.
-        max_bytes: the largest matrix to make.
-        source: what to call the table in errors.
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The first column labels the rows if it does not look like data (see `looks_wide`).
+    axes : sequence of str, optional
+        Names of rows and columns. Default: the name of the first column, and "column".
+    missing_value : float or sequence of float, optional
+        Numbers that stand for a missing value, such as -9999.
+    max_bytes : int
+        The largest matrix to make.
+    source : str
+        What to call the table in errors.
 
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"day": ["2024-01-01", "2024-01-02"], "Bern": [1.0, None], "Zug": [3.0, 4.0]})
-        >>> from_wide(frame).data.dims, from_wide(frame).columns
-        (('day', 'column'), ('Bern', 'Zug'))
+    Returns
+    -------
+    WideTable
+        The matrix, and the way back to the table.
+
+    Raises
+    ------
+    ValueError
+        If a value is not a number, or a label is given twice.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"day": ["2024-01-01", "2024-01-02"], "Bern": [1.0, None], "Zug": [3.0, 4.0]})
+    >>> from_wide(frame).data.dims, from_wide(frame).columns
+    (('day', 'column'), ('Bern', 'Zug'))
     """
     import pandas as pd
     import xarray as xr
@@ -116,8 +133,9 @@ def from_wide(
     if frame.empty:
         raise ValueError(f"{source} has no rows or no columns")
     first = frame.iloc[:, 0]
-    labelled = not pd.api.types.is_numeric_dtype(first.dtype) or (
-        first.notna().all() and first.is_unique and first.is_monotonic_increasing
+    labelled = int(
+        not pd.api.types.is_numeric_dtype(first.dtype)
+        or bool(first.notna().all() and first.is_unique and first.is_monotonic_increasing)
     )
     rows, columns = tuple(frame.columns[:labelled]), tuple(frame.columns[labelled:])
     results = [name for name in columns if {f"{name}_lower", f"{name}_upper", f"{name}_flag"} <= {*columns}]

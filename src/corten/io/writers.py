@@ -54,8 +54,9 @@ def write(
     filled, followed by the bounds and flags of each). All but .npy and .csv, which
     have no place for it, hold the seed and all settings.
 
-    Example:
-        >>> write("filled.nc", result)                                    # doctest: +SKIP
+    Examples
+    --------
+    >>> write("filled.nc", result)                                    # doctest: +SKIP
     """
     check_target(path, overwrite)
     suffix = suffix_of(path)
