@@ -10,6 +10,7 @@ import xarray as xr
 
 import corten
 import corten.xarray
+from corten.cli.stored import read_result
 
 QUICK = {"completion": "smooth", "propensity": "uniform", "calibration": "random"}
 
@@ -49,6 +50,11 @@ def test_a_dataset_is_completed_variable_by_variable(tmp_path):
     settings = json.loads(stored.attrs["corten_settings"])
     assert settings["rain"]["transform"] == "log" and settings["sst"]["coverage"] == 0.8
     assert stored.attrs["history"].startswith("made\n") and stored.attrs["history"].count("corten") == 1
+    estimate, (level,) = read_result(tmp_path / "x.nc", None, None, "rain")
+    np.testing.assert_array_equal(level.upper, log.upper)
+    assert estimate.name == "rain" and level.coverage == 0.5
+    with pytest.raises(ValueError, match="several filled variables, sst, rain"):
+        read_result(tmp_path / "x.nc", None, None)
     only = data.corten.complete(variables=["rain"], **QUICK)
     assert list(only) == ["rain"]
 

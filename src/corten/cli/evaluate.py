@@ -56,7 +56,7 @@ def compare(
     result: Path, truth: Path, variable: str | None = None, coverage: float | None = None, axes: list[str] | None = None
 ) -> dict[str, Any]:
     """All measures of a file of results against a file with the truth."""
-    estimate, levels = read_result(result, coverage, axes)
+    estimate, levels = read_result(result, coverage, axes, variable)
     known = _truth(truth, variable, estimate, result)
     try:
         facts = measure(known, estimate, levels)

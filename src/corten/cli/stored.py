@@ -37,8 +37,12 @@ class StoredLevel:
         raise ValueError(f"the file holds coverage {self.coverage:g} only; save the fit (--save) to ask for others")
 
 
-def read_result(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
+def read_result(
+    path: Path, coverage: float | None, places: list[str] | None, variable: str | None = None
+) -> tuple[Any, list[Any]]:
     """The estimate and the intervals of every coverage; coverage and places are for files that do not store them.
+
+    variable: which one, where a file holds the results of several.
 
     Formats of C libraries are read in another process; a damaged file is a ValueError that names it.
     """
@@ -49,7 +53,7 @@ def read_result(path: Path, coverage: float | None, places: list[str] | None) ->
     if suffix == ".npy":
         found = _stacked(path, coverage)
     elif suffix in WRITABLE:
-        found = _variables(path, coverage, places)
+        found = _variables(path, coverage, places, variable)
     else:
         found = _fit(path)
     file.check(whole=True)
@@ -69,7 +73,9 @@ def _fit(path: Path) -> tuple[Any, list[Any]]:
         raise plain_error(path, "a saved fit", problem) from None
 
 
-def _variables(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
+def _variables(
+    path: Path, coverage: float | None, places: list[str] | None, variable: str | None
+) -> tuple[Any, list[Any]]:
     """Variables of a file, or columns of a long table: places, estimate, lower, upper, flag (of NetCDF: sst, sst_lower,
     sst_upper, sst_flag).
     """
@@ -83,7 +89,7 @@ def _variables(path: Path, coverage: float | None, places: list[str] | None) -> 
     table = suffix_of(path) in TABLES
     if table and "estimate" not in names:
         return _wide(path, names, coverage)
-    main = _main(path, names)
+    main = _main(path, names, variable)
     kept = {_generic(name, main): name for name in names if _generic(name, main) is not None}
     axes = None
     if table:
@@ -134,15 +140,17 @@ def _no_result(path: Path, names: list[str]) -> ValueError:
     )
 
 
-def _main(path: Path, names: list[str]) -> str:
+def _main(path: Path, names: list[str], variable: str | None) -> str:
     """The variable of a result that holds the estimate."""
     if set(_MAINS) <= set(names):
         return "estimate"
     found = _filled(names)
     if len(found) == 1:
         return found[0]
+    if variable in found:
+        return variable
     if found:
-        raise ValueError(f"{path} has several filled variables, {', '.join(found)}: write each to a file of its own")
+        raise ValueError(f"{path} has several filled variables, {', '.join(found)}: say which variable (--variable)")
     raise _no_result(path, names)
 
 
