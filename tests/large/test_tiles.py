@@ -63,7 +63,7 @@ def test_the_coarse_field_stands_only_where_nothing_is_near(monkeypatch):
     found = tiles.Coarse.of(axes)
     found.add((0, 0), np.ones(mask.shape), mask)
     values, placed = found.anchors(np.arange(20 * 18.0).reshape(20, 18), (slice(5, 75), slice(0, 90)))
-    where = np.argwhere(placed) + (5, 0)
+    where = np.argwhere(placed) + np.array([5, 0])
     assert len(where) > 10
     for y, x in where:
         near = mask[max(0, y - 12) : y + 13, max(0, x - 12) : x + 13]
@@ -123,7 +123,7 @@ def stored(field, tmp_path_factory):
 def test_deep_gaps_are_filled_in_tiles_from_disk(field, stored):
     truth, x, sea = field
     text = {choice.what: choice.taken for choice in stored.summary().choices}
-    assert text["calibration"] == "gaps" and text["tiles"].startswith("3 of") or int(text["tiles"].split()[0]) > 1
+    assert (text["calibration"] == "gaps" and text["tiles"].startswith("3 of")) or int(text["tiles"].split()[0]) > 1
     found = stored.open()
     estimate, low, high, flag = (found[name].values for name in _names(found))
     observed, gap = np.isfinite(x), np.isnan(x) & sea

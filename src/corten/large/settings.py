@@ -54,7 +54,7 @@ def way_of(calibration: Any, completion: Any) -> Way:
     """The way that two options ask for; what needs the whole tensor in memory is refused."""
     stacked = isinstance(completion, StackedCompletion) or completion == "stack"
     either = isinstance(completion, str) and completion == "auto"
-    low_rank = TuckerCompletion() if stacked or either else as_completion(completion, gaps=False)
+    low_rank = TuckerCompletion() if stacked or either else as_completion(completion, gaps=False, mixed=False)
     if not isinstance(low_rank, TuckerCompletion | TensorTrainCompletion):
         raise ValueError(
             f"completion is {completion!r}: out-of-core mode supports 'auto', 'stack', 'tucker' and 'tensor-train'; "

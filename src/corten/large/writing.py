@@ -19,6 +19,7 @@ from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
 from corten.io.chunked import ChunkedStore
 from corten.io.lazy import LazyTensor
+from corten.io.names import companion
 from corten.large.gaps import FilledTile, TiledModel
 from corten.large.needs import Needs
 from corten.large.stages import Block, Estimate, Scratch, Tell, log_odds, pieces
@@ -66,6 +67,7 @@ class Writing:
     score: Score
     sketches: dict[Tail, ScoreSketch]
     coverages: Sequence[float]
+    variable: str
     names: Sequence[tuple[str, str]]
     exact: bool
     limits: tuple[float, float] | None
@@ -111,14 +113,14 @@ class Writing:
                 flag.reshape(-1)[tests[~finite]] = INFINITE
         if self.limits is not None:
             estimate = np.clip(estimate, *self.limits)
-        self.store.put("estimate", start, np.where(observed | (spins == 0), values, estimate))
+        self.store.put(self.variable, start, np.where(observed | (spins == 0), values, estimate))
         for k, late in enumerate(self.beyond):
             here = late[start:stop] if k == 0 else late
             flag[np.broadcast_to(here.reshape([-1 if j == k else 1 for j in range(flag.ndim)]), flag.shape)] = FORECAST
         flag[observed] = OBSERVED
         if outside is not None:
             flag[outside] = OUTSIDE
-        self.store.put("flag", start, flag)
+        self.store.put(companion(self.variable, "flag"), start, flag)
         widths.forecast = int(np.count_nonzero(flag == FORECAST))
         let_go(self.scratch.observed[start:stop])
         return widths
@@ -183,6 +185,7 @@ class TileWriting:
     model: TiledModel
     store: ChunkedStore
     coverages: Sequence[float]
+    main: str
     names: Sequence[tuple[str, str]]
     limits: tuple[float, float] | None
     late: list[np.ndarray]
@@ -212,13 +215,13 @@ class TileWriting:
                 widths.sketch.add(cells_of(width[finite]), np.zeros(int(finite.sum())))
                 flag.reshape(-1)[filled.missing[~finite]] = INFINITE
         estimate = filled.estimate if self.limits is None else np.clip(filled.estimate, *self.limits)
-        self.store.put_box("estimate", tile.core, np.where(spins == -1, estimate, values))
+        self.store.put_box(self.main, tile.core, np.where(spins == -1, estimate, values))
         for k, late in enumerate(self.late):
             shape = [-1 if j == k else 1 for j in range(flag.ndim)]
             flag[np.broadcast_to(late[tile.core[k]].reshape(shape), flag.shape)] = FORECAST
         flag[spins == 1] = OBSERVED
         flag[spins == 0] = OUTSIDE
-        self.store.put_box("flag", tile.core, flag)
+        self.store.put_box(companion(self.main, "flag"), tile.core, flag)
         widths.forecast = int(np.count_nonzero(flag == FORECAST))
         widths.beyond = int(np.count_nonzero(flag == BEYOND))
         return widths
