@@ -165,24 +165,28 @@ def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tel
     large_scale = large.fill(coarse.values, coarse.mask).estimate
     tell(0.1)
     counts = [_counts(data, tile) for tile in data.tiles]
-    useful = [i for i, (observed, missing) in enumerate(counts) if observed >= 2 * MIN_HIDDEN and missing > 0]
-    if not useful:
-        raise ValueError("no part of the tensor has both observed and missing entries: pseudo-gaps cannot be placed")
-    chance = np.array([counts[i][1] for i in useful], float)
-    sampled = rng.choice(useful, min(SAMPLED_TILES, len(useful)), replace=False, p=chance / chance.sum())
+    observed, missing = (np.array(column, float) for column in zip(*counts))
+    useful = np.flatnonzero(observed >= 2 * MIN_HIDDEN).tolist()
+    givers = np.flatnonzero(missing)
+    if not useful or not givers.size:
+        raise ValueError("no part of the tensor has enough observed entries: pseudo-gaps cannot be placed")
+    needy = missing[givers] / missing.sum()
+    sampled = rng.choice(givers, min(SAMPLED_TILES, len(givers)), replace=False, p=needy)
     change, spread, missing_depths = _look_at(data, [data.tiles[i] for i in sampled], rng)
-    middle = sorted(sampled, key=lambda i: counts[i][0])[len(sampled) // 2]
+    middle = sorted(useful, key=lambda i: observed[i])[len(useful) // 2]
     values, spins = data.read(data.tiles[middle].padded)
     first = StackedCompletion().prepare(values, spins == 1, cut_axes(axes, data.tiles[middle].padded), seed)
     tell(0.2)
     rounds: list[Hidden] = []
-    sets = _sets(data.tiles, useful, chance, rng)
+    sets = _sets(useful, observed[useful], rng)
     for number, numbers in enumerate(sets):
-        # As in memory, every second copy stays at the edges that the gap touches.
-        hidden = [_hide(data, data.tiles[i], rng, (number + place) % 2 == 1) for place, i in enumerate(numbers)]
-        left = coarse.without([
-            ([part.start for part in tile.padded], values, gone) for tile, values, _, gone in hidden
-        ])  # fmt: skip
+        hidden = []
+        for place, i in enumerate(numbers):
+            # As in memory, every second copy stays at the edges that the gap touches. The others come from tiles in
+            # proportion to their missing entries: a tile with large gaps has few entries to hide under them.
+            giver = i if (number + place) % 2 == 1 and missing[i] else int(rng.choice(givers, p=needy))
+            hidden.append(_hide(data, data.tiles[i], data.tiles[giver], rng))
+        left = coarse.without(_each_once(hidden))
         sample = _Sample(data, left, large.fill(left.values, left.mask).estimate, first, change, spread)
         seeds = rng.integers(2**32, size=len(hidden)).tolist()
         jobs = [(sample, *parts, own_seed) for parts, own_seed in zip(hidden, seeds)]
@@ -244,30 +248,44 @@ def _look_at(
     return change, spread, np.concatenate(depths)
 
 
-def _sets(
-    tiles: Sequence[Tile], useful: Sequence[int], chance: np.ndarray, rng: np.random.Generator
-) -> list[list[int]]:
-    """Sets of tiles that do not overlap, `ROUNDS` tiles in all, drawn in proportion to their missing entries."""
-    sets: list[list[int]] = []
-    while sum(map(len, sets)) < ROUNDS:
-        chosen: list[int] = []
-        for i in rng.choice(useful, len(useful), replace=False, p=chance / chance.sum()).tolist():
-            if len(chosen) < TILES_AT_ONCE and not any(tiles[i].overlaps(tiles[j]) for j in chosen):
-                chosen.append(i)
-        sets.append(chosen)
-    return sets
+def _sets(useful: Sequence[int], chance: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
+    """Sets of different tiles, `ROUNDS` tiles or a few more in all, drawn with these chances."""
+    each = min(TILES_AT_ONCE, len(useful))
+    draws = range(-(-ROUNDS // each))
+    return [rng.choice(useful, each, replace=False, p=chance / chance.sum()).tolist() for _ in draws]
 
 
 def _hide(
-    data: TiledField, tile: Tile, rng: np.random.Generator, at_edges: bool
+    data: TiledField, tile: Tile, giver: Tile, rng: np.random.Generator
 ) -> tuple[Tile, np.ndarray, np.ndarray, np.ndarray]:
-    """A tile with its values, its mask, and the observed entries to hide: those under a moved copy of its gaps."""
+    """A tile with its values, its mask, and the observed entries to hide: under a moved copy of the gaps of `giver`.
+
+    A tile that is its own giver keeps its gaps at the edges of the data that they touch.
+    """
     values, spins = data.read(tile.padded)
     mask, gap = spins == 1, spins == -1
     kinds = axis_kinds(cut_axes(data.axes, tile.padded), tile.shape)
+    kept = edges_of(gap, kinds) if giver is tile else ()
+    if giver is not tile:
+        gap = data.read(giver.padded)[1] == -1
+        for k, n in enumerate(tile.shape):  # tiles at the edges of the data are smaller
+            gap = np.take(gap, range(n), axis=k, mode="wrap")
     least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(mask.sum()))
-    kept = edges_of(gap, kinds) if at_edges else ()
     return tile, values, mask, hide(None, gap=gap, usable=mask, kinds=kinds, least=least, rng=rng, kept=kept)
+
+
+def _each_once(
+    hidden: Sequence[tuple[Tile, np.ndarray, np.ndarray, np.ndarray]],
+) -> list[tuple[list[int], np.ndarray, np.ndarray]]:
+    """The hidden entries of tiles that may overlap, each entry in one of them: start of the box, values, which."""
+    found: list[tuple[list[int], np.ndarray, np.ndarray]] = []
+    for number, (tile, values, _, gone) in enumerate(hidden):
+        new = gone.copy()
+        for other, _, _, earlier in hidden[:number]:
+            mine, theirs = tile.common(other)
+            new[mine] &= ~earlier[theirs]
+        found.append(([part.start for part in tile.padded], values, new))
+    return found
 
 
 @dataclass(frozen=True)

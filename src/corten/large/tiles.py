@@ -38,9 +38,14 @@ class Tile:
         """The core within the padded box."""
         return tuple(slice(c.start - p.start, c.stop - p.start) for c, p in zip(self.core, self.padded))
 
-    def overlaps(self, other: Tile) -> bool:
-        """Whether the padded boxes share entries."""
-        return all(a.start < b.stop and b.start < a.stop for a, b in zip(self.padded, other.padded))
+    def common(self, other: Tile) -> tuple[Box, Box]:
+        """The entries that two padded boxes share, as boxes within each of them; empty boxes if there are none."""
+        ends = [(max(a.start, b.start), min(a.stop, b.stop)) for a, b in zip(self.padded, other.padded)]
+        one, two = (
+            tuple(slice(low - p.start, max(low, high) - p.start) for (low, high), p in zip(ends, tile.padded))
+            for tile in (self, other)
+        )
+        return one, two
 
     def of_tensor(self, entries: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Flat indices in the tensor of flat indices in the padded box."""
