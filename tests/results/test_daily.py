@@ -5,9 +5,9 @@ import warnings
 import numpy as np
 import pytest
 import xarray as xr
+from corten.completion.em_tucker import EMTuckerCompletion
 
 import corten
-from corten.completion.em_tucker import EMTuckerCompletion
 
 SHAPE = (14, 12)
 MEMBERS = {"pyramid": corten.SmoothCompletion(), "Tucker": EMTuckerCompletion(rank=5)}
