@@ -19,6 +19,7 @@ from corten.data.never_observed import skip_never_observed
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Transform, as_transform
 from corten.engine import as_engine, check_engine
+from corten.engine.lazy import takes_lazy
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.options import (
@@ -41,6 +42,7 @@ from corten.results.fitted import Fitted
 from corten.results.settings import describe
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
     from distributed import Client
     from numpy.typing import ArrayLike
@@ -132,7 +134,7 @@ class ConformalCompleter:
 
     def fit(
         self,
-        x: ArrayLike | xr.DataArray | ObservedTensor,
+        x: ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor,
         *,
         where: ArrayLike | xr.DataArray | None = None,
         periodic: Sequence[str | int] = (),
@@ -147,8 +149,8 @@ class ConformalCompleter:
 
         Parameters
         ----------
-        x : array with NaN, masked array, xarray.DataArray or ObservedTensor
-            The tensor, with two or more axes.
+        x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray or ObservedTensor
+            The tensor, with two or more axes; a DataFrame is a wide table.
         where : boolean array or xarray.DataArray, optional
             The domain: True where an entry could be observed. Default: everywhere.
         periodic : sequence of str or int, default ()
@@ -208,7 +210,8 @@ class ConformalCompleter:
             "work from disk (corten.complete_to_zarr, or corten complete to .zarr), complete a part of the tensor, or "
             "use calibration='random'",
         )
-        completion = as_completion(self.completion, calibration.pooled, self.engine)
+        mixed = not as_score(self.score).needs_leverage and not takes_lazy(as_engine(self.engine))
+        completion = as_completion(self.completion, calibration.pooled, self.engine, mixed)
         task = Task(
             observed=observed,
             completion=completion if checkpoint is None else checkpoint.keeping(completion),

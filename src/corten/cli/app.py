@@ -42,7 +42,7 @@ class _PlainTypes:
             if getattr(one, "is_flag", False):
                 one.metavar = ""
             elif isinstance(one, TyperArgument):
-                one.display_type_rich = lambda ctx: None
+                one.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
         return found
 
 
@@ -116,7 +116,7 @@ for _panel, _commands in _PANELS.items():
 
 
 class _ClosedPipeIgnored(io.FileIO):
-    """Standard output that ignores a closed pipe (`corten ... | head`): the work is still done."""
+    """A stream that ignores a closed pipe (`corten ... 2>&1 | head`): the work is still done."""
 
     def write(self, data: Any) -> int:
         try:
@@ -124,6 +124,16 @@ class _ClosedPipeIgnored(io.FileIO):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             return len(data)
+
+
+def _tolerant(stream: Any) -> Any:
+    """The same stream without errors of closed pipes; a closed stream (`2>&-`) shows nothing."""
+    if stream is None:
+        return open(os.devnull, "w")
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    same = {name: getattr(stream, name) for name in ("encoding", "errors", "line_buffering")}
+    return io.TextIOWrapper(io.BufferedWriter(_ClosedPipeIgnored(stream.fileno(), "w", closefd=False)), **same)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -135,10 +145,7 @@ def main() -> None:
     """Run the program."""
     _Group.alone = True
     warnings.showwarning = _warn
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        same = {name: getattr(sys.stdout, name) for name in ("encoding", "errors", "line_buffering")}
-        tolerant = _ClosedPipeIgnored(sys.stdout.fileno(), "w", closefd=False)
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(tolerant), **same)
+    sys.stdout, sys.stderr = _tolerant(sys.stdout), _tolerant(sys.stderr)
     try:
         watch_for_interrupt()
         app(prog_name="corten")

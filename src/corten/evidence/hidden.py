@@ -61,6 +61,8 @@ def hidden_error(fitted: Fitted) -> HiddenError | None:
     best of them on these entries is compared, which favours the plain method.
     """
     calibrated = fitted.calibrated
+    if fitted.carried:  # the hidden entries lie in other data
+        return None
     if calibrated is None or len(fitted.entries) < MIN_ENTRIES or len(fitted.residuals) != len(fitted.entries):
         return None
     entries, number = np.asarray(fitted.entries), np.asarray(calibrated.round_numbers)

@@ -305,6 +305,11 @@ def _settings(result: Intervals) -> dict[str, Any]:
 
 def _reproduce(result: Intervals) -> str:
     """The call that computes this result again; functions and arrays appear by a name that the reader has to define."""
+    name = result.observed.name
+    source = "x" if name is None else f"data[{name!r}]"
+    if getattr(result.source, "carried", False):
+        call = f'result = corten.load("fit.corten").fill({source}, coverage={result.coverage:g})'
+        return f"import corten\n\n{call}  # the fit that filled these data\n"
     given = result.source.settings()
     arguments = [f"coverage={result.coverage:g}"]
     options = [key for key in OPTIONS if str(given.get(key, "none")).lower() != "none"]
@@ -318,8 +323,6 @@ def _reproduce(result: Intervals) -> str:
     found = any(one.code == NEVER_OBSERVED and one.taken == "skipped" for one in result.choices)
     if result.observed.domain is not None and not found:
         arguments.append("where=where")
-    name = result.observed.name
-    source = "x" if name is None else f"data[{name!r}]"
     call = "import corten\n\nresult = corten.complete(\n    " + ",\n    ".join([source, *arguments]) + ",\n)\n"
     # Labels are not kept, so they appear by a name that the reader has to define.
     asked = [one for one in result.choices if one.code in INTERVAL_OPTIONS]
