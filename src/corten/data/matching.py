@@ -67,14 +67,14 @@ def matching(
 
 def _in_domain(fit: ObservedTensor, new: ObservedTensor, moved: list[int]) -> ObservedTensor:
     """The new data in the domain of the fit, such as the sea; everywhere if that varies along an axis that moved."""
+    if fit.domain is None:
+        return new
     domain = fit.domain
-    for k in moved if domain is not None else ():
+    for k in moved:
         first = np.take(domain, [0], axis=k)
-        if not (domain == first).all():
+        if not np.all(domain == first):
             return new
         domain = np.repeat(first, new.shape[k], axis=k)
-    if domain is None:
-        return new
     mask = new.mask & domain
     if not mask.any():
         raise ValueError("the new data have no observed value in the domain of the fit")
