@@ -36,7 +36,7 @@ WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with fi
 # Parts of a fit that the rooms of this package share; `dir` does not list them.
 _INTERNAL = {
     "beyond", "bounds", "calibrated", "completion", "entries", "facts", "limits", "log_weights", "missing_entries",
-    "of", "options", "probabilities", "propensity_array", "residuals", "rounds", "scores",
+    "of", "options", "probabilities", "propensity_array", "refuse_carried", "residuals", "rounds", "scores",
 }  # fmt: skip
 WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded")  # of settings whose reason is shown as a warning
 

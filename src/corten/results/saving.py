@@ -33,7 +33,7 @@ TYPES = {
     "calibration.cross": "CrossCalibration RepeatedSplits", "completion.smooth": "SmoothCompletion PreparedSmooth",
     "completion.riemannian": "TuckerCompletion TensorTrainCompletion PreparedLowRank",
     "completion.stack": "StackedCompletion PreparedStack", "completion.covariance": "Covariance Component",
-    "completion.em_tucker": "EMTuckerCompletion PreparedEMTucker",
+    "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
     "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess",
     "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.trees": "Trees",
     "conformal.split": "CalibratedSplit",
