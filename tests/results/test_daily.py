@@ -8,10 +8,10 @@ import pytest
 import xarray as xr
 
 import corten
-from corten.completion.em_tucker import EMTuckerCompletion
+from corten.completion.unfoldings import UnfoldingCompletion
 
 SHAPE = (14, 12)
-MEMBERS = {"pyramid": corten.SmoothCompletion(), "Tucker": EMTuckerCompletion(rank=5)}
+MEMBERS = {"pyramid": corten.SmoothCompletion(), "low rank": UnfoldingCompletion("mean", iterations=60)}
 
 
 def days(first, count, seed):
