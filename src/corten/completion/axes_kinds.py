@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from corten.data.axes import Axis
 __all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "edges_of", "move_gap", "standardise"]
 
 MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform
+MAX_DENSE_GRID = 1000  # the same for positions between the points of a grid; with fast transforms they are rounded
 MAX_PRIOR_ENTRIES = 5.0  # average entries added to each position of an unordered axis
 
 
@@ -76,18 +77,28 @@ class Basis:
     """An orthonormal basis along one axis in which stationary kernels are diagonal.
 
     Cosines for an ordered axis (kernels are reflected at the boundaries), the Hartley basis for a periodic one, and
-    given eigenvectors for an unordered one. `frequencies` are in radians per step.
+    given eigenvectors for an unordered one. `frequencies` are in radians per step. `positions` are those of the entries
+    on a grid that has more points than there are entries; then `forward` is the transpose of `inverse`, which evaluates
+    the functions of the basis at the positions.
     """
 
     axis: int
     kind: str
     frequencies: np.ndarray
     rows: np.ndarray | None
+    positions: np.ndarray | None = None
 
     def forward(self, array: np.ndarray) -> np.ndarray:
         """The coefficients of an array in the basis."""
         if self.rows is not None:
             return along(self.rows, array, self.axis)
+        if self.positions is not None:
+            shape = (*array.shape[: self.axis], len(self.frequencies), *array.shape[self.axis + 1 :])
+            starts = np.flatnonzero(np.diff(self.positions, prepend=-1))  # entries on the same point are added
+            at: Any = (slice(None),) * self.axis
+            spread = np.zeros(shape, array.dtype)
+            spread[(*at, self.positions[starts])] = np.add.reduceat(array, starts, axis=self.axis)
+            array = spread
         if self.kind == "periodic":
             spectrum = scipy.fft.fft(array, axis=self.axis, norm="ortho")
             return np.ascontiguousarray(spectrum.real - spectrum.imag)
@@ -97,15 +108,26 @@ class Basis:
         """The array with these coefficients."""
         if self.rows is not None:
             return along(self.rows.T, array, self.axis)
+        if self.positions is not None:
+            return replace(self, positions=None).inverse(array).take(self.positions, axis=self.axis)
         if self.kind == "periodic":
             return self.forward(array)
         return scipy.fft.idct(array, axis=self.axis, norm="ortho")
 
 
 def basis_of(
-    kind: str, axis: int, length: int, dtype: Any = np.float64, eigenvectors: np.ndarray | None = None
+    kind: str,
+    axis: int,
+    length: int,
+    dtype: Any = np.float64,
+    eigenvectors: np.ndarray | None = None,
+    positions: np.ndarray | None = None,
 ) -> Basis:
-    """The basis of one axis; an unordered axis takes `eigenvectors` (columns)."""
+    """The basis of one axis; an unordered axis takes `eigenvectors` (columns).
+
+    `length` is that of the grid. `positions` are those of the entries where they are not the points of the grid; along
+    a long axis they are rounded to the grid.
+    """
     steps = np.arange(length)
     rows: np.ndarray | None
     if kind == "unordered":
@@ -115,11 +137,26 @@ def basis_of(
         frequencies = 2 * np.pi * np.minimum(steps, length - steps) / length
     else:
         frequencies = np.pi * steps / length
+    if positions is not None and max(length, len(positions)) > MAX_DENSE_GRID:
+        return Basis(axis, kind, frequencies, None, np.minimum(np.rint(positions), length - 1).astype(np.intp))
     rows = None
-    if length <= MAX_DENSE_LENGTH:
+    if positions is not None:
+        rows = np.ascontiguousarray(_rows_at(kind, length, positions), dtype=dtype)
+    elif length <= MAX_DENSE_LENGTH:
         basis = Basis(axis=0, kind=kind, frequencies=frequencies, rows=None)
         rows = np.ascontiguousarray(basis.forward(np.eye(length)), dtype=dtype)
-    return Basis(axis, kind, frequencies, rows)
+    return Basis(axis, kind, frequencies, rows, positions)
+
+
+def _rows_at(kind: str, length: int, positions: np.ndarray) -> np.ndarray:
+    """The functions of the basis of a grid at any positions, (functions, positions)."""
+    steps = np.arange(length)
+    if kind == "periodic":
+        signed = np.where(2 * steps > length, steps - length, steps)  # of two equal ones on the grid the slow function
+        angle = 2 * np.pi * np.outer(signed, positions) / length
+        return (np.cos(angle) + np.sin(angle)) / np.sqrt(length)
+    scale = np.where(steps == 0, 1.0, np.sqrt(2.0)) / np.sqrt(length)
+    return np.asarray(scale[:, None] * np.cos(np.pi * np.outer(steps, positions + 0.5) / length))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import scipy.optimize
 import scipy.special
 from numba import njit
 
+from corten.completion.positions import Grid, grids_of
 from corten.completion.units import UnitCorrelation
 
 __all__ = ["Component", "Covariance", "fit_covariance", "groupings", "matern", "sample_entries"]
@@ -257,19 +258,21 @@ class _Sample:
     @staticmethod
     def of(
         values: np.ndarray, entries: np.ndarray, kinds: Sequence[str], units: dict[int, UnitCorrelation],
-        shape: tuple[int, ...],
+        grids: Sequence[Grid],
     ) -> _Sample:  # fmt: skip
         squares, pairs = [], []
-        for k, n in enumerate(shape):
+        for k, grid in enumerate(grids):
             first, second = entries[:, None, k], entries[None, :, k]
-            if n == 1:
+            if grid.size == 1:
                 continue
             if kinds[k] == "unordered":
                 pairs.append(units[k].between(first, second))
                 continue
+            if grid.positions is not None:
+                first, second = grid.positions[first], grid.positions[second]
             distance = np.abs(first - second).astype(float)
             if kinds[k] == "periodic":  # the chord of the circle: radii stay distances in a Euclidean space
-                distance = n / np.pi * np.sin(np.pi * distance / n)
+                distance = grid.size / np.pi * np.sin(np.pi * distance / grid.size)
             squares.append(distance**2)
         empty = np.zeros((0, len(entries), len(entries)))
         return _Sample(
@@ -427,6 +430,7 @@ def fit_covariance(
     kinds: Sequence[str],
     units: dict[int, UnitCorrelation],
     seed: int,
+    grids: Sequence[Grid] = (),
 ) -> tuple[Covariance, tuple[dict[str, object], ...]]:
     """The covariance of standardised `values` where `mask` is True, and the log-likelihoods of what was compared.
 
@@ -434,15 +438,17 @@ def fit_covariance(
     of each kind is fitted to more samples. The second component is kept where it gains more than half the logarithm
     of the number of entries for each of its parameters.
     """
+    grids = grids or grids_of(None, mask.shape)
+    shape = tuple(grid.size for grid in grids)
     rng = np.random.default_rng((seed, 0xC0F))
     count = int(np.clip(mask.sum() // SAMPLE_SIZE, 1, SAMPLES))
     drawn = [sample_entries(mask, kinds, SAMPLE_SIZE, rng) for _ in range(count)]
-    samples = [_Sample.of(values, entries, kinds, units, mask.shape) for entries in drawn]
+    samples = [_Sample.of(values, entries, kinds, units, grids) for entries in drawn]
     tried: list[dict[str, object]] = []
 
     def attempt(components: Sequence[Groups], few: bool, guesses: Any = (None,)) -> Any:
         """Penalised log-likelihood, parameters and model of the best fit from some guesses."""
-        model = _Likelihood(samples[:SCOUTS] if few else samples, kinds, mask.shape, components)
+        model = _Likelihood(samples[:SCOUTS] if few else samples, kinds, shape, components)
         theta, value = max((model.fit(25 if few else 40, guess) for guess in guesses), key=lambda found: found[1])
         score = value - 0.5 * model.count() * float(np.log(max(model.entries, 2)))
         tried.append(
@@ -460,7 +466,7 @@ def fit_covariance(
     first = one[2].components[0]
     two = []
     for second in dict.fromkeys((first, apart)):
-        model = _Likelihood(samples[:SCOUTS], kinds, mask.shape, [first, second])
+        model = _Likelihood(samples[:SCOUTS], kinds, shape, [first, second])
         two.append(attempt([first, second], True, model.starts(one[2], one[1])))
     _, theta, model = better([attempt(f[2].components, False, (f[1],)) for f in (one, better(two))])
     return model.covariance(theta), tuple(tried)

@@ -18,9 +18,11 @@ import scipy.linalg
 
 from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, standardise
 from corten.completion.covariance import Covariance, fit_covariance
+from corten.completion.positions import Grid, grids_in_words, grids_of, length_in_words
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.units import UnitCorrelation, unit_correlations
+from corten.data.axes import is_distance
 from corten.data.choices import Choice
 
 __all__ = ["GaussianProcessCompletion", "PreparedProcess"]
@@ -48,7 +50,7 @@ class CoarseModes:
         products = kept.astype(np.float64)
         # An axis with few modes for its length first: it makes the array smaller.
         for basis, modes in sorted(zip(bases, chosen), key=lambda one: len(one[1]) ** 2 / spectrum.shape[one[0].axis]):
-            unit = np.zeros((len(modes), spectrum.shape[basis.axis]), np.float32)
+            unit = np.zeros((len(modes), spectrum.shape[basis.axis]), spectrum.dtype)
             unit[np.arange(len(modes)), modes] = 1
             rows = replace(basis, axis=1).inverse(unit).astype(np.float64)
             pairs = (rows[:, None, :] * rows[None, :, :]).reshape(-1, rows.shape[1])
@@ -92,7 +94,7 @@ class SpectralPrior:
 
     bases: tuple[Basis, ...]
     spectrum: np.ndarray
-    noise: np.float32
+    noise: np.floating[Any]
 
     @staticmethod
     def of(
@@ -100,8 +102,12 @@ class SpectralPrior:
         kinds: Sequence[str],
         shape: tuple[int, ...],
         correlations: dict[int, UnitCorrelation],
+        grids: Sequence[Grid] = (),
     ) -> SpectralPrior:
         """The prior of a fitted covariance on a grid; unordered axes use the eigenvectors of their correlation."""
+        grids = grids or grids_of(None, shape)
+        # Entries that lie close together determine more than the rounding of single precision lets through.
+        number: Any = np.float32 if all(grid.positions is None for grid in grids) else np.float64
         bases: list[Basis] = []
         along_axes: list[np.ndarray | None] = []
         for k, (kind, n) in enumerate(zip(kinds, shape)):
@@ -109,15 +115,15 @@ class SpectralPrior:
                 along_axes.append(None)
                 continue
             if kind == "unordered":
-                basis, values = correlations[k].spectrum(k, np.float32)
+                basis, values = correlations[k].spectrum(k, number)
             else:
-                basis = basis_of(kind, k, n, np.float32)
+                basis = basis_of(kind, k, grids[k].size, number, positions=grids[k].positions)
                 values = basis.frequencies
             bases.append(basis)
             along_axes.append(values)
         # Coefficients far below the noise never move: a floor keeps their inverse within single precision.
         total = np.maximum(covariance.spectrum(along_axes), 1e-5 * covariance.noise)
-        return SpectralPrior(tuple(bases), total.astype(np.float32), np.float32(covariance.noise))
+        return SpectralPrior(tuple(bases), total.astype(number), number(covariance.noise))
 
     def forward(self, array: np.ndarray) -> np.ndarray:
         for basis in self.bases:
@@ -131,10 +137,13 @@ class SpectralPrior:
 
     def condition(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
         """Mean of the field given `values` where `mask` is True; iterations start from the field `start`."""
-        kept = mask.astype(np.float32)
+        number = self.spectrum.dtype.type
+        kept, values, start = (one.astype(number) for one in (mask, values, start))
         most = max(min(mask.size, 200), min(COARSE_MODES, mask.size // 20))
         coarse = CoarseModes.of(self.bases, self.spectrum, float(self.noise), kept, most)
-        shrink = self.spectrum / (self.spectrum + self.noise)
+        # A grid that is finer than the entries has so many entries for each of its points.
+        density = number(mask.size / self.spectrum.size)
+        shrink = self.spectrum / (density * self.spectrum + self.noise)
         mean = self.forward(start) * shrink
         residual = self.forward(kept * (values - self.inverse(mean))) / self.noise - mean / self.spectrum
         direction = np.zeros_like(mean)
@@ -147,12 +156,12 @@ class SpectralPrior:
             first = max(first, now)
             if now <= 1e-10 * first:
                 break
-            direction = scaled + np.float32(now / before) * direction
+            direction = scaled + number(now / before) * direction
             image = self.forward(kept * self.inverse(direction)) / self.noise + direction / self.spectrum
             curvature = float(np.vdot(direction, image))
             if curvature <= 0.0:  # residuals too small to be squared: there is nothing left to fit
                 break
-            step = np.float32(now / curvature)
+            step = number(now / curvature)
             mean += step * direction
             residual -= step * image
             before = now
@@ -172,6 +181,7 @@ class PreparedProcess:
     pyramid: PreparedSmooth = field(repr=False)
     iterations: int
     choices: tuple[Choice, ...] = ()
+    grids: tuple[Grid, ...] = ()
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         return self.fill_from(values, mask, self.pyramid.fill(values, mask).estimate)
@@ -179,11 +189,11 @@ class PreparedProcess:
     def fill_from(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> Fill:
         """Fill, with the iterations started from another estimate made of the same entries."""
         data = standardise(values, mask, self.kinds)
-        first = ((start - data.centre) / data.scale).astype(np.float32)
+        first = (start - data.centre) / data.scale
         # The correlation of units is estimated from these entries: hidden ones must not shine through it.
         units = unit_correlations(data.values, mask, self.kinds)
-        prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units)
-        mean = prior.condition(data.values.astype(np.float32), mask, first, self.iterations)
+        prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units, self.grids)
+        mean = prior.condition(data.values, mask, first, self.iterations)
         return Fill(data.undo(mean.astype(np.float64)))
 
 
@@ -206,46 +216,54 @@ class GaussianProcessCompletion:
         kinds = axis_kinds(axes, mask.shape)
         data = standardise(values, mask, kinds)
         units = unit_correlations(data.values, mask, kinds)
-        covariance, tried = fit_covariance(data.values, mask, kinds, units, seed)
+        grids, choices = grids_of(axes, mask.shape), []
+        covariance, tried = fit_covariance(data.values, mask, kinds, units, seed, grids)
+        doubtful = [k for k, grid in enumerate(grids) if grid.positions is not None and not is_distance(axes[k])]
+        if doubtful:
+            equal = tuple(Grid(mask.shape[k]) if k in doubtful else grid for k, grid in enumerate(grids))
+            other, also_tried = fit_covariance(data.values, mask, kinds, units, seed, equal)
+            with_steps, without = (max(float(str(one["penalised"])) for one in t[-2:]) for t in (tried, also_tried))
+            if without > with_steps:
+                grids, covariance, tried = equal, other, also_tried
+                choices.append(_equal_steps([axes[k].name for k in doubtful], with_steps, without))
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
+        words = grids_in_words(axes, grids)
+        if words:
+            choices.append(Choice("grid of unequal steps", words, "positions are taken from the coordinates"))
         choice = Choice(
             "covariance of the process",
-            describe(covariance, axes),
+            describe(covariance, axes, grids),
             "maximum likelihood on samples of the observed entries",
             tried,
         )
-        return PreparedProcess(kinds, covariance, pyramid, self.iterations, (choice,))
+        return PreparedProcess(kinds, covariance, pyramid, self.iterations, (choice, *choices), grids)
 
 
-def describe(covariance: Covariance, axes: Sequence[Any]) -> str:
+def _equal_steps(names: Sequence[str], with_steps: float, without: float) -> Choice:
+    """The choice to count unequal steps as equal ones."""
+    those = ", ".join(map(repr, names))
+    return Choice(
+        "steps along axes",
+        f"equal along {those}",
+        f"The coordinates of axis {those} are not used by the Gaussian process, which counts their unequal steps as "
+        f"equal: the data are more likely so (log-likelihood {without:.0f} instead of {with_steps:.0f}). If distances are "
+        "of another kind (pressure levels), give other coordinates, such as the logarithm.",
+        code="unequal_steps_not_used",
+        values={"axes": list(names), "with_coordinates": with_steps, "with_equal_steps": without},
+    )
+
+
+def describe(covariance: Covariance, axes: Sequence[Any], grids: Sequence[Grid] = ()) -> str:
     """A covariance in words: groups of axes, smoothness, and lengths in units of the coordinates."""
+    shape = tuple(axis.length for axis in axes) if axes else (1,) * len(covariance.components[0].lengths)
+    names = [str(axis.name) for axis in axes] if axes else [f"axis {k}" for k in range(len(shape))]
+    grids = grids or grids_of(axes, shape)
     terms = []
     for component in covariance.components:
         factors = []
         for group, smoothness in zip(component.groups, component.smoothness):
-            lengths = ", ".join(_length_in_words(axes, k, component.lengths[k]) for k in group)
+            lengths = ", ".join(length_in_words(names[k], grids[k], component.lengths[k]) for k in group)
             factors.append(f"Matern(nu {smoothness:.2g}; {lengths})")
-        factors += [f"correlation of {_name(axes, k)}" for k, own in enumerate(component.own) if not np.isnan(own)]
+        factors += [f"correlation of {names[k]}" for k, own in enumerate(component.own) if not np.isnan(own)]
         terms.append(" x ".join([f"{component.variance:.3g}", *factors]))
     return " + ".join([*terms, f"noise {covariance.noise:.2g}"])
-
-
-def _name(axes: Sequence[Any], k: int) -> str:
-    return str(getattr(axes[k], "name", k)) if axes else f"axis {k}"
-
-
-def _length_in_words(axes: Sequence[Any], k: int, steps: float) -> str:
-    """A length along an axis: in units of its coordinates where they are regular, else in steps."""
-    coordinates = getattr(axes[k], "coordinates", None) if axes else None
-    size, unit = 1.0, "steps"
-    if coordinates is not None and len(coordinates) > 1:
-        dates = np.issubdtype(coordinates.dtype, np.datetime64)
-        if dates or np.issubdtype(coordinates.dtype, np.number):
-            seconds = coordinates.astype("datetime64[s]") if dates else coordinates
-            differences = np.abs(np.diff(seconds.astype(float)))
-            if np.allclose(differences, differences[0], rtol=1e-3) and differences[0] > 0:
-                size, unit = float(differences[0]), "s" if dates else getattr(axes[k], "units", None) or ""
-    if unit == "s":
-        size, unit = next((size / n, name) for n, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-                          if steps * size >= n or n == 1)  # fmt: skip
-    return f"{_name(axes, k)} {steps * size:.3g} {unit}".rstrip()

@@ -30,7 +30,8 @@ __all__ = ["Fitted"]
 
 MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
 WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
-WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded")  # of settings whose reason is shown as a warning
+WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded", "unequal_steps_not_used")
+"""Of settings whose reason is shown as a warning."""
 
 
 @dataclass(frozen=True, eq=False)
