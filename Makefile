@@ -46,7 +46,8 @@ $(DOCS): $(READY)
 	touch $(DOCS)
 
 docs: $(DOCS)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	rm -rf site docs/generated
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/doctrees docs site
 
 # Hours: long property tests, 100,000 bad files, many faults, a soak; writes docs/reliability.md. Parts: see the script.
 reliability: $(READY)
@@ -67,4 +68,4 @@ dist: $(READY)
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) dist build site demo-output bench-output study-output reliability-output
+	rm -rf $(VENV) dist build site docs/generated demo-output bench-output study-output reliability-output

@@ -1,31 +1,41 @@
-"""Run the code of docs/gallery.md and put its pictures into docs/images: `python docs/make_gallery.py`."""
+"""Run the code of docs/gallery.md and keep its pictures: part of the build of the site, see conf.py."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import shutil
 import tempfile
 from pathlib import Path
 
-import matplotlib
-
 DOCS = Path(__file__).resolve().parent
+PICTURES = DOCS / "generated" / "gallery"
 
 
 def main() -> None:
-    """Run every python block in one namespace, in a folder of its own, and keep the pictures it saves."""
+    """Run every python block in one namespace, in a folder of its own. Pictures newer than the page are kept."""
+    page = DOCS / "gallery.md"
+    text = page.read_text(encoding="utf-8")
+    wanted = [PICTURES / name for name in re.findall(r"generated/gallery/([\w-]+\.png)", text)]
+    if all(one.exists() and one.stat().st_mtime > page.stat().st_mtime for one in wanted):
+        return
+    import matplotlib
+
     matplotlib.use("Agg")
-    page = (DOCS / "gallery.md").read_text()
+    PICTURES.mkdir(parents=True, exist_ok=True)
     names: dict[str, object] = {}
-    with tempfile.TemporaryDirectory() as folder:
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         os.chdir(folder)
-        for block in re.findall(r"^```python\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE):
-            exec(compile(block, "gallery.md", "exec"), names)
-        for picture in sorted(Path(folder).glob("*.png")):
-            shutil.copy(picture, DOCS / "images" / picture.name)
-            print(f"{picture.name}: {picture.stat().st_size / 1000:.0f} kB")
-        os.chdir(DOCS)
+        try:
+            for block in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+                exec(compile(block, "gallery.md", "exec"), names)
+            for one in wanted:
+                shutil.copy(one.name, one)
+        finally:
+            os.chdir(before)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from corten.data.axes import AxisKind
+
 __all__ = ["SETS", "FieldSet", "data_folder", "load_set"]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,7 +26,7 @@ class FieldSet:
     score: np.ndarray = field(repr=False)
     axes: tuple[str, ...] = ()
     periodic: tuple[str, ...] = ()
-    axis_kinds: dict[str | int, str] = field(default_factory=dict)
+    axis_kinds: dict[str | int, AxisKind] = field(default_factory=dict)
     units: str = ""
 
     @property

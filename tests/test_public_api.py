@@ -1,7 +1,11 @@
 """The public names are a promise, and importing corten is quick."""
 
+import inspect
+import re
 import subprocess
 import sys
+
+import numpy as np
 
 import corten
 
@@ -84,3 +88,43 @@ def test_unknown_names_are_refused():
         assert "Intervalls" in str(problem)
     else:
         raise AssertionError("a name that is not there was found")
+
+
+def documented(thing):
+    """The names in the Parameters and Attributes sections of a numpydoc docstring."""
+    text = inspect.getdoc(thing) or ""
+    section = re.compile(r"^(?:Parameters|Attributes)\n-+\n(.*?)(?=^\w[^\n]*\n-+\n|\Z)", re.DOTALL | re.MULTILINE)
+    sections = section.findall(text)
+    headers = re.findall(r"^(\S.*)$", "".join(sections), re.MULTILINE)
+    return {name.strip(" *") for header in headers for name in header.partition(" : ")[0].split(",")}
+
+
+def test_every_parameter_of_a_public_name_is_documented():
+    things = [getattr(corten, name) for name in NAMES if name.isidentifier() and name not in ("__version__", "Fitted")]
+    things = [thing for thing in things if callable(thing)]
+    for owner in (corten.ConformalCompleter, corten.Fitted, corten.Intervals):
+        shown = [name for name in dir(owner) if not name.startswith("_") and name not in ("of", "facts", "widths_at")]
+        things += [getattr(owner, name) for name in shown if inspect.isfunction(getattr(owner, name))]
+    missing = {
+        thing.__qualname__: sorted(set(inspect.signature(thing).parameters) - {"self"} - documented(thing))
+        for thing in things
+    }
+    assert {name: left for name, left in missing.items() if left} == {}
+
+
+def test_options_have_literal_types():
+    """Strings a user may give are listed by editors; `Any` says nothing."""
+    for function in (corten.complete, corten.ConformalCompleter):
+        types = {name: str(one.annotation) for name, one in inspect.signature(function).parameters.items()}
+        assert [name for name, annotation in types.items() if "Any" in annotation] == []
+        assert [name for name, annotation in types.items() if annotation == "str"] == []
+
+
+def test_dir_of_a_result_has_no_internals():
+    x = np.add.outer(np.arange(6.0), np.arange(7.0) ** 2)
+    x[2, 3] = np.nan
+    fitted = corten.ConformalCompleter("smooth", "constant", "random").fit(x)
+    for thing in (fitted, fitted.intervals(0.5)):
+        shown = [name for name in dir(thing) if not name.startswith("__") and name != "_repr_html_"]
+        assert [name for name in shown if name.startswith("_") or name.endswith("_array")] == []
+        assert len(shown) < 30 and {"choices", "estimate", "observed"} <= set(shown)

@@ -16,6 +16,7 @@ TYPE_CHECKING = False  # type checkers know the name; the module that has it tak
 __version__ = "0.1.0"
 
 _HOME = {
+    "AdaptiveCoverage": "corten.conformal.adaptive",
     "AdditivePropensity": "corten.propensity",
     "AutoPropensity": "corten.propensity",
     "BernoulliPropensity": "corten.propensity",
@@ -33,6 +34,7 @@ _HOME = {
     "ObservedTensor": "corten.data.observed",
     "Polynomial": "corten.propensity",
     "Product": "corten.propensity",
+    "ScoreLog": "corten.evidence.score_log",
     "SplitCalibration": "corten.calibration.split",
     "RepeatedSplits": "corten.calibration.cross",
     "Sigmoid": "corten.propensity",
@@ -72,8 +74,10 @@ if TYPE_CHECKING:
     from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
     from corten.completion.smooth import SmoothCompletion
     from corten.completion.stack import StackedCompletion
+    from corten.conformal.adaptive import AdaptiveCoverage
     from corten.data.observed import ObservedTensor
     from corten.evidence import metrics
+    from corten.evidence.score_log import ScoreLog
     from corten.functions import complete, complete_table
     from corten.large.flow import complete_to_zarr
     from corten.propensity import (

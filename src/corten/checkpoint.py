@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from corten.calibration.task import Outcome
 from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
 from corten.data.choices import Choice
 from corten.io.archive import read_archive, write_archive
@@ -101,6 +102,15 @@ class Checkpoint:
         """The same completion, which reads fills from this folder and writes new ones to it."""
         return _Keeping(completion, self, fingerprint(completion))
 
+    @staticmethod
+    def release(outcome: Outcome) -> Outcome:
+        """The outcome with completions that no longer read or write a folder: the fit may be saved and used later."""
+        split = outcome.calibrated
+        local = getattr(split, "local", None)
+        if local is not None:
+            split = replace(split, local=replace(local, first=_plain(local.first)))  # type: ignore[type-var]
+        return replace(outcome, calibrated=split, completion=_plain(outcome.completion))
+
     def _fill(self, key: str, shape: tuple[int, ...], work: Callable[[], Fill]) -> Fill:
         path = Path(self.folder) / f"{key}.round"
         if path.exists():
@@ -128,6 +138,10 @@ def _leverage(work: Callable[[], Fill]) -> np.ndarray:
     leverage = work().leverage
     assert leverage is not None
     return leverage()
+
+
+def _plain(prepared: Any) -> Any:
+    return prepared.prepared if isinstance(prepared, _Kept) else prepared
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,21 @@ from corten.completion.protocol import Completion
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
 from corten.data.missing_values import MissingValue
+from corten.data.never_observed import skip_never_observed
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Transform, as_transform
 from corten.engine import as_engine, check_engine
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.options import (
+    CalibrationName,
+    CompletionName,
+    EngineName,
     FillFunction,
     PropensityModel,
+    PropensityName,
+    ScoreName,
+    WeightsName,
     as_calibration,
     as_completion,
     as_propensity,
@@ -34,7 +41,11 @@ from corten.results.settings import describe
 
 if TYPE_CHECKING:
     import xarray as xr
+    from distributed import Client
     from numpy.typing import ArrayLike
+
+    from corten.data.axes import AxisKind
+    from corten.engine import Engine
 
 __all__ = ["ConformalCompleter"]
 
@@ -94,13 +105,13 @@ class ConformalCompleter:
     >>> print(fitted.intervals(0.9).summary())           # doctest: +SKIP
     """
 
-    completion: str | Completion | FillFunction = "auto"
-    propensity: str | PropensityModel = "auto"
-    calibration: str | Calibration = "auto"
-    score: str | Score = "absolute"
-    weights: str = "exact"
+    completion: CompletionName | Completion | FillFunction = "auto"
+    propensity: PropensityName | PropensityModel = "auto"
+    calibration: CalibrationName | Calibration = "auto"
+    score: ScoreName | Score = "absolute"
+    weights: WeightsName = "exact"
     seed: int = 0
-    engine: Any = "auto"
+    engine: EngineName | int | Engine | Client = "auto"
     transform: str | Transform | None = None
     climatology: str | None = None
     bounds: tuple[float | None, float | None] | None = None
@@ -124,8 +135,9 @@ class ConformalCompleter:
         *,
         where: ArrayLike | xr.DataArray | None = None,
         periodic: Sequence[str | int] = (),
-        axis_kinds: Mapping[str | int, str] | None = None,
+        axis_kinds: Mapping[str | int, AxisKind] | None = None,
         missing_value: MissingValue = None,
+        fill_never_observed: bool = False,
         progress: Progress | None = None,
         checkpoint: Checkpoint | None = None,
         coverage: float | None = None,
@@ -144,6 +156,9 @@ class ConformalCompleter:
             Whether neighbouring positions of an axis are alike. Default: read from the labels or from the values.
         missing_value : float or sequence of float, optional
             Numbers that stand for a missing value, such as -9999.
+        fill_never_observed : bool, default False
+            Whether places without any observation are filled even if the variable or a mask suggests that they are
+            land. All other such places are always filled.
         progress : function of (str, float), optional
             Called with the name of a stage and the share of it that is done.
         checkpoint : Checkpoint, optional
@@ -170,7 +185,10 @@ class ConformalCompleter:
         >>> narrow, wide = fitted.intervals([0.8, 0.95])                     # doctest: +SKIP
         """
         began = perf_counter()
+        tell = progress or (lambda stage, share: None)
+        tell("reading", 0.0)
         observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value)
+        observed = skip_never_observed(observed, fill=fill_never_observed)
         if observed.complete:
             return Fitted(observed, np.array(observed.values), self._settings(describe(self.engine)))
         # An engine that is not available is reported before any work is done.
@@ -196,10 +214,12 @@ class ConformalCompleter:
             seed=self.seed,
             engine=self.engine,
             coverage=coverage,
-            tell=progress or (lambda stage, share: None),
+            tell=tell,
         )
         with one_library_thread:
             outcome = calibration.calibrate(task)
+        if checkpoint is not None:
+            outcome = checkpoint.release(outcome)
         workers = unused_workers(completion, self.engine)
         return Fitted.of(
             observed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corten.calibration.task import Calibration, Progress
 from corten.checkpoint import Checkpoint
@@ -17,6 +17,7 @@ from corten.data.transform import Transform
 from corten.options import (
     CalibrationName,
     CompletionName,
+    EngineName,
     FillFunction,
     PropensityModel,
     PropensityName,
@@ -28,7 +29,11 @@ from corten.results.intervals import Intervals
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from distributed import Client
     from numpy.typing import ArrayLike
+
+    from corten.data.axes import AxisKind
+    from corten.engine import Engine
 
 __all__ = ["complete", "complete_table"]
 
@@ -43,14 +48,15 @@ def complete(
     score: ScoreName | Score = "absolute",
     weights: WeightsName = "exact",
     seed: int = 0,
-    engine: Any = "auto",
+    engine: EngineName | int | Engine | Client = "auto",
     transform: str | Transform | None = None,
     climatology: str | None = None,
     bounds: tuple[float | None, float | None] | None = None,
     where: ArrayLike | xr.DataArray | None = None,
     periodic: Sequence[str | int] = (),
-    axis_kinds: Mapping[str | int, str] | None = None,
+    axis_kinds: Mapping[str | int, AxisKind] | None = None,
     missing_value: MissingValue = None,
+    fill_never_observed: bool = False,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Intervals:
@@ -126,6 +132,10 @@ def complete(
         found from the values and recorded in the summary.
     missing_value : float or sequence of float, optional
         Numbers that stand for a missing value, such as ``-9999`` or ``[-9999, 1e20]``.
+    fill_never_observed : bool, default False
+        A position that is observed at no time is not filled if a coordinate that is a mask of land and sea marks it, or
+        if the name of the variable is one of the sea (or of land) and such positions are not merely rarely observed
+        ones. The summary says how many there are. True fills them too. With `where` nothing else is left out.
     progress : function of (str, float), optional
         Called with the name of a stage and the share of it that is done.
     checkpoint : Checkpoint, optional
@@ -174,6 +184,7 @@ def complete(
         periodic=periodic,
         axis_kinds=axis_kinds,
         missing_value=missing_value,
+        fill_never_observed=fill_never_observed,
         progress=progress,
         checkpoint=checkpoint,
         coverage=coverage,
@@ -188,7 +199,7 @@ def complete_table(
     value: str | None = None,
     coordinates: Sequence[str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
-    axis_kinds: Mapping[str, str] | None = None,
+    axis_kinds: Mapping[str, AxisKind] | None = None,
     missing_value: MissingValue = None,
     completer: ConformalCompleter | None = None,
 ) -> pd.DataFrame:
@@ -238,7 +249,9 @@ def complete_table(
 
     check_coverage(coverage)
     table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold, missing_value=missing_value)
-    kinds: dict[str | int, str] = {name: kind for name, kind in (axis_kinds or {}).items() if name in table.data.dims}
+    kinds: dict[str | int, AxisKind] = {
+        name: kind for name, kind in (axis_kinds or {}).items() if name in table.data.dims
+    }
     fitted = (completer or ConformalCompleter()).fit(table.data, where=table.where, axis_kinds=kinds)
     filled: pd.DataFrame = table.to_frame(fitted.intervals(coverage))
     return filled

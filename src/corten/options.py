@@ -33,6 +33,7 @@ from corten.propensity import (
 __all__ = [
     "CalibrationName",
     "CompletionName",
+    "EngineName",
     "FillFunction",
     "PropensityModel",
     "PropensityName",
@@ -50,6 +51,7 @@ PropensityName = Literal["auto", "constant", "uniform", "additive", "bernoulli",
 CalibrationName = Literal["auto", "random", "cross", "gaps"]
 ScoreName = Literal["absolute", "adaptive", "signed", "normalized"]
 WeightsName = Literal["exact", "approximate"]
+EngineName = Literal["auto", "threads", "jax", "gpu", "dask"]
 FillFunction = Callable[[np.ndarray], np.ndarray]
 """From an array with NaN to a full array."""
 

@@ -45,6 +45,13 @@ def test_integers_and_single_floats_too(code, dtype):
     assert tensor.n_missing == 6 and not tensor.mask[2:4, 3:6].any()
 
 
+@pytest.mark.parametrize("code", [-99.9, 999.9, 255])
+def test_codes_of_the_order_of_the_data_are_found(code):
+    for dtype in ("f4", "f8"):
+        x = np.append(np.linspace(0, 100, 200), [code] * 4).astype(dtype)
+        assert [count for _, count in suspects(x)] == [4]
+
+
 def test_two_codes_are_found_together():
     x = with_code(-9999.0)
     x[7, :4] = 1e20
@@ -126,6 +133,8 @@ def test_declared_values_are_filled_within_the_data():
 def test_tables_blank_rows_before_they_are_averaged():
     frame = pd.DataFrame([(a, b, field()[a, b]) for a in range(12) for b in range(9)], columns=["a", "b", "value"])
     twice = pd.concat([frame, frame.iloc[:5].assign(value=-9999)], ignore_index=True)
+    with pytest.warns(UserWarning, match="5 entries are exactly -9999"):
+        io.from_table(twice)
     table = io.from_table(twice, missing_value=-9999)
     np.testing.assert_allclose(table.data.values, field())
     completer = corten.ConformalCompleter(**QUICK)

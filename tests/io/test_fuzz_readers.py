@@ -264,6 +264,18 @@ FORGED = {
     "an array beyond all memory": HEAD % ('{"array": 0}', LARGE),
     "a negative length": HEAD % ('{"array": 0}', '{"dtype": "<f8", "shape": [-1], "order": "C"}'),
     "an array that is not there": HEAD % ('{"array": 5}', ""),
+    "an endless length": HEAD % ('{"array": 0}', '{"dtype": "<f8", "shape": [Infinity, 2], "order": "C"}'),
+    "a length of 4000 digits": HEAD % ('{"array": 0}', '{"dtype": "<f8", "shape": [1%s], "order": "C"}' % ("0" * 4000)),
+    "text of no length": HEAD % ('{"array": 0}', '{"dtype": "|S0", "shape": [9999999999999], "order": "C"}'),
+    "one array twice": HEAD % (
+        '{"dict": [["name", "x"], ["data", {"array": 0}], ["others", {"dict": [["y", {"array": 0}]]}]]}',
+        '{"dtype": "|u1", "shape": [0], "order": "C"}',
+    ),
+    "dates beyond the calendar": HEAD % ('{"dates": 1e300, "calendar": "noleap"}', ""),
+    "a number for a tensor": HEAD % ('{"dict": [["name", "x"], ["data", 5], ["others", {"dict": []}]]}', ""),
+    "a list for a tensor": HEAD % ("[1]", ""),
+    "a part of a tensor": HEAD % ('{"dict": [["name", "x"]]}', ""),
+    "another kind of error": '{"warnings": [], "arrays": [], "error": ["StopIteration", ["x.h5"]]}',
     "no answer": "{}",
     "a call": '{"warnings": [], "arrays": [], "error": ["eval", ["1 / 0"]]}',
     "a warning": '{"warnings": [["x", "exit"]], "arrays": [], "found": {"unknown": 1}}',
@@ -352,11 +364,14 @@ def test_values_come_back_from_a_reading_apart_with_their_types():
     )  # fmt: skip
     arrays = []
     tree = json.loads(json.dumps(encode({"array": array, "frame": frame}, arrays)))
-    found = decode(tree, arrays)
+    found = decode(tree, dict(enumerate(arrays)))
     assert found["array"].identical(array) and found["array"].attrs["n"].dtype == np.float32
     pd.testing.assert_frame_equal(found["frame"], frame)
     with pytest.raises(ValueError, match="neither numbers, text nor dates"):
         encode(np.array([Payload()], object), [])
+    column = {"plain": {"array": 0}, "zone": "dateutil//dev/zero"}
+    with pytest.raises(ValueError, match="unknown time zone"):  # pandas would read that file
+        decode({"frame": [["t", column]], "attrs": {"dict": []}}, {0: np.zeros(1, "M8[ns]")})
 
 
 def test_errors_and_warnings_come_back_from_a_reading_apart(tmp_path, monkeypatch):

@@ -108,9 +108,10 @@ def test_only_a_store_that_corten_wrote_is_replaced(tmp_path):
 
 def test_of_a_link_the_link_is_replaced_and_not_what_it_points_to(tmp_path):
     (tmp_path / "data.txt").write_text("precious")
-    for name, to in (("link.txt", "data.txt"), ("broken.txt", "absent")):
+    for name, to in (("link.txt", "data.txt"), ("broken.txt", "absent"), ("loop.txt", "loop.txt")):
         link = tmp_path / name
         link.symlink_to(tmp_path / to)
+        refuse_inputs([link], [tmp_path / "other.txt"])
         with pytest.raises(FileExistsError), whole_file(link):
             pass
         with whole_file(link, overwrite=True) as temporary:

@@ -160,6 +160,20 @@ def test_settings_left_open_are_chosen_on_a_part_and_recorded(tmp_path, monkeypa
     assert stored.open().attrs["corten_choices"]
 
 
+def test_numbers_that_stand_for_missing_are_reported_and_declared(tmp_path, small_runs):
+    x = data()
+    options = {"completion": TUCKER, "propensity": "uniform", "calibration": "random"}
+    coded = np.where(np.isnan(x), -9999.0, x)
+    coded[0, 0, 0] = np.nan
+    with pytest.warns(UserWarning, match=r"entries \(in [0-9]+ of [0-9]+ planes\) are exactly -9999"):
+        filled(coded, tmp_path, **options)
+    before = coded.copy()
+    blank = np.where(before == -9999, np.nan, before)
+    stored = filled(coded, tmp_path, 0.8, missing_value=-9999, overwrite=True, **options)
+    assert_same(stored, corten.complete(blank, 0.8, **options))
+    np.testing.assert_array_equal(coded, before)
+
+
 def test_deep_gaps_are_warned_of(tmp_path):
     x = data((30, 20, 20), missing=0.05)
     x[8:22, 4:16] = np.nan

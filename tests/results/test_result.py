@@ -125,7 +125,7 @@ def test_entries_beyond_what_was_tested_have_a_flag_of_their_own():
     np.testing.assert_array_equal(result.beyond_tested.values, plain.observed.missing)
     assert result.beyond_tested.dims == result.flag.dims
     first = str(result.summary()).splitlines()[:8]
-    assert any("deeper than tested" in line and "100.0%" in line for line in first)
+    assert any(line.startswith("beyond tested") and "(100.0%) lie deeper" in line for line in first)
     assert 5 in result.to_dataset()["flag"].values
 
 

@@ -286,6 +286,21 @@ def test_the_limit_grows_with_the_file(tmp_path):
     write_archive(path, "x", {}, {"a": np.zeros(50_000), "b": np.zeros(50_000)}, overwrite=True)
     with pytest.raises(ValueError, match=r"a\.corten.*above the limit"):
         read_archive(path, "x", max_bytes=1000)
+    write_archive(path, "x", {}, {"a": noise}, overwrite=True)
+    with zipfile.ZipFile(path, "a", zipfile.ZIP_BZIP2) as archive:  # packs a million to one
+        archive.writestr("b.npy", bytes(4_000_000))
+    with pytest.raises(ValueError, match=r"a\.corten.*above the limit"):
+        read_archive(path, "x", max_bytes=1_000_000)
+
+
+def test_the_engine_that_a_forged_fit_names_is_not_started(tmp_path):
+    path = corten.ConformalCompleter("tucker", "bernoulli", "random").fit(gappy()).save(tmp_path / "good.corten")
+
+    def forge(tree):
+        tree["content"]["propensity"]["of"]["engine"] = "dask"
+        return tree
+
+    assert corten.load(rewritten(path, forge)).propensity.engine == "auto"
 
 
 def test_members_of_one_name_and_small_files_that_unpack_to_gigabytes_are_refused(tmp_path):

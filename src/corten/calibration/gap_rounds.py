@@ -1,59 +1,58 @@
-"""The rounds of pseudo-gaps: complete each round and collect the errors of its hidden entries."""
+"""The rounds of pseudo-gaps: complete each round, keep what is scored of it and drop its full arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from threading import Lock
 from typing import cast
 
 import numpy as np
 
 from corten.calibration.task import Round, Task
 from corten.completion.protocol import Fill, Prepared, PreparedMix
-from corten.conformal.local_scale import block_folds
+from corten.conformal.depth import depth
+from corten.conformal.local_scale import EntryFeatures, block_folds
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform
 from corten.engine.threads import in_order
 
-__all__ = ["Hidden", "Run", "run_rounds"]
+__all__ = ["Hidden", "Run", "reduced", "run_rounds", "scored", "values_of_round"]
 
 MAX_POOLED_ENTRIES = 96_000  # hidden entries scored over all rounds: more only slow the fit of the scale
 
 
 @dataclass(frozen=True)
 class Hidden:
-    """The hidden entries of one round, and the fill of the round.
+    """What is kept of one round: arrays over its scored entries, never over the tensor.
 
-    entries: flat indices of the hidden entries that are scored; values: the data in the variable that the round
-    modelled; mixed: the estimate of every entry, with weights of the members learned from other blocks.
+    entries: flat indices of the hidden entries that are scored; truth: their values in the variable that the round
+    modelled; estimate: their estimates, with weights of the members learned from other blocks; members: the estimates
+    of each member; features, depths: what the scale and the weights are learned from.
     """
 
     entries: np.ndarray
-    values: np.ndarray = field(repr=False)
-    mixed: np.ndarray = field(repr=False)
-    fill: Fill = field(repr=False)
-    round: Round = field(repr=False)
-
-    @property
-    def truth(self) -> np.ndarray:
-        """The values of the hidden entries."""
-        return np.asarray(self.values.reshape(-1)[self.entries])
-
-    @property
-    def estimate(self) -> np.ndarray:
-        """The estimates of the hidden entries."""
-        return np.asarray(self.mixed.reshape(-1)[self.entries])
+    truth: np.ndarray = field(repr=False)
+    estimate: np.ndarray = field(repr=False)
+    members: dict[str, np.ndarray] = field(repr=False)
+    features: np.ndarray = field(repr=False)
+    depths: np.ndarray = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Run:
-    """All rounds of a plan, and the final fill, which gives the estimate of the missing entries."""
+    """All rounds of a plan, and the final fill, which gives the estimate of the missing entries.
+
+    describe, first: the features, and the completion before its members were weighted by the rounds. Features are
+    computed from the estimates of `first` everywhere, so that a round can be dropped as soon as it is filled.
+    """
 
     rounds: tuple[Hidden, ...]
     final: Fill = field(repr=False)
     prepared: Prepared = field(repr=False)
+    describe: EntryFeatures = field(repr=False)
+    first: Prepared = field(repr=False)
     choices: tuple[Choice, ...] = ()
 
     @property
@@ -71,6 +70,11 @@ class Run:
         """Their estimates."""
         return np.concatenate([h.estimate for h in self.rounds]).astype(np.float64)
 
+    @property
+    def features(self) -> np.ndarray:
+        """Their features, (entries, features)."""
+        return np.concatenate([h.features for h in self.rounds])
+
 
 def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, change: FittedTransform | None) -> Run:
     """Complete each round, learn the weights of the members from the hidden entries, then fill from all observed ones.
@@ -80,28 +84,62 @@ def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, cha
     its training entries: a climatology that contains the hidden entries would contain a part of their errors.
     """
     values = changed.values
-    of_round = [values if change is None else _values_of_round(task, change, one.train) for one in rounds]
     steps = len(rounds) + 2
     task.tell("completion", 0.0)
-    prepared = task.completion.prepare(values, changed.mask, changed.axes, task.seed)
-    first = prepared.fill(of_round[0], rounds[0].train)
-    # Every round has a start of its own: a start from another round would depend on the entries now hidden.
-    threads = None if first.members else 1  # a function of the user may not be safe to run in two threads
-    todo = list(zip(of_round, rounds))[1:]
-    others = in_order(lambda pair: prepared.fill(pair[0], pair[1].train), todo, threads, pool="rounds")
-    done: list[Hidden] = []
-    for number, (round_values, one, fill) in enumerate(zip(of_round, rounds, chain([first], others))):
-        task.tell("completion", (number + 1) / steps)
-        entries = _scored(one, MAX_POOLED_ENTRIES // len(rounds), [task.seed, number])
-        done.append(Hidden(entries=entries, values=round_values, mixed=fill.estimate, fill=fill, round=one))
-    if done[0].fill.members:
-        prepared, done = _mix(cast(PreparedMix, prepared), done, changed.shape, task.seed)
+    first = task.completion.prepare(values, changed.mask, changed.axes, task.seed)
+    describe = EntryFeatures.of(values, changed.mask, changed.axes)
+    limit = MAX_POOLED_ENTRIES // len(rounds)
+    one_transform = Lock()  # a transform of the user may not be safe to run in two threads
+
+    def completed(number: int) -> Hidden:
+        """One round, reduced here to its scored entries: full arrays of several rounds are never kept."""
+        one = rounds[number]
+        train, own = one.train, values
+        if change is not None:
+            with one_transform:
+                own = values_of_round(task, change, train)
+        # Every round has a start of its own: a start from another round would depend on the entries now hidden.
+        fill = first.fill(own, train)
+        return reduced(fill, own, train, scored(one, limit, [task.seed, number]), describe)
+
+    done = [completed(0)]
+    threads = None if done[0].members else 1  # a function of the user may not be safe to run in two threads
+    others = in_order(completed, range(1, len(rounds)), threads, pool="rounds")
+    task.tell("completion", 1 / steps)
+    for number, hidden in enumerate(others, 2):
+        task.tell("completion", number / steps)
+        done.append(hidden)
+    prepared: Prepared = first
+    if done[0].members:
+        prepared, done = _mix(cast(PreparedMix, first), done, changed.shape, task.seed)
     final = prepared.fill(values, changed.mask)
     task.tell("completion", 1.0)
-    return Run(tuple(done), final, prepared, tuple(prepared.choices))
+    return Run(tuple(done), final, prepared, describe, first, tuple(prepared.choices))
 
 
-def _values_of_round(task: Task, whole: FittedTransform, train: np.ndarray) -> np.ndarray:
+def reduced(
+    fill: Fill,
+    values: np.ndarray,
+    train: np.ndarray,
+    entries: np.ndarray,
+    describe: EntryFeatures,
+    estimate: np.ndarray | None = None,
+) -> Hidden:
+    """What is kept of a round that was filled from the entries in `train`; features are computed from `estimate`."""
+    deep = depth(train, describe.axes, describe.change)
+    whole = fill.estimate if estimate is None else estimate
+    features = describe.at(entries, values=values, train=train, estimate=whole, members=fill.members, deep=deep)
+    return Hidden(
+        entries=entries,
+        truth=values.reshape(-1)[entries],
+        estimate=fill.estimate.reshape(-1)[entries],
+        members={name: member.reshape(-1)[entries] for name, member in fill.members.items()},
+        features=features,
+        depths=deep.reshape(-1)[entries],
+    )
+
+
+def values_of_round(task: Task, whole: FittedTransform, train: np.ndarray) -> np.ndarray:
     """The data in the variable of the transform fitted to the training entries of a round.
 
     If all training values are equal no scale can be fitted: the scale of `whole`, the transform of all entries, is
@@ -126,21 +164,20 @@ def _mix(
     part in the choice of the weights has a smaller error than a missing entry, and intervals would be too narrow.
     """
     entries, truth = np.concatenate([h.entries for h in rounds]), np.concatenate([h.truth for h in rounds])
-    names = list(rounds[0].fill.members)
-    pooled = {n: np.concatenate([h.fill.members[n].reshape(-1)[h.entries] for h in rounds]) for n in names}
+    pooled = {name: np.concatenate([h.members[name] for h in rounds]) for name in rounds[0].members}
     final = prepared.combine(pooled, truth)
-    mixed = [np.array(final.mix(h.fill.members)) for h in rounds]
-    fold, fold_of_all = (block_folds(at, shape, seed) for at in (entries, np.arange(int(np.prod(shape)))))
+    mixed = np.array(final.mix(pooled))
+    fold = block_folds(entries, shape, seed)
     for one in np.unique(fold):
-        others, inside = fold != one, (fold_of_all == one).reshape(shape)
-        if others.any():
-            own = prepared.combine({n: estimate[others] for n, estimate in pooled.items()}, truth[others])
-            for h, array in zip(rounds, mixed):
-                array[inside] = own.mix({n: member[inside] for n, member in h.fill.members.items()})
-    return final, [replace(h, mixed=array) for h, array in zip(rounds, mixed)]
+        inside = fold == one
+        if not inside.all():
+            own = prepared.combine({n: estimate[~inside] for n, estimate in pooled.items()}, truth[~inside])
+            mixed[inside] = own.mix({n: estimate[inside] for n, estimate in pooled.items()})
+    ends = np.cumsum([len(h.entries) for h in rounds])[:-1]
+    return final, [replace(h, estimate=estimate) for h, estimate in zip(rounds, np.split(mixed, ends))]
 
 
-def _scored(one: Round, limit: int, seed: list[int]) -> np.ndarray:
+def scored(one: Round, limit: int, seed: list[int]) -> np.ndarray:
     """Flat indices of the hidden entries, or of `limit` random ones if there are more."""
     entries = np.flatnonzero(one.hidden)
     if len(entries) <= limit:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from corten.calibration.gap_rounds import Run
-from corten.completion.protocol import Fill
+from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.local_scale import EntryFeatures, LearnedScale
 from corten.conformal.scale import TableScale
@@ -16,29 +17,39 @@ from corten.conformal.weights import PooledWeights
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 
-__all__ = ["Local", "learn_locally", "reach", "tested_depth"]
+__all__ = ["AtMissing", "Local", "first_estimate", "learn_locally", "reach", "tested_depth"]
 
 MIN_TESTING_ROUNDS = 4
 """A depth counts as tested if hidden entries of this many rounds reach it: errors inside one gap are correlated, so the
 entries of one round are little more than one test."""
 
 
-@dataclass(frozen=True)
-class Local:
-    """The learned scale of the hidden entries (in the order of the run's entries) and of all entries, and the weights.
+class AtMissing(NamedTuple):
+    """Scale and weights of the missing entries of a tensor; beyond: True at those deeper than calibration tested."""
 
-    choice: whether the pseudo-gaps are as deep as the gaps; beyond: True at missing entries that lie deeper;
-    describe, learned, by_depth: features, scale model and depth weights, for entries that are hidden later.
-    """
-
-    at_hidden: np.ndarray
     scale: TableScale
     weights: PooledWeights
-    choice: Choice
     beyond: np.ndarray
-    describe: EntryFeatures
-    learned: LearnedScale
     by_depth: DepthWeights
+
+
+@dataclass(frozen=True)
+class Local:
+    """What was learned from the hidden entries, for the missing entries of the same data and of later data.
+
+    describe, first: features, and the completion whose estimates they are computed from; learned: the scale model;
+    depths: of the hidden entries, in the order of the scores; tested: the largest depth that calibration tested;
+    by_depth: weights for the missing entries of the data; log_ages: log-weights by the age of the hidden entries, or
+    None if all are of the same age.
+    """
+
+    describe: EntryFeatures
+    first: Prepared
+    learned: LearnedScale
+    depths: np.ndarray
+    tested: float
+    by_depth: DepthWeights | None = None
+    log_ages: np.ndarray | None = None
 
     def hidden_again(
         self, entries: np.ndarray, values: np.ndarray, train: np.ndarray, fill: Fill
@@ -47,61 +58,52 @@ class Local:
 
         Their scale comes from models fitted without their blocks, as for a missing entry.
         """
+        assert self.by_depth is not None
         deep = depth(train, self.describe.axes, self.describe.change)
+        estimate = first_estimate(self.first, fill)
         features = self.describe.at(
-            entries, values=values, train=train, estimate=fill.estimate, members=fill.members, deep=deep
+            entries, values=values, train=train, estimate=estimate, members=fill.members, deep=deep
         )
         return self.learned.predict_unseen(features, entries), self.by_depth.at(deep.reshape(-1)[entries])
 
+    def at_missing(self, observed: ObservedTensor, fill: Fill, hidden: np.ndarray) -> AtMissing:
+        """Scale and weights of the missing entries of `observed`; `hidden` are the entries of the scores.
+
+        The weights give the hidden entries the depths of these missing entries.
+        """
+        describe = replace(self.describe, axes=observed.axes)
+        missing = np.flatnonzero(observed.missing)
+        deep = depth(observed.mask, observed.axes, describe.change)
+        features = describe.at(
+            missing, values=observed.values, train=observed.mask, estimate=first_estimate(self.first, fill),
+            members=fill.members, deep=deep,
+        )  # fmt: skip
+        scale, table = np.ones(observed.values.size), np.zeros(observed.values.size)
+        scale[missing] = self.learned.predict(features)
+        missing_depth = deep.reshape(-1)[missing]
+        by_depth = DepthWeights.of(self.depths, missing_depth, self.log_ages)
+        table[missing] = by_depth.at(missing_depth)
+        at_hidden = by_depth.at(self.depths)
+        if self.log_ages is not None:
+            at_hidden = at_hidden + self.log_ages
+        beyond = observed.missing & (deep > self.tested)
+        return AtMissing(TableScale(scale), PooledWeights(hidden, at_hidden, table), beyond, by_depth)
+
 
 def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
-    """Learn the scale of errors from features of the hidden entries, and weights from their depths.
+    """Learn the scale of errors from features of the hidden entries, and keep their depths for the weights.
 
     The scale is cross-fitted by blocks: the model for a hidden entry was fitted without its block, in all rounds.
     """
-    values, axes = observed.values, observed.axes
-    describe = EntryFeatures.of(values, observed.mask, axes)
-    features, depths = [], []
-    for one in run.rounds:
-        deep = depth(one.round.train, axes, describe.change)
-        depths.append(deep.reshape(-1)[one.entries])
-        features.append(
-            describe.at(
-                one.entries,
-                values=one.values,
-                train=one.round.train,
-                estimate=one.mixed,
-                members=one.fill.members,
-                deep=deep,
-            )
-        )
-    entries, missing = run.entries, np.flatnonzero(observed.missing)
     residuals = run.truth - run.estimate
-    learned = LearnedScale.fit(np.concatenate(features), residuals, entries=entries, shape=observed.shape, seed=seed)
-    deep = depth(observed.mask, axes, describe.change)
-    final = run.final
-    at_missing = describe.at(
-        missing, values=values, train=observed.mask, estimate=final.estimate, members=final.members, deep=deep
-    )
-    scale = np.ones(values.size)
-    scale[missing] = learned.predict(at_missing)
-    hidden_depth, missing_depth = np.concatenate(depths), deep.reshape(-1)[missing]
-    by_depth = DepthWeights.of(hidden_depth, missing_depth)
-    table = np.zeros(values.size)
-    table[missing] = by_depth.at(missing_depth)
-    weights = PooledWeights(entries, by_depth.at(hidden_depth), table)
-    beyond = observed.missing & (deep > tested_depth(depths))
-    choice = reach(int(np.count_nonzero(beyond)), missing.size)
-    return Local(
-        at_hidden=learned.hidden,
-        scale=TableScale(scale),
-        weights=weights,
-        choice=choice,
-        beyond=beyond,
-        describe=describe,
-        learned=learned,
-        by_depth=by_depth,
-    )
+    learned = LearnedScale.fit(run.features, residuals, entries=run.entries, shape=observed.shape, seed=seed)
+    depths = [one.depths for one in run.rounds]
+    return Local(run.describe, run.first, learned, np.concatenate(depths), tested_depth(depths))
+
+
+def first_estimate(first: Prepared, fill: Fill) -> np.ndarray:
+    """The estimate that features are computed from: the members of `fill` with the weights of the first mix."""
+    return cast(PreparedMix, first).mix(fill.members) if fill.members else fill.estimate
 
 
 def tested_depth(rounds: Sequence[np.ndarray]) -> float:

@@ -9,17 +9,19 @@ from typing import ClassVar
 import numpy as np
 
 from corten.calibration.gap_rounds import run_rounds
-from corten.calibration.gap_scale import learn_locally
+from corten.calibration.gap_scale import Local, learn_locally, reach
 from corten.calibration.hiding import draw_masks
 from corten.calibration.task import Outcome, Plan, Round, Task
 from corten.completion.axes_kinds import axis_kinds, edges_of, move_gap
+from corten.completion.protocol import Fill
 from corten.conformal.calibrated import CalibratedScores
+from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.propensity import FittedPropensity, IsingPropensity
 
-__all__ = ["GapCalibration"]
+__all__ = ["GapCalibration", "hide", "split_of"]
 
 SEED_STREAM = 0x6A95
 MAX_ATTEMPTS = 40  # moved copies tried in a round until enough entries are hidden
@@ -88,7 +90,7 @@ class GapCalibration:
             simulated = shapes[number] if number < len(shapes) else None
             # Every second copy stays at the edges of the data that the gap touches: shifted ones are easier to fill.
             kept = edges if number % 2 else ()
-            hidden = _hide(simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept)
+            hidden = hide(simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept)
             rounds.append(Round(usable & ~hidden, hidden, None))
         share = np.mean([r.hidden.sum() for r in rounds]) / usable.sum()
         choice = Choice(
@@ -119,18 +121,13 @@ class GapCalibration:
             propensity = task.fit_propensity(task.propensity or MODEL_OF_MASK, observed.mask, 1.0)
         task.tell("calibration", 0.0)
         local = learn_locally(run, changed, task.seed)
-        scores = task.score.score(run.truth, run.estimate, local.at_hidden)
-        split = CalibratedSplit(
-            scored=CalibratedScores(task.score, scores, run.entries, local.weights),
-            estimate=np.ascontiguousarray(run.final.estimate),
-            scale=local.scale,
-            change=change,
-            propensity=propensity,
-            beyond=local.beyond,
-            local=local,
-        )
+        scores = task.score.score(run.truth, run.estimate, local.learned.hidden)
+        split = split_of(local, task.score, scores, run.entries, changed, run.final)
+        split = replace(split, change=change, propensity=propensity)
+        assert split.beyond is not None
+        depths = reach(int(np.count_nonzero(split.beyond)), observed.n_missing)
         task.tell("calibration", 1.0)
-        choices = (*plan.choices, *run.choices, *propensity.choices, local.choice)
+        choices = (*plan.choices, *run.choices, *propensity.choices, depths)
         return Outcome(
             calibrated=split,
             completion=run.prepared,
@@ -139,6 +136,20 @@ class GapCalibration:
             residuals=run.truth - run.estimate,
             choices=choices,
         )
+
+
+def split_of(
+    local: Local, score: Score, scores: np.ndarray, entries: np.ndarray, changed: ObservedTensor, fill: Fill
+) -> CalibratedSplit:
+    """The calibrated split for the missing entries of `changed`, the data in the modelled variable."""
+    at = local.at_missing(changed, fill, entries)
+    return CalibratedSplit(
+        scored=CalibratedScores(score, scores, entries, at.weights),
+        estimate=np.ascontiguousarray(fill.estimate),
+        scale=at.scale,
+        beyond=at.beyond,
+        local=replace(local, by_depth=at.by_depth),
+    )
 
 
 def _model_of_mask(observed: ObservedTensor) -> FittedPropensity:
@@ -152,7 +163,7 @@ def _model_of_mask(observed: ObservedTensor) -> FittedPropensity:
     )
 
 
-def _hide(
+def hide(
     simulated: np.ndarray | None,
     gap: np.ndarray,
     usable: np.ndarray,

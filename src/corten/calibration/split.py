@@ -102,16 +102,17 @@ def calibrate_round(task: Task, one: Round) -> tuple[CalibratedSplit, Prepared, 
     Everything that is chosen or learned (ranks, transforms, the propensity model) comes from the training entries of
     this round, as the theorem requires.
     """
-    changed, change = task.modelled(one.train)
-    prepared = task.completion.prepare(changed.values, one.train, changed.axes, task.seed)
-    fill = prepared.fill(changed.values, one.train)
+    train = one.train
+    changed, change = task.modelled(train)
+    prepared = task.completion.prepare(changed.values, train, changed.axes, task.seed)
+    fill = prepared.fill(changed.values, train)
     task.tell("missingness", 0.0)
-    propensity = task.fit_propensity(task.propensity or AutoPropensity(), one.train, one.train_share or 1.0)
+    propensity = task.fit_propensity(task.propensity or AutoPropensity(), train, one.train_share or 1.0)
     task.tell("calibration", 0.0)
     entries = np.flatnonzero(one.hidden)
     truth = changed.values.reshape(-1)[entries].astype(np.float64)
     middle = fill.estimate.reshape(-1)[entries].astype(np.float64)
-    scale = scale_of(task.score, fill, propensity=propensity, values=changed.values, train=one.train)
+    scale = scale_of(task.score, fill, propensity=propensity, values=changed.values, train=train)
     scores = np.asarray(task.score.score(truth, middle, scale.at(entries)))
     weights = weights_of(propensity, task.observed, entries, task.weights)
     # Entries are flat indices in C order; a completion may return another memory order.

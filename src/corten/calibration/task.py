@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,19 +25,39 @@ __all__ = ["Calibration", "MaskedTensor", "Outcome", "Plan", "Progress", "Round"
 Progress = Callable[[str, float], None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, eq=False)
 class Round:
-    """Which observed entries train and which are hidden; `train_share` is given for a random split."""
+    """Which observed entries train and which are hidden; `train_share` is given for a random split.
 
-    train: np.ndarray
-    hidden: np.ndarray
-    train_share: float | None = None
+    The two masks are kept as bits, as many rounds are kept for the length of a fit.
+    """
 
-    def __post_init__(self) -> None:
-        if self.train.shape != self.hidden.shape:
-            raise ValueError(f"train is {self.train.shape}, hidden {self.hidden.shape}: shapes must agree")
-        if np.any(self.train & self.hidden):
+    shape: tuple[int, ...]
+    train_share: float | None
+    _train: np.ndarray = field(repr=False)
+    _hidden: np.ndarray = field(repr=False)
+
+    def __init__(self, train: np.ndarray, hidden: np.ndarray, train_share: float | None = None) -> None:
+        if train.shape != hidden.shape:
+            raise ValueError(f"train is {train.shape}, hidden {hidden.shape}: shapes must agree")
+        if np.any(train & hidden):
             raise ValueError("an entry cannot both train and be hidden in the same round")
+        kept = {"shape": train.shape, "train_share": train_share}
+        for name, value in (kept | {"_train": np.packbits(train), "_hidden": np.packbits(hidden)}).items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def train(self) -> np.ndarray:
+        """True at training entries."""
+        return self._mask(self._train)
+
+    @property
+    def hidden(self) -> np.ndarray:
+        """True at hidden entries."""
+        return self._mask(self._hidden)
+
+    def _mask(self, bits: np.ndarray) -> np.ndarray:
+        return np.unpackbits(bits, count=math.prod(self.shape)).view(bool).reshape(self.shape)
 
 
 class MaskedTensor(Protocol):

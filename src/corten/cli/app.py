@@ -17,10 +17,13 @@ from corten.cli.audit import audit
 from corten.cli.complete import complete
 from corten.cli.demo import demo
 from corten.cli.evaluate import evaluate
+from corten.cli.fill import fill
 from corten.cli.info import info
 from corten.cli.interrupt import end_at_once, is_ending, is_told_to_end, watch_for_interrupt
 from corten.cli.simulate import simulate
 from corten.cli.terminal import remember
+from corten.cli.update import update
+from corten.cli.verify import verify
 from corten.data.printable import printable
 
 __all__ = ["app", "main"]
@@ -100,8 +103,8 @@ def _root(
 
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
-    "Fill": (complete,),
-    "Check": (audit, evaluate),
+    "Fill": (complete, fill, update),
+    "Check": (audit, evaluate, verify),
     "Try": (demo, simulate, info),
 }
 for _panel, _commands in _PANELS.items():

@@ -107,7 +107,6 @@ def complete(
         refused = {
             "--report": report, "--save": save, "--checkpoint": checkpoint, "--transform": method.transform,
             "--climatology": method.climatology, "--axes": data.axes, "--quality": data.quality,
-            "--missing-value": data.missing_value,
         }  # fmt: skip
         complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=overwrite)
         return

@@ -52,8 +52,8 @@ def complete_from_disk(
     with terminal.progress() as move:
         filled = complete_to_zarr(
             file, output, list(coverages), **method, variable=data.variable, where=data.where,
-            periodic=data.periodic or [], axis_kinds=data.axis_kinds, memory=memory, overwrite=overwrite,
-            progress=move, say=terminal.say,
+            periodic=data.periodic or [], axis_kinds=data.axis_kinds, missing_value=data.codes, memory=memory,
+            overwrite=overwrite, progress=move, say=terminal.say,
         )  # fmt: skip
     terminal.say(filled.summary())
     terminal.say(f"wrote {filled.path}")

@@ -11,7 +11,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from corten.cli.options import DataOptions
 from corten.cli.terminal import Terminal
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
     from corten.engine.cluster import Cluster
     from corten.io import Loaded
+    from corten.options import EngineName
 
 __all__ = ["Job", "complete_files", "targets"]
 
@@ -42,7 +43,7 @@ class Job:
         """A NetCDF file, as bytes, and its summary."""
         from corten import io
 
-        completer = replace(self.completer, engine=self.engine)
+        completer = replace(self.completer, engine=cast("EngineName", self.engine))
         fitted = completer.fit(loaded.data, **self.data.for_fit(loaded))
         first, *further = fitted.intervals(list(self.levels))
         with tempfile.TemporaryDirectory() as folder:

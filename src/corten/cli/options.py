@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
     from corten.io import Loaded
 
-__all__ = ["DataOptions", "MethodOptions", "with_options"]
+__all__ = ["DataOptions", "FileOptions", "MethodOptions", "with_options"]
 
 Text = str | None
 Repeated = list[str] | None
@@ -32,8 +32,8 @@ def _method(metavar: str, text: str, **limits: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """Which variable of a file is read, which entries count as observed, and what its axes are."""
+class FileOptions:
+    """Which variable of a file is read, and which entries count as observed."""
 
     variable: Annotated[Text, _data("NAME", "Variable to complete (tables: column), if there are several.")] = None
     axes: Annotated[Text, _data("NAMES", "Names of the axes, if the file has none: lat,lon,time.")] = None
@@ -42,14 +42,14 @@ class DataOptions:
     missing_value: Annotated[
         Text, _data("NUMBERS", "Undeclared numbers that mark missing values: -9999 or -9999,1e20.")
     ] = None
-    periodic: Annotated[Repeated, _data("AXIS", "Periodic axis, such as lon. May be repeated.")] = None
-    unordered_axis: Annotated[
-        Repeated, _data("AXIS", "Axis whose positions have no order, such as station. May be repeated.")
-    ] = None
 
     @property
     def axis_kinds(self) -> dict[Any, str]:
-        return dict.fromkeys(self.unordered_axis or [], "unordered")
+        return {}
+
+    @property
+    def codes(self) -> list[float] | None:
+        return None if self.missing_value is None else numbers(self.missing_value, "missing-value")
 
     def read(self, path: Path, *, careful: bool = True) -> Loaded:
         """The tensor that these options ask for."""
@@ -60,9 +60,23 @@ class DataOptions:
             path, self.variable, domain=self.where, quality=flags, accept=accept,
             axes=None if self.axes is None else [name.strip() for name in self.axes.split(",")],
             axis_kinds=self.axis_kinds,
-            missing_value=None if self.missing_value is None else numbers(self.missing_value, "missing-value"),
+            missing_value=self.codes,
             careful=careful,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(FileOptions):
+    """The same, and what the axes are."""
+
+    periodic: Annotated[Repeated, _data("AXIS", "Periodic axis, such as lon. May be repeated.")] = None
+    unordered_axis: Annotated[
+        Repeated, _data("AXIS", "Axis whose positions have no order, such as station. May be repeated.")
+    ] = None
+
+    @property
+    def axis_kinds(self) -> dict[Any, str]:
+        return dict.fromkeys(self.unordered_axis or [], "unordered")
 
     def for_fit(self, loaded: Loaded) -> dict[str, Any]:
         """The arguments of `ConformalCompleter.fit` that describe the tensor."""

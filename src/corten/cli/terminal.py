@@ -110,9 +110,10 @@ def remember(arguments: Sequence[str]) -> None:
 def numbers(text: str, name: str) -> list[float]:
     """Numbers separated by commas, as `0.8,0.9`.
 
-    Example:
-        >>> numbers("0.8,0.9", "coverage")
-        [0.8, 0.9]
+    Examples
+    --------
+    >>> numbers("0.8,0.9", "coverage")
+    [0.8, 0.9]
     """
     try:
         found = [float(part) for part in text.split(",") if part.strip()]

@@ -141,9 +141,10 @@ def _tables_at(log_smoothness: float) -> tuple[np.ndarray, np.ndarray, np.ndarra
 def groupings(axes: Sequence[int]) -> Iterator[Groups]:
     """All ways to put axes into groups, one group of all first.
 
-    Example:
-        >>> list(groupings([0, 1]))
-        [((0, 1),), ((0,), (1,))]
+    Examples
+    --------
+    >>> list(groupings([0, 1]))
+    [((0, 1),), ((0,), (1,))]
     """
     if not axes:
         yield ()

@@ -197,8 +197,6 @@ class PreparedProcess:
         return Fill(data.undo(mean.astype(np.float64)))
 
 
-
-
 @dataclass(frozen=True)
 class GaussianProcessCompletion:
     """Fill a field by the conditional mean of a Gaussian process whose covariance is learned from the data.
@@ -246,8 +244,8 @@ def _equal_steps(names: Sequence[str], with_steps: float, without: float) -> Cho
         "steps along axes",
         f"equal along {those}",
         f"The coordinates of axis {those} are not used by the Gaussian process, which counts their unequal steps as "
-        f"equal: the data are more likely so (log-likelihood {without:.0f} instead of {with_steps:.0f}). If distances are "
-        "of another kind (pressure levels), give other coordinates, such as the logarithm.",
+        f"equal: the data are more likely so (log-likelihood {without:.0f} instead of {with_steps:.0f}). If other "
+        "distances fit (pressure levels), give other coordinates, such as the logarithm.",
         code="unequal_steps_not_used",
         values={"axes": list(names), "with_coordinates": with_steps, "with_equal_steps": without},
     )

@@ -13,7 +13,7 @@ import numpy as np
 from corten.completion.protocol import Fill
 from corten.data.axes import Axis
 from corten.data.choices import Choice
-from corten.engine import Engine, as_engine
+from corten.engine import as_engine
 from corten.engine.threads import one_library_thread
 from corten.lowrank import (
     BarzilaiBorwein,
@@ -132,7 +132,7 @@ class PreparedLowRank:
     structure: str
     rank: tuple[int, ...]
     ridge: float
-    engine: Engine
+    engine: Any
     seed: int
     choices: tuple[Choice, ...] = ()
     tolerance: float = 1e-5
@@ -175,7 +175,7 @@ def descend_on(
     if prepared.ridge == MEAN_ONLY:
         return _flat(prepared.structure, scaled.shape), 0.5 * count
     with one_library_thread:
-        passes = prepared.engine.residual_pass(scaled, mask)
+        passes = as_engine(prepared.engine).residual_pass(scaled, mask)
         random = _random(prepared.structure, scaled.shape, prepared.rank, prepared.seed)
         start: TensorTrain | Tucker
         start = spectral_start(lambda f: passes.contractions_of_data(f)[1], random, iterations=6)

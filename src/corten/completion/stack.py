@@ -90,9 +90,16 @@ class PreparedStack:
 
 @dataclass(frozen=True)
 class StackedCompletion:
-    """Mix several completions, each by what it proved worth on entries hidden under copies of the gaps.
+    """Combine several completions, with weights learned from their errors at hidden entries.
 
-    `members` names other completions; by default a kernel pyramid, a Gaussian process and a Tucker model.
+    Parameters
+    ----------
+    members : mapping from str to completion, optional
+        The completions by name. Default: a kernel pyramid ("smooth"), a Gaussian process and a Tucker model.
+
+    Examples
+    --------
+    >>> stack = StackedCompletion({"smooth": SmoothCompletion(), "process": GaussianProcessCompletion()})
     """
 
     members: Mapping[str, Completion] | None = None

@@ -91,8 +91,8 @@ class Calibrated(Protocol):
         """Values of some entries in the variable of the data."""
         ...
 
-    def for_file(self) -> Calibrated:
-        """What a saved fit keeps."""
+    def for_file(self, method: bool) -> Calibrated:
+        """What a saved fit keeps; `method`: whether it can keep the completion."""
         ...
 
 

@@ -106,11 +106,13 @@ class DepthWeights:
     log_ratio: np.ndarray
 
     @staticmethod
-    def of(hidden: np.ndarray, missing: np.ndarray) -> DepthWeights:
-        """The weights from the depths of hidden and of missing entries."""
+    def of(hidden: np.ndarray, missing: np.ndarray, log_weights: np.ndarray | None = None) -> DepthWeights:
+        """The weights from the depths of hidden and of missing entries; `log_weights` of the hidden ones by age."""
         edges = np.unique(np.quantile(hidden, np.linspace(0, 1, DEPTH_BINS + 1)[1:-1]))
         count = len(edges) + 1
-        share_hidden = np.bincount(np.searchsorted(edges, hidden), minlength=count) / max(len(hidden), 1)
+        weights = None if log_weights is None else np.exp(log_weights - log_weights.max(initial=-np.inf))
+        total = len(hidden) if weights is None else float(weights.sum())
+        share_hidden = np.bincount(np.searchsorted(edges, hidden), weights, minlength=count) / max(total, 1e-300)
         share_missing = np.bincount(np.searchsorted(edges, missing), minlength=count) / max(len(missing), 1)
         ratio = np.clip(share_missing / np.maximum(share_hidden, 1e-12), 1 / MAX_WEIGHT_RATIO, MAX_WEIGHT_RATIO)
         return DepthWeights(edges, np.log(ratio))

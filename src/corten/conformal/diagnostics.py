@@ -138,7 +138,7 @@ def infinite_share(
 def weight_gap(
     scores: WeightedScores, log_test_weights: ArrayLike, neighbour_factor: NeighbourFactor
 ) -> NDArray[np.float64]:
-    """A bound on |F* - F|, the change of each test entry's score distribution by approximate weights.
+    """A bound on ``|F* - F|``, the change of each test entry's score distribution by approximate weights.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def weight_gap(
     Notes
     -----
     With a the approximate and a~ the exact unnormalised weights, and A, A~ their sums including the test entry, the
-    bound is the sum over the calibration neighbours of |a~ - a| / max(A, A~). It replaces the bound printed in
+    bound is the sum over the calibration neighbours of ``|a~ - a| / max(A, A~)``. It replaces the bound printed in
     Proposition approx-weight-error (equation CDF-deviation-bound), which holds only if gamma there is the maximum of g.
 
     Examples

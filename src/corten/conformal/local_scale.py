@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from corten.conformal.depth import depth, distances_along, steps_of_change
+from corten.conformal.trees import Trees
 from corten.data.axes import Axis
 
 __all__ = ["EntryFeatures", "LearnedScale"]
@@ -181,12 +182,12 @@ class LearnedScale:
         size = np.abs(np.asarray(residuals, dtype=float))
         typical = float(np.median(size)) or float(size.mean()) or 1.0
         size = size / typical
-        fold_of = partial(block_folds, shape=shape, seed=seed)
+        fold_of = BlockFolds(tuple(shape), seed)
         fold = fold_of(entries)
         used = [f for f in np.unique(fold) if (fold != f).sum() >= MIN_FIT_ENTRIES]
         if not used:
-            return LearnedScale(np.full(len(size), typical), {0: _Constant(typical)}, fold_of)
-        fits: list[Callable[..., ScaleModel]] = [_ByDepth.fit, partial(_Model.fit, seed=seed)]
+            return LearnedScale(np.full(len(size), typical), {0: ConstantScale(typical)}, fold_of)
+        fits: list[Callable[..., ScaleModel]] = [ByDepthScale.fit, partial(BoostedScale.fit, seed=seed)]
         simple, rich = (
             LearnedScale._crossed(one, features, size=size, typical=typical, fold=fold, used=used, fold_of=fold_of)
             for one in fits
@@ -239,6 +240,17 @@ def block_folds(entries: NDArray[np.intp], shape: tuple[int, ...], seed: int) ->
     return order[block_of(entries, shape, BLOCKS_PER_AXIS)] % FOLDS
 
 
+@dataclass(frozen=True)
+class BlockFolds:
+    """`block_folds` of one shape and seed."""
+
+    shape: tuple[int, ...]
+    seed: int
+
+    def __call__(self, entries: NDArray[np.intp]) -> NDArray[np.intp]:
+        return block_folds(entries, self.shape, self.seed)
+
+
 def block_of(entries: NDArray[np.intp], shape: tuple[int, ...], parts: int) -> NDArray[np.intp]:
     """The number of the block of every entry, with every axis divided into `parts`."""
     block = np.zeros(len(entries), np.intp)
@@ -263,7 +275,7 @@ def _exceeds(gain: NDArray[np.floating], block: NDArray[np.intp]) -> bool:
 
 
 @dataclass(frozen=True)
-class _Constant:
+class ConstantScale:
     """The same scale everywhere, for too few hidden entries."""
 
     typical: float
@@ -273,7 +285,7 @@ class _Constant:
 
 
 @dataclass(frozen=True)
-class _ByDepth:
+class ByDepthScale:
     """The model of one fold: log-linear in the first feature, the logarithm of the depth."""
 
     level: float
@@ -281,11 +293,11 @@ class _ByDepth:
     typical: float
 
     @staticmethod
-    def fit(features: np.ndarray, size: np.ndarray, typical: float) -> _ByDepth:
+    def fit(features: np.ndarray, size: np.ndarray, typical: float) -> ByDepthScale:
         x, y = features[:, 0].astype(float), np.log(np.maximum(size, MIN_RELATIVE_ERROR))
         spread = x - x.mean()
         slope = float(spread @ y / (spread @ spread + 1e-3 * len(x)))
-        return _ByDepth(float(y.mean() - slope * x.mean()), slope, typical)
+        return ByDepthScale(float(y.mean() - slope * x.mean()), slope, typical)
 
     def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
         log_scale = self.level + self.slope * features[:, 0].astype(float)
@@ -293,18 +305,18 @@ class _ByDepth:
 
 
 @dataclass(frozen=True)
-class _Model:
+class BoostedScale:
     """The model of one fold: ridge regression on the logarithm, times boosting."""
 
     centre: np.ndarray
     spread: np.ndarray
     slope: np.ndarray
     level: float
-    boost: Any
+    boost: Trees | None
     typical: float
 
     @staticmethod
-    def fit(features: np.ndarray, size: np.ndarray, typical: float, seed: int) -> _Model:
+    def fit(features: np.ndarray, size: np.ndarray, typical: float, seed: int) -> BoostedScale:
         from sklearn.ensemble import HistGradientBoostingRegressor
         from threadpoolctl import threadpool_limits
 
@@ -318,7 +330,7 @@ class _Model:
         y = np.log(np.maximum(size, MIN_RELATIVE_ERROR))
         level = float(y.mean())
         slope = np.linalg.solve(x.T @ x + 1e-3 * len(x) * np.eye(x.shape[1]), x.T @ (y - level))
-        part = _Model(centre, spread, slope, level, None, typical)
+        part = BoostedScale(centre, spread, slope, level, None, typical)
         left = np.maximum(size, MIN_RELATIVE_ERROR) / part._linear(features)
         boost = HistGradientBoostingRegressor(
             loss="gamma", max_iter=100, learning_rate=0.08, max_leaf_nodes=15, min_samples_leaf=100,
@@ -327,15 +339,13 @@ class _Model:
         # One thread: the same bits on every machine, and no waiting threads on a busy one.
         with threadpool_limits(1, user_api="openmp"):
             boost.fit(features, left)
-        return _Model(centre, spread, slope, level, boost, typical)
+        return BoostedScale(centre, spread, slope, level, Trees.of(boost), typical)
 
     def _linear(self, features: np.ndarray) -> np.ndarray:
         z = ((features - self.centre) / self.spread) @ self.slope
         return np.exp(np.clip(self.level + z, -MAX_LOG_SCALE, MAX_LOG_SCALE))
 
     def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
-        from threadpoolctl import threadpool_limits
-
-        with threadpool_limits(1, user_api="openmp"):
-            left = self.boost.predict(features)
+        assert self.boost is not None
+        left = self.boost.predict(features)
         return self.typical * self._linear(features) * np.maximum(left, MIN_RELATIVE_ERROR)

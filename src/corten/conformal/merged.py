@@ -71,9 +71,9 @@ class MergedSplits:
         parts = np.split(np.asarray(scores), np.cumsum([one.scores.size for one in self.splits])[:-1])
         return MergedSplits([one.with_scores(score, part) for one, part in zip(self.splits, parts)])
 
-    def for_file(self) -> MergedSplits:
+    def for_file(self, method: bool) -> MergedSplits:
         """What a saved fit keeps."""
-        return MergedSplits([one.for_file() for one in self.splits])
+        return MergedSplits([one.for_file(method) for one in self.splits])
 
     def to_data(self, entries: Entries, values: Floats) -> Floats:
         """The values themselves: each split transforms back before the bounds are merged."""

@@ -60,7 +60,7 @@ class Score(Protocol):
 
 @dataclass(frozen=True)
 class Absolute:
-    """The score |truth - estimate| / scale: intervals are symmetric about the estimate.
+    """The score ``|truth - estimate| / scale``: intervals are symmetric about the estimate.
 
     Notes
     -----

@@ -82,7 +82,7 @@ class _Shaped:
     def beyond(self) -> NDArray[np.bool_] | None:
         return self.inner.beyond
 
-    def for_file(self) -> _Shaped:
+    def for_file(self, method: bool) -> _Shaped:
         """Raise: only the wrapped object can be saved."""
         raise ValueError(
             "a fit with another kind of coverage (groups, joint or odds_error) cannot be saved: save the fit without "

@@ -37,7 +37,7 @@ class CalibratedSplit:
     A random split has one; the rounds of pseudo-gaps are pooled into one. change: the transform to the modelled
     variable (None for none); propensity: the fitted propensity model; beyond: True at missing entries deeper inside
     gaps than calibration tested (None if not applicable); local: the scale and weights of gap calibration, for an audit
-    (None for splits and for a fit that was loaded).
+    and for new data (None for splits).
     """
 
     scored: CalibratedScores
@@ -108,9 +108,9 @@ class CalibratedSplit:
         """The same entries and weights with another score: `scores` belong to `entries`."""
         return self.mapped(lambda scored: scored.with_scores(score, scores))
 
-    def for_file(self) -> CalibratedSplit:
-        """What a saved fit keeps."""
-        return replace(self, local=None)
+    def for_file(self, method: bool) -> CalibratedSplit:
+        """What a saved fit keeps; `method`: whether it can keep the completion."""
+        return self if method else replace(self, local=None)
 
     def to_model(self, entries: Entries, values: Floats) -> Floats:
         """Values of some entries in the modelled variable; values below the range of the transform become -inf."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from corten.data.choices import Choice
 
-__all__ = ["MissingValue", "blank_declared", "codes_of", "report_suspects", "suspects"]
+__all__ = ["MissingValue", "blank_declared", "codes_of", "declared_by", "report_suspects", "suspects"]
 
 MissingValue = float | Sequence[float] | None
 MIN_REPEATS = 3  # entries with a suspected value
@@ -20,7 +20,7 @@ MIN_OTHERS, MIN_DISTINCT = 20, 10  # other entries, and different values of them
 MIN_DISTANCE_USUAL, MIN_DISTANCE = 1.0, 5.0  # to the other values, in ranges of them: of a usual code, of any number
 MAX_SUSPECTS = 6
 EXACT_BELOW = 1e9  # larger codes are compared in single precision, in which many files hold them
-USUAL = {32767, 65535, 2147483647, 4294967295, -32767, -32768, -2147483647, -2147483648}
+USUAL = {255, 32767, 65535, 2147483647, 4294967295, -32767, -32768, -2147483647, -2147483648}
 TO_DECLARE = "missing_value={code!r} in Python, --missing-value {code!r} on the command line"
 
 
@@ -40,6 +40,12 @@ def codes_of(missing_value: MissingValue) -> tuple[float, ...]:
         if isinstance(one, bool | np.bool_) or not isinstance(one, Real):
             raise TypeError(f"missing_value is {missing_value!r}: give numbers, such as -9999 or [-9999, 1e20]")
     return tuple(float(one) for one in given)
+
+
+def declared_by(attrs: Mapping[Any, Any]) -> tuple[float, ...]:
+    """Missing values in the attributes of a DataArray (present if the file was not decoded)."""
+    given = [np.ravel(attrs[key]) for key in ("_FillValue", "missing_value") if key in attrs]
+    return tuple(float(one) for values in given if values.dtype.kind in "iuf" for one in values)
 
 
 def blank_declared(values: np.ndarray, codes: Sequence[float]) -> tuple[Choice, ...]:
@@ -98,8 +104,11 @@ def _from_the_end(flat: np.ndarray, extreme: Any, inside: Any, beyond: float) ->
     return found
 
 
-def report_suspects(values: np.ndarray) -> tuple[Choice, ...]:
-    """Warn of suspected missing values and record them; the values are not changed."""
+def report_suspects(values: np.ndarray, part: str = "") -> tuple[Choice, ...]:
+    """Warn of suspected missing values and record them; the values are not changed.
+
+    part: says that these are not all values, such as " (in 9 of 100 planes)".
+    """
     found = suspects(values)
     if not found:
         return ()
@@ -107,7 +116,8 @@ def report_suspects(values: np.ndarray) -> tuple[Choice, ...]:
     inside = f"{others.min():.6g} to {others.max():.6g}"
     choices = []
     for code, count in found:
-        reason = f"{count:,} entries are exactly {code:.10g}, far outside all others ({inside}), and are used as data."
+        reason = f"{count:,} entries{part} are exactly {code:.10g}, far outside all others ({inside}), and are "
+        reason += "used as data."
         reason += f" If {code:.10g} stands for missing, declare it: {TO_DECLARE.format(code=code)}."
         warnings.warn(reason, UserWarning, stacklevel=5)
         choices.append(Choice("missing value", "suspected", reason))
@@ -122,9 +132,10 @@ def _is_far(code: float, low: float, high: float) -> bool:
 
 
 def _usual(code: float) -> bool:
-    """Whether data centres use the code: only nines, limits of integer types, and numbers above 1e10."""
-    digits = f"{abs(code):.10g}"
-    return abs(code) >= 1e10 or code in USUAL or (set(digits) == {"9"} and len(digits) > 1)
+    """Whether data centres use the code: only nines (-99.9 too), limits of integer types, and numbers above 1e10."""
+    whole, tenths = f"{abs(code):.10g}", f"{abs(code):.6g}"  # in single precision -99.9 is -99.9000015
+    nines = (set(whole) == {"9"} and len(whole) > 1) or (set(tenths) == {"9", "."} and len(tenths) > 3)
+    return nines or abs(code) >= 1e10 or code in USUAL
 
 
 def _varied(others: np.ndarray) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from corten.data import axes as _axes
 from corten.data.axes import Axis
 from corten.data.choices import Choice
-from corten.data.missing_values import MissingValue, blank_declared, codes_of, report_suspects
+from corten.data.missing_values import MissingValue, blank_declared, codes_of, declared_by, report_suspects
 from corten.data.order import unordered_axes
 from corten.data.printable import printable
 
@@ -143,7 +143,7 @@ class ObservedTensor:
         kind: InputKind = (
             "dataarray" if labelled else "masked" if isinstance(x, np.ma.MaskedArray) else "array"
         )
-        values, mask, choices = _numbers(x, (*codes_of(missing_value), *_declared(x)))
+        values, mask, choices = _numbers(x, (*codes_of(missing_value), *declared_by(x.attrs if labelled else {})))
         if values.ndim < 2:
             raise ValueError(
                 f"x has {values.ndim} axis or axes, shape {values.shape}: a tensor needs two or more "
@@ -345,13 +345,6 @@ def _ordered_or_not(
             axes[k] = replace(axes[k], kind="unordered")
             choices.append(replace(found, what=f"kind of {names[k]}"))
     return tuple(axes), tuple(choices)
-
-
-def _declared(x: Any) -> tuple[float, ...]:
-    """Missing values in the attributes of a DataArray (present if the file was not decoded)."""
-    attrs = x.attrs if _axes.is_dataarray(x) else {}
-    given = [np.ravel(attrs[key]) for key in ("_FillValue", "missing_value") if key in attrs]
-    return tuple(float(one) for values in given if values.dtype.kind in "iuf" for one in values)
 
 
 def _numbers(x: Any, codes: Sequence[float]) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:

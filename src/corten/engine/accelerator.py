@@ -32,8 +32,9 @@ class Accelerator:
     devices: JAX devices of this process to share the planes of mode 1; by default the first one.
     fused: whether to compile the fused kernel where a GPU can run it; None: after enough passes over a mask.
 
-    Example:
-        >>> Accelerator().mask_pass  # doctest: +SKIP
+    Examples
+    --------
+    >>> Accelerator().mask_pass  # doctest: +SKIP
     """
 
     device: str = "any"

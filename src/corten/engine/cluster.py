@@ -27,8 +27,9 @@ class Cluster:
     client: a `distributed.Client`. inside: the engine that each worker uses for its block, "gpu" or "jax" where workers
     have devices, or a number of threads; by default as many threads as the worker has. This machine needs no device.
 
-    Example:
-        >>> Cluster(client, inside="gpu").mask_pass  # doctest: +SKIP
+    Examples
+    --------
+    >>> Cluster(client, inside="gpu").mask_pass  # doctest: +SKIP
     """
 
     client: Any
@@ -89,8 +90,9 @@ class Cluster:
     def check(self) -> None:
         """Refuse a cluster without workers, and one whose scheduler or workers lack this corten or the engine inside.
 
-        Example:
-            >>> Cluster(client, inside="gpu").check()  # doctest: +SKIP
+        Examples
+        --------
+        >>> Cluster(client, inside="gpu").check()  # doctest: +SKIP
         """
         self.workers()
         mine = offer(None)
@@ -118,8 +120,9 @@ def is_client(engine: object) -> bool:
 def connect(address: str) -> Any:
     """A client of the scheduler at an address such as tcp://host:8786.
 
-    Example:
-        >>> connect("tcp://127.0.0.1:8786")  # doctest: +SKIP
+    Examples
+    --------
+    >>> connect("tcp://127.0.0.1:8786")  # doctest: +SKIP
     """
     distributed = _distributed()
     try:

@@ -29,10 +29,11 @@ def behind(array: Any) -> Any:
 def lazy_spins(mask: Any, domain: Any = None) -> Any:
     """A Dask array of booleans (True = observed) or of spins as int8 spins, 0 outside the domain.
 
-    Example:
-        >>> import dask.array as da
-        >>> lazy_spins(da.array([[True, False]])).compute()
-        array([[ 1, -1]], dtype=int8)
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> lazy_spins(da.array([[True, False]])).compute()
+    array([[ 1, -1]], dtype=int8)
     """
     if mask.dtype == bool:
         spins = 2 * mask.astype(np.int8) - 1

@@ -169,9 +169,10 @@ def full_disk(folder: Path, needed: int, what: str, problem: OSError) -> OSError
 def read_size(size: int | float | str) -> int:
     """A number of bytes, or text such as "800 MB" or "1.5GB".
 
-    Example:
-        >>> read_size("1.5 GB"), read_size(2**20)
-        (1500000000, 1048576)
+    Examples
+    --------
+    >>> read_size("1.5 GB"), read_size(2**20)
+    (1500000000, 1048576)
     """
     units = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
     if isinstance(size, str):
@@ -190,9 +191,10 @@ def read_size(size: int | float | str) -> int:
 def in_words(size: float) -> str:
     """A number of bytes as people write it.
 
-    Example:
-        >>> in_words(3_200_000_000)
-        '3.2 GB'
+    Examples
+    --------
+    >>> in_words(3_200_000_000)
+    '3.2 GB'
     """
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:

@@ -97,8 +97,10 @@ def audit(
     >>> checked = fitted.audit(rounds=20)                             # doctest: +SKIP
     >>> checked.coverage(0.9), checked.standard_error(0.9)            # doctest: +SKIP
     """
-    if fitted.calibrated is None or fitted.propensity is None:
+    if fitted.calibrated is None:
         raise ValueError("nothing was missing, so there are no intervals to audit")
+    if fitted.propensity is None:
+        raise ValueError("an updated fit has no model of its mask and cannot be audited: fit the data again, or verify")
     for name, value, least in (("rounds", rounds, 2), ("inner_rounds", inner_rounds, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "Row", "Sample"]
 
 GAP_RMS_ERROR, GAP_MAX_OVER, GAP_MAX_UNDER = 0.06, 0.13, 0.10
-"""Errors in coverage of audits with pseudo-gaps on fields with a known truth (docs/evidence.md): root mean square, and
+"""Errors in coverage of audits with pseudo-gaps on fields with a known truth (docs/checks.md): root mean square, and
 the largest over- and underestimate.
 """
 RANDOM_TOLERANCE = 0.01  # coverage; smaller deviations in audits of random splits are not reported

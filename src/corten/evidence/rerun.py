@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corten.calibration.hiding import Hiding
-from corten.completion.protocol import Prepared
+from corten.calibration.renewal import Settled
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scale import TableScale
 from corten.conformal.split import CalibratedSplit
@@ -39,7 +39,7 @@ MAX_DIFFERENCE = 1e-3  # between two fits, in standard deviations of the estimat
 def with_method(fitted: Fitted) -> Fitted:
     """The fit itself or, if it was loaded, the same fit computed again from its data, options and seed.
 
-    A file does not keep the prepared completion and the learned scale.
+    A file does not keep a completion with code of the user.
     """
     if hasattr(fitted.completion, "fill") or fitted.completer is None:
         return fitted
@@ -51,16 +51,6 @@ def with_method(fitted: Fitted) -> Fitted:
             f"of another fit; the fit was saved by corten {fitted.settings().get('corten')}, perhaps on other hardware"
         )
     return again
-
-
-@dataclass(frozen=True, eq=False)
-class _Settled:
-    """A completion with its settings; fills do not start from an earlier one, which knew the hidden entries."""
-
-    prepared: Prepared
-
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> Prepared:
-        return self.prepared
 
 
 @dataclass(frozen=True)
@@ -104,7 +94,7 @@ def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], in
     table = _TablePropensity(**known, table=np.asarray(own_log_odds + hiding.log_kept, np.float32))
     return replace(
         completer,
-        completion=_Settled(fitted.completion),
+        completion=Settled(fitted.completion),
         propensity=_Given(table),
         calibration=_same_training(fitted.calibration, inner_rounds, hiding.hidden.sum() / fitted.observed.n_observed),
         seed=seed,

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from corten.data.axes import is_dataarray
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.registry import resolve
-from corten.io.wire import array_of, decode, described, encode, raw_bytes
+from corten.io.wire import array_of, declared_bytes, decode, described, encode, raw_bytes
 
 __all__ = ["read_apart", "serve"]
 
@@ -37,6 +38,8 @@ OPERATIONS = {
     "frame": "corten.io.frames:read_frame",
     "sizes": "corten.io.lazy:declared_sizes",
 }
+_ERRORS = (ImportError, MemoryError, OSError, TypeError, ValueError)  # that reading a file can end with
+_INVALID = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **arguments: Any) -> Any:
@@ -54,13 +57,28 @@ def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **argu
             is_warning = isinstance(known, type) and issubclass(known, Warning)
             warnings.warn(str(message), known if is_warning else UserWarning, stacklevel=3)
         if "error" not in answer:
-            return decode(answer["found"], arrays)
+            found = decode(answer["found"], dict(enumerate(arrays)))
+            if not _is_answer(operation, found):
+                raise ValueError(f"no answer to {operation!r}")
+            return found
         name, given = answer["error"]
         known = getattr(builtins, name, None)
-        raised = known(*given) if isinstance(known, type) and issubclass(known, Exception) else ValueError(*given)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as problem:
+        raised = known(*given) if isinstance(known, type) and issubclass(known, _ERRORS) else ValueError(*given)
+    except _INVALID as problem:
         raise _invalid_answer(path, problem) from None
     raise raised
+
+
+def _is_answer(operation: str, found: Any) -> bool:
+    """Whether a decoded value has the form of what the operation returns."""
+    if operation == "frame":
+        return type(found).__name__ == "DataFrame"
+    if not isinstance(found, dict):
+        return False
+    if operation == "load":
+        arrays = [found["data"], *found["others"].values()]
+        return isinstance(found["name"], str) and all(isinstance(a, np.ndarray) or is_dataarray(a) for a in arrays)
+    return all(isinstance(one, list) and all(isinstance(n, int) and n >= 0 for n in one) for one in found.values())
 
 
 def _invalid_answer(path: Path, problem: BaseException | str) -> ValueError:
@@ -99,11 +117,11 @@ class _Reader:
     def _received(self, header: bytes, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
         try:
             answer = json.loads(header)
-            sizes = [math.prod(about["shape"]) * np.dtype(about["dtype"]).itemsize for about in answer["arrays"]]
+            sizes = [declared_bytes(about) for about in answer["arrays"]]
             # Values, domain, flags and labels: each was checked against the limit by the reader.
             check_size((sum(sizes),), 1, 4 * max_bytes + MAX_HEADER_BYTES, str(self.path))
             arrays = [array_of(about) for about in answer["arrays"]]
-        except (ValueError, TypeError, KeyError, RecursionError) as problem:
+        except _INVALID as problem:
             raise problem if str(self.path) in str(problem) else _invalid_answer(self.path, problem) from None
         for array in arrays:
             raw, at = raw_bytes(array), 0

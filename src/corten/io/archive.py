@@ -21,7 +21,7 @@ __all__ = ["read_archive", "write_archive"]
 VERSION, TREE = 1, "corten.json"
 MAX_TREE_BYTES, MAX_TREE_NODES = 1 << 24, 1 << 20
 MAX_UNPACKED = 1 << 30  # bytes that any file may unpack to
-MAX_PACKED, DEFLATE = 32, 1100  # a large one to 32 times its size (fits: 2 to 6); deflate packs at most 1032 to 1
+MAX_PACKED = 32  # bytes of a large file per byte packed (fits: 2 to 6)
 
 
 def write_archive(
@@ -46,7 +46,7 @@ def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_U
     found = existing(path)
     try:
         with zipfile.ZipFile(found) as archive:
-            size = {one.filename: min(one.file_size, DEFLATE * one.compress_size + 1024) for one in archive.infolist()}
+            size = {one.filename: one.file_size for one in archive.infolist()}  # no more than this is unpacked
             if len(size) < len(archive.infolist()):  # each would be unpacked, and only one of a name was counted
                 raise ValueError("several of its members have one name")
             if size.get(TREE, MAX_TREE_BYTES + 1) > MAX_TREE_BYTES:

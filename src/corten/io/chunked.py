@@ -24,9 +24,10 @@ CHUNK_ENTRIES = 1 << 21
 def chunk_shape(shape: Sequence[int], planes: int) -> tuple[int, ...]:
     """Chunks of `planes` planes, their rows cut so that a chunk holds about two million entries.
 
-    Example:
-        >>> chunk_shape((2000, 1000, 1000), 2), chunk_shape((500, 4000, 4000), 2)
-        ((2, 1000, 1000), (2, 262, 4000))
+    Examples
+    --------
+    >>> chunk_shape((2000, 1000, 1000), 2), chunk_shape((500, 4000, 4000), 2)
+    ((2, 1000, 1000), (2, 262, 4000))
     """
     room, cut = max(1, CHUNK_ENTRIES // planes), []
     for length in reversed(shape[1:]):

@@ -21,9 +21,10 @@ _COMPRESSED = (".gz", ".z")
 def suffix_of(path: str | os.PathLike[str]) -> str:
     """The lower-case suffix of the format, with that of a compression: '.nc', '.csv.gz', '.19i.z'.
 
-    Example:
-        >>> suffix_of("traffic.CSV.gz")
-        '.csv.gz'
+    Examples
+    --------
+    >>> suffix_of("traffic.CSV.gz")
+    '.csv.gz'
     """
     name = Path(path).name.lower()
     stem, last = os.path.splitext(name)

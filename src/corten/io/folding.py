@@ -24,11 +24,12 @@ def regular_axis(values: np.ndarray) -> np.ndarray | None:
     An axis counts as regular when all its gaps are whole multiples of the smallest and at least half of its
     steps are there. Values that exist are kept to the bit.
 
-    Example:
-        >>> regular_axis(np.array([0.0, 0.5, 1.5, 2.0]))
-        array([0. , 0.5, 1. , 1.5, 2. ])
-        >>> regular_axis(np.array([0.0, 0.3, 1.0])) is None
-        True
+    Examples
+    --------
+    >>> regular_axis(np.array([0.0, 0.5, 1.5, 2.0]))
+    array([0. , 0.5, 1. , 1.5, 2. ])
+    >>> regular_axis(np.array([0.0, 0.3, 1.0])) is None
+    True
     """
     n = len(values)
     if n < 2:
@@ -55,10 +56,11 @@ def fold_time(data: xr.DataArray, fold: Mapping[str, tuple[str, str]]) -> tuple[
     Slots of the first and last day that the axis does not reach are outside the domain (None: all reached).
     The folded array keeps the original times as a day x slot coordinate, so that `unfold_time` restores it.
 
-    Example:
-        >>> folded, where = fold_time(data, {"time": ("day", "slot")})           # doctest: +SKIP
-        >>> unfold_time(folded, {"time": ("day", "slot")}).identical(data)       # doctest: +SKIP
-        True
+    Examples
+    --------
+    >>> folded, where = fold_time(data, {"time": ("day", "slot")})           # doctest: +SKIP
+    >>> unfold_time(folded, {"time": ("day", "slot")}).identical(data)       # doctest: +SKIP
+    True
     """
     import xarray as xr
 

@@ -56,25 +56,46 @@ def read(
 ) -> Loaded:
     """Read one variable of a file as a tensor.
 
-    Args:
-        path: .nc .zarr .npz .npy .csv .csv.gz .parquet .h5 (Madrigal grids are recognised) .mat .tif .grib or IONEX.
-        variable: which variable (for tables: the column of values); may be left out where only one fits.
-        domain: a variable that is nonzero where an entry could be observed (a sea mask, say).
-        quality: a variable of flags; only entries whose flag is in `accept` count as observed.
-        accept: the flags that count.
-        axes: names of the axes for files without names (npz, npy, mat); a 1-D variable of such a name
-            becomes its coordinate. For tables: the coordinate columns.
-        axis_kinds: `{"station": "unordered"}` keeps a numeric coordinate as it is, unsorted and with its gaps.
-        fold: `{"time": ("day", "slot")}` folds a datetime axis into two.
-        missing_value: numbers that stand for a missing value and that no attribute of the file declares.
-        max_bytes: larger tensors are refused before they are read.
-        careful: for files from others: formats of C libraries are read in a process of their own, which may crash.
+    Parameters
+    ----------
+    path : str or path
+        .nc .zarr .npz .npy .csv .csv.gz .parquet .h5 (Madrigal grids are recognised) .mat .tif .grib or IONEX.
+    variable : str, optional
+        The variable to read; for tables, the column of values. Default: the only one that fits.
+    domain : str, optional
+        A variable that is nonzero where an entry could be observed, such as a sea mask.
+    quality : str, optional
+        A variable of flags. Only entries whose flag is in `accept` are observed.
+    accept : sequence of float or str, optional
+        The accepted flags.
+    axes : sequence of str, optional
+        Names of the axes for files without names (npz, npy, mat). A one-dimensional variable of such a name becomes
+        its coordinate. For tables: the coordinate columns.
+    axis_kinds : mapping from axis to {"ordered", "unordered"}, optional
+        ``{"station": "unordered"}`` keeps a numeric coordinate as it is: no sorting, no steps inserted.
+    fold : mapping from axis to (str, str), optional
+        ``{"time": ("day", "slot")}`` turns a datetime axis into two axes.
+    missing_value : float or sequence of float, optional
+        Numbers that stand for a missing value and that no attribute of the file declares.
+    max_bytes : int
+        Larger tensors are refused before they are read.
+    careful : bool, default False
+        For files from others: formats of C libraries are read in a separate process, which may crash.
 
-    Whatever is wrong with a file is a ValueError (or OSError) that names it.
+    Returns
+    -------
+    Loaded
+        The tensor, its domain, and notes on what reading changed.
 
-    Example:
-        >>> loaded = read("sst.nc", "sst", domain="sea")                  # doctest: +SKIP
-        >>> corten.complete(loaded.data, where=loaded.where)              # doctest: +SKIP
+    Raises
+    ------
+    ValueError, OSError
+        If the file cannot be read as a tensor. The message names the file.
+
+    Examples
+    --------
+    >>> loaded = read("sst.nc", "sst", domain="sea")                  # doctest: +SKIP
+    >>> corten.complete(loaded.data, where=loaded.where)              # doctest: +SKIP
     """
     found = existing(path)
     if (quality is None) != (accept is None):

@@ -33,11 +33,12 @@ _LABELS = {"MAPPING FUNCTION": "mapping_function", "OBSERVABLES USED": "observab
 
 
 def is_ionex_name(path: str | os.PathLike[str]) -> bool:
-    """Whether a file name is one of the usual ones: uqrg1150.19i.Z, IGS0OPSFIN_..._GIM.INX.gz.
+    """Whether a file name is one of the usual ones: ``uqrg1150.19i.Z``, ``IGS0OPSFIN_..._GIM.INX.gz``.
 
-    Example:
-        >>> is_ionex_name("uqrg1150.19i.Z"), is_ionex_name("field.nc")
-        (True, False)
+    Examples
+    --------
+    >>> is_ionex_name("uqrg1150.19i.Z"), is_ionex_name("field.nc")
+    (True, False)
     """
     return _NAME.search(Path(path).name) is not None
 
@@ -51,8 +52,9 @@ def read_ionex(
     missing at one end is taken from the other), so that longitude is periodic;
     `keep_repeated_meridian=True` keeps both. Several shells give a further axis, height.
 
-    Example:
-        >>> tec = read_ionex("uqrg1150.19i.Z").tec                        # doctest: +SKIP
+    Examples
+    --------
+    >>> tec = read_ionex("uqrg1150.19i.Z").tec                        # doctest: +SKIP
     """
     found = existing(path)
     reader = _Reader(found, _text(found, max_bytes).splitlines(), max_bytes)

@@ -14,6 +14,7 @@ import numpy as np
 
 from corten.data import axes as _axes
 from corten.data.axes import Axis
+from corten.data.missing_values import MissingValue, blank_declared, codes_of, declared_by
 from corten.engine.memory import is_mapped, let_go
 from corten.io import npy
 from corten.io.apart import read_apart
@@ -30,7 +31,8 @@ OPENABLE = PARTS
 class LazyTensor:
     """Values and domain of a tensor, read block by block; nothing is kept in memory.
 
-    chunk: planes that the store reads at once; dtype: type of the values that `read` returns.
+    chunk: planes that the store reads at once; dtype: type of the values that `read` returns; codes: numbers that stand
+    for a missing value.
     """
 
     shape: tuple[int, ...]
@@ -44,6 +46,7 @@ class LazyTensor:
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     coords: Any = field(default=None, repr=False)
     _file: Unchanged | None = field(default=None, repr=False)
+    codes: tuple[float, ...] = ()
 
     @property
     def size(self) -> int:
@@ -81,7 +84,9 @@ class LazyTensor:
 
     def _numbers(self, start: int, stop: int) -> np.ndarray:
         raw = np.ma.filled(np.ma.asarray(self._read(start, stop), self.dtype), np.nan)
-        return np.array(raw, self.dtype, order="C", copy=None)
+        values = np.array(raw, self.dtype, order="C", copy=True if self.codes else None)
+        blank_declared(values, self.codes)
+        return values
 
     def _taken(self, take: Callable[[int, int], np.ndarray], start: int, stop: int) -> np.ndarray:
         self.refuse_changed(whole=False)
@@ -101,14 +106,16 @@ class LazyTensor:
         *,
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, str] | None = None,
+        missing_value: MissingValue = None,
         source: str = "x",
     ) -> LazyTensor:
         """From a lazily loaded DataArray, a Zarr or HDF5 array, a memory map, or anything sliced like them.
 
-        Example:
-            >>> lazy = LazyTensor.of(np.ones((4, 5, 6)))
-            >>> lazy.read(1, 3)[0].shape
-            (2, 5, 6)
+        Examples
+        --------
+        >>> lazy = LazyTensor.of(np.ones((4, 5, 6)))
+        >>> lazy.read(1, 3)[0].shape
+        (2, 5, 6)
         """
         labelled = _axes.is_dataarray(x)
         if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")):
@@ -139,6 +146,7 @@ class LazyTensor:
             None if where is None else _domain(where, x, shape, labelled),
             None if not labelled or x.name is None else str(x.name),
             dict(x.attrs) if labelled else {}, x.coords if labelled else None,
+            codes=(*codes_of(missing_value), *declared_by(x.attrs if labelled else {})),
         )  # fmt: skip
 
 
@@ -150,12 +158,13 @@ def open_lazily(
     variable: str | None = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, str] | None = None,
+    missing_value: MissingValue = None,
 ) -> Iterator[LazyTensor]:
     """A `LazyTensor` of a path or of an array; a file stays open as long as the block runs.
 
     where: the domain, an array or, for a path, also the name of a variable of the same file.
     """
-    options: dict[str, Any] = {"periodic": periodic, "axis_kinds": axis_kinds}
+    options: dict[str, Any] = {"periodic": periodic, "axis_kinds": axis_kinds, "missing_value": missing_value}
     if not isinstance(x, str | os.PathLike):
         if variable is not None:
             raise ValueError(f"variable is {variable!r}, but x is an array already: give the file's path, or x[name]")

@@ -45,8 +45,9 @@ def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -
     Entries without a row are missing. Missing steps are inserted in regular axes; several rows of one entry are
     averaged and counted in the attribute `duplicates`.
 
-    Example:
-        >>> tec = read_madrigal("gps170908g.002.hdf5").tec                # doctest: +SKIP
+    Examples
+    --------
+    >>> tec = read_madrigal("gps170908g.002.hdf5").tec                # doctest: +SKIP
     """
     import h5py
 

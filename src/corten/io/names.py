@@ -29,9 +29,10 @@ _FURTHER = re.compile(r"(lower|upper)_\d+(_\d+)?")
 def level_names(coverages: Sequence[float]) -> list[tuple[str, str]]:
     """Names of the bounds of each coverage: lower and upper for the first, with the percentage for a further one.
 
-    Example:
-        >>> level_names([0.9, 0.95, 0.999])
-        [('lower', 'upper'), ('lower_95', 'upper_95'), ('lower_99_9', 'upper_99_9')]
+    Examples
+    --------
+    >>> level_names([0.9, 0.95, 0.999])
+    [('lower', 'upper'), ('lower_95', 'upper_95'), ('lower_99_9', 'upper_99_9')]
     """
     percents = [f"{100 * one:.10g}".replace(".", "_") for one in coverages[1:]]
     return [("lower", "upper"), *((f"lower_{one}", f"upper_{one}") for one in percents)]

@@ -23,11 +23,12 @@ _READERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_
 def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and type that the head of an array declares; a ValueError where `size` bytes cannot hold that much.
 
-    Example:
-        >>> stream = io.BytesIO()
-        >>> np.save(stream, np.zeros((2, 3)))
-        >>> declared(io.BytesIO(stream.getvalue()), len(stream.getvalue()))
-        ((2, 3), dtype('float64'))
+    Examples
+    --------
+    >>> stream = io.BytesIO()
+    >>> np.save(stream, np.zeros((2, 3)))
+    >>> declared(io.BytesIO(stream.getvalue()), len(stream.getvalue()))
+    ((2, 3), dtype('float64'))
     """
     shape, _, dtype = _header(stream, size)
     return shape, dtype
@@ -58,8 +59,9 @@ def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dty
 class Planes:
     """A .npy file sliced along its first axis. It is not memory-mapped: a map of a truncated file ends the process.
 
-    Example:
-        >>> Planes.of(Path("x.npy"))[2:4]                                 # doctest: +SKIP
+    Examples
+    --------
+    >>> Planes.of(Path("x.npy"))[2:4]                                 # doctest: +SKIP
     """
 
     path: Path

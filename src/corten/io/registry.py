@@ -88,9 +88,10 @@ NETCDF = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.write
 def format_of(path: str | os.PathLike[str]) -> Format:
     """The format of a file by its name.
 
-    Example:
-        >>> format_of("sst.nc").name, format_of("traffic.CSV.gz").opener, format_of("uqrg1150.19i.Z").name
-        ('NetCDF', None, 'IONEX')
+    Examples
+    --------
+    >>> format_of("sst.nc").name, format_of("traffic.CSV.gz").opener, format_of("uqrg1150.19i.Z").name
+    ('NetCDF', None, 'IONEX')
     """
     suffix = suffix_of(path)
     for one in FORMATS:

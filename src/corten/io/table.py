@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.axes import zone_of
-from corten.data.missing_values import MissingValue, blank_declared, codes_of
+from corten.data.missing_values import MissingValue, blank_declared, codes_of, report_suspects
 from corten.data.plain import plain
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
@@ -62,9 +62,10 @@ class LongTable:
     def to_frame(self, result: Intervals) -> pd.DataFrame:
         """The rows in their order with estimate, lower, upper and flag; then rows for the other missing entries.
 
-        Example:
-            >>> table = from_table(frame, value="speed")                              # doctest: +SKIP
-            >>> table.to_frame(corten.complete(table.data, where=table.where))        # doctest: +SKIP
+        Examples
+        --------
+        >>> table = from_table(frame, value="speed")                              # doctest: +SKIP
+        >>> table.to_frame(corten.complete(table.data, where=table.where))        # doctest: +SKIP
         """
         import pandas as pd
 
@@ -105,24 +106,39 @@ def from_table(
 ) -> LongTable:
     """Read a long table as a tensor.
 
-    Args:
-        frame: one row per entry (rows may be missing, or share an entry).
-        value: the column of values; "value" where there is one of that name.
-        coordinates: the columns that become axes; all others by default.
-        axis_kinds: `{"station": "unordered"}` keeps a numeric column as it is: no steps are inserted.
-        fold: `{"time": ("day", "slot")}` folds a datetime axis.
-        missing_value: numbers that stand for a missing value, such as -9999 or [-9999, 1e20].
-        max_bytes: the largest tensor to make.
-        source: what to call the table in errors.
+    Text columns become unordered axes in order of appearance. Numeric and datetime columns are sorted, and where they
+    are regular the missing steps are inserted.
 
-    Text columns become unordered axes in order of appearance; numeric and datetime columns are sorted, and where
-    they are regular the missing steps are inserted.
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One row per entry. Rows may be missing, or share an entry.
+    value : str, optional
+        The column of values. Default: "value" if there is one.
+    coordinates : sequence of str, optional
+        The columns that become axes. Default: all others.
+    axis_kinds : mapping from column to {"ordered", "unordered"}, optional
+        ``{"station": "unordered"}`` keeps a numeric column as it is: no steps are inserted.
+    fold : mapping from column to (str, str), optional
+        ``{"time": ("day", "slot")}`` turns a datetime axis into two axes.
+    missing_value : float or sequence of float, optional
+        Numbers that stand for a missing value, such as -9999 or [-9999, 1e20].
+    max_bytes : int
+        Size of the largest tensor that is made.
+    source : str
+        The name of the table in errors.
 
-    Example:
-        >>> import pandas as pd
-        >>> frame = pd.DataFrame({"x": [0, 0, 1], "t": [0, 1, 3], "value": [1.0, 2.0, 3.0]})
-        >>> from_table(frame).data.shape
-        (2, 4)
+    Returns
+    -------
+    LongTable
+        The tensor and what is needed to write the table back.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"x": [0, 0, 1], "t": [0, 1, 3], "value": [1.0, 2.0, 3.0]})
+    >>> from_table(frame).data.shape
+    (2, 4)
     """
     import xarray as xr
 
@@ -153,6 +169,9 @@ def from_table(
     shape = tuple(len(labels) for labels in axes.values())
     check_size(shape, 8, max_bytes, source)
     entries = np.ravel_multi_index(places, shape)
+    duplicates = int(len(entries) - len(np.unique(entries)))
+    if duplicates:
+        report_suspects(numbers)  # averaged with other rows, a code is no longer a repeated value
     finite = ~np.isnan(numbers)
     count = np.bincount(entries[finite], minlength=int(np.prod(shape)))
     total = np.bincount(entries[finite], weights=numbers[finite], minlength=int(np.prod(shape)))
@@ -163,7 +182,6 @@ def from_table(
     where = None
     if fold:
         data, where = fold_time(data, fold)
-    duplicates = int(len(entries) - len(np.unique(entries)))
     return LongTable(
         data, where, frame, value, tuple(coordinates), entries, duplicates, inserted, dict(fold or {}), zones
     )

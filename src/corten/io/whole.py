@@ -99,7 +99,7 @@ def refuse_inputs(targets: Iterable[Path | None], inputs: Iterable[Path]) -> Non
 def _place(path: Path) -> tuple[str, tuple[int, int] | None]:
     """Where a path leads, and the number of the file that is there: two names of one file have the same."""
     found = path.stat() if path.exists() else None
-    return str(path.resolve()), None if found is None else (found.st_dev, found.st_ino)
+    return os.path.realpath(path), None if found is None else (found.st_dev, found.st_ino)
 
 
 @contextmanager
@@ -109,9 +109,10 @@ def whole_file(path: str | os.PathLike[str], overwrite: bool = False, *, store: 
     store: a Zarr store (a folder) is written, not a file. What may be replaced: see `refuse_taken`. What a killed
     program left under such a name is removed when the file is written again.
 
-    Example:
-        >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
-        ...     temporary.write_text("all of it")
+    Examples
+    --------
+    >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
+    ...     temporary.write_text("all of it")
     """
     target = Path(path)
     _clear_away(target)

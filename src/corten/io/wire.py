@@ -13,11 +13,13 @@ import numpy as np
 
 from corten.data.axes import is_dataarray
 
-__all__ = ["array_of", "decode", "described", "encode", "raw_bytes"]
+__all__ = ["array_of", "declared_bytes", "decode", "described", "encode", "raw_bytes"]
 
 _DTYPE = re.compile(r"[<>|=]?[biufcmMSU][0-9]+(\[[0-9]*[a-zA-Z]+\])?")
 _EXTENSION = re.compile(r"object|str|string|boolean|U?Int(8|16|32|64)|Float(32|64)")
+_MAX_AXES = 64
 _SIMPLE = str | int | float | bool | None
+Arrays = dict[int, np.ndarray]  # by position
 _CLOCK = "microseconds since 1970-01-01"
 
 
@@ -43,8 +45,8 @@ def encode(value: Any, arrays: list[np.ndarray]) -> Any:
     raise ValueError(f"it holds a {type(value).__name__}, which is neither numbers, text nor dates")
 
 
-def decode(tree: Any, arrays: list[np.ndarray]) -> Any:
-    """The value that `encode` was given."""
+def decode(tree: Any, arrays: Arrays) -> Any:
+    """The value that `encode` was given; each array is taken from `arrays` once, so that none can be copied often."""
     if isinstance(tree, _SIMPLE):
         return tree
     if isinstance(tree, list):
@@ -61,10 +63,16 @@ def described(array: np.ndarray) -> dict[str, Any]:
     return {"dtype": array.dtype.str, "shape": list(array.shape), "order": "F" if across else "C"}
 
 
+def declared_bytes(about: Any) -> int:
+    """Bytes of an array of that description; only numbers, dates and text of fixed length are allowed."""
+    kind, shape = about["dtype"], about["shape"]
+    if not _DTYPE.fullmatch(kind) or len(shape) > _MAX_AXES or not all(type(n) is int and n >= 0 for n in shape):
+        raise ValueError(f"unknown array {kind!r:.40}, {shape!r:.80}")
+    return math.prod(shape) * max(np.dtype(kind).itemsize, 1)  # NumPy gives text of length 0 a byte
+
+
 def array_of(about: Any) -> np.ndarray:
-    """An empty array of that description; only numbers, dates and text of fixed length are allowed."""
-    if not _DTYPE.fullmatch(about["dtype"]) or not all(type(n) is int and n >= 0 for n in about["shape"]):
-        raise ValueError(f"unknown array {about['dtype']!r:.40}, {about['shape']!r:.80}")
+    """An empty array of a description that `declared_bytes` has checked."""
     return np.empty(tuple(about["shape"]), np.dtype(about["dtype"]), order="F" if about["order"] == "F" else "C")
 
 
@@ -143,7 +151,7 @@ def _plain(name: str, one: Any) -> Any:
     raise ValueError(f"column {name!r} holds a {type(one).__name__}, which is neither a number, text nor a date")
 
 
-def _decode_labelled(tree: Any, arrays: list[np.ndarray]) -> Any:
+def _decode_labelled(tree: Any, arrays: Arrays) -> Any:
     import xarray as xr
 
     name, data, coords = tree["labelled"]
@@ -152,7 +160,7 @@ def _decode_labelled(tree: Any, arrays: list[np.ndarray]) -> Any:
     return xr.DataArray(values, dims=dims, coords=labels, name=name, attrs=attrs)
 
 
-def _decode_frame(tree: Any, arrays: list[np.ndarray]) -> Any:
+def _decode_frame(tree: Any, arrays: Arrays) -> Any:
     import pandas as pd
 
     names = [name for name, _ in tree["frame"]]
@@ -162,7 +170,7 @@ def _decode_frame(tree: Any, arrays: list[np.ndarray]) -> Any:
     return frame
 
 
-def _decode_column(tree: Any, arrays: list[np.ndarray]) -> Any:
+def _decode_column(tree: Any, arrays: Arrays) -> Any:
     import pandas as pd
 
     if "codes" in tree:
@@ -170,6 +178,8 @@ def _decode_column(tree: Any, arrays: list[np.ndarray]) -> Any:
         return pd.Series(pd.Categorical.from_codes(decode(tree["codes"], arrays), known, ordered=tree["ordered"]))
     if "plain" in tree:
         column = pd.Series(decode(tree["plain"], arrays))
+        if str(tree.get("zone")).startswith("dateutil"):  # pandas would open the file of that name
+            raise ValueError(f"unknown time zone {tree['zone']!r:.40}")
         return column if "zone" not in tree else column.dt.tz_localize("UTC").dt.tz_convert(tree["zone"])
     if not _EXTENSION.fullmatch(tree["kind"]):
         raise ValueError(f"unknown column {tree['kind']!r:.40}")
@@ -177,7 +187,7 @@ def _decode_column(tree: Any, arrays: list[np.ndarray]) -> Any:
     return pd.Series(values, dtype=tree["kind"])
 
 
-def _decode_text(tree: Any, arrays: list[np.ndarray]) -> list[str | None]:
+def _decode_text(tree: Any, arrays: Arrays) -> list[str | None]:
     joined, lengths = (decode(one, arrays) for one in tree)
     joined, at, found = joined.tobytes(), 0, []
     for length in lengths.tolist():
@@ -186,7 +196,7 @@ def _decode_text(tree: Any, arrays: list[np.ndarray]) -> list[str | None]:
     return found
 
 
-def _decode_words(tree: Any, arrays: list[np.ndarray]) -> np.ndarray:
+def _decode_words(tree: Any, arrays: Arrays) -> np.ndarray:
     words = _decode_text(tree["text"], arrays)
     if math.prod(tree["shape"]) != len(words):
         raise ValueError("text of another shape")
@@ -195,15 +205,15 @@ def _decode_words(tree: Any, arrays: list[np.ndarray]) -> np.ndarray:
     return array.reshape(tree["shape"])
 
 
-def _decode_dates(tree: Any, arrays: list[np.ndarray]) -> np.ndarray:
+def _decode_dates(tree: Any, arrays: Arrays) -> np.ndarray:
     import cftime
 
     numbers = decode(tree["dates"], arrays)
     return np.asarray(cftime.num2date(numbers, _CLOCK, tree["calendar"], only_use_cftime_datetimes=True))
 
 
-_DECODERS: dict[str, Callable[[Any, list[np.ndarray]], Any]] = {
-    "array": lambda tree, arrays: arrays[tree["array"]],
+_DECODERS: dict[str, Callable[[Any, Arrays], Any]] = {
+    "array": lambda tree, arrays: arrays.pop(tree["array"]),
     "scalar": lambda tree, arrays: decode(tree["scalar"], arrays)[()],
     "dict": lambda tree, arrays: {key: decode(one, arrays) for key, one in tree["dict"]},
     "labelled": _decode_labelled,

@@ -48,8 +48,9 @@ def write(
     that was read, its own rows in their order followed by rows for the missing entries. All but .npy and .csv, which
     have no place for it, hold the seed and all settings.
 
-    Example:
-        >>> write("filled.nc", result)                                    # doctest: +SKIP
+    Examples
+    --------
+    >>> write("filled.nc", result)                                    # doctest: +SKIP
     """
     check_target(path, overwrite)
     suffix = suffix_of(path)

@@ -17,6 +17,7 @@ from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.flags import FLAG_MEANINGS
+from corten.data.missing_values import MissingValue
 from corten.engine import Threads, as_engine
 from corten.engine.memory import ROOM, available, in_words, limited, read_size
 from corten.engine.threads import default_threads, one_library_thread
@@ -30,7 +31,7 @@ from corten.large.needs import Needs
 from corten.large.stages import Counts, Estimate, Scratch
 from corten.large.writing import Widths, Writing, write
 from corten.lowrank import TensorTrain
-from corten.options import as_propensity, check_bounds
+from corten.options import ScoreName, WeightsName, as_propensity, check_bounds
 from corten.propensity.fitted import FittedPropensity
 from corten.results.fitted import MIN_EFFECTIVE_SIZE
 from corten.results.settings import circumstances, describe
@@ -71,14 +72,15 @@ def complete_to_zarr(
     completion: Any = "auto",
     propensity: Any = "auto",
     calibration: Any = "auto",
-    score: str | Score = "absolute",
-    weights: str = "exact",
+    score: ScoreName | Score = "absolute",
+    weights: WeightsName = "exact",
     seed: int = 0,
     engine: Any = "auto",
     bounds: tuple[float | None, float | None] | None = None,
     where: Any = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, str] | None = None,
+    missing_value: MissingValue = None,
     memory: int | str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
@@ -103,7 +105,7 @@ def complete_to_zarr(
         Variable of the file; needed if it has several.
     completion : {"auto", "tucker", "tensor-train"} or object, default "auto"
         What fills the gaps.
-    propensity, score, weights, seed, bounds, periodic, axis_kinds
+    propensity, score, weights, seed, bounds, periodic, axis_kinds, missing_value
         As for `complete`.
     calibration : {"auto", "random"} or SplitCalibration, default "auto"
         Out-of-core mode supports a random split only.
@@ -152,7 +154,9 @@ def complete_to_zarr(
     limit = int(ROOM * available()) if memory is None else read_size(memory)
     names = level_names(coverages)
     with (
-        open_lazily(x, where, variable=variable, periodic=periodic, axis_kinds=axis_kinds) as lazy,
+        open_lazily(
+            x, where, variable=variable, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value
+        ) as lazy,
         one_library_thread,
         limited(limit, target.parent.resolve()),
     ):
@@ -189,6 +193,7 @@ def complete_to_zarr(
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(split), "score": describe(score), "weights": weights, "bounds": str(bounds),
                 "seed": seed, "engine": runner.label, "memory": in_words(limit), "variable": lazy.name or "none",
+                "missing_value": describe(missing_value),
             } | circumstances(lazy.axes, run.counts.outside)  # fmt: skip
             size = next(iter(sketches.values())).effective_sample_size()
             facts = {
@@ -233,6 +238,7 @@ class _Run:
             )
         if not self.counts.missing:
             raise ValueError(f"{lazy.source} has no missing entry: there is nothing to fill")
+        self.choices += settings.report_codes(lazy, self.needs.part)
         stages.scale(lazy, self.scratch, self.needs, self.counts, lambda share: self.tell("reading", (1 + share) / 2))
 
     def complete(self, filler: Any, score: Score) -> Estimate:

@@ -11,13 +11,14 @@ from corten.calibration.auto import MAX_DEEPER_SHARE, share_deeper
 from corten.calibration.split import SplitCalibration
 from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
 from corten.data.choices import Choice
+from corten.data.missing_values import report_suspects
 from corten.io.lazy import LazyTensor
 from corten.large.stages import Scratch
 from corten.lowrank import feasible_rank, feasible_tucker_rank
 from corten.options import as_completion
 from corten.propensity import AutoPropensity
 
-__all__ = ["Part", "check_calibration", "check_completion", "prepared", "settled", "warn_of_depth"]
+__all__ = ["Part", "check_calibration", "check_completion", "prepared", "report_codes", "settled", "warn_of_depth"]
 
 DEPTH_ENTRIES = 2_000_000  # entries from which the depth of the gaps is measured
 
@@ -61,12 +62,23 @@ def prepared(
     if not isinstance(completion.rank, str):
         stand_in = np.broadcast_to(np.float32(0), lazy.shape)
         return completion.prepare(stand_in, stand_in, lazy.axes, seed)
-    which = np.unique(np.linspace(0, lazy.shape[0] - 1, planes).astype(int)).tolist()
-    values = np.concatenate([lazy.read(i, i + 1)[0] for i in which])
+    which, values = _spread(lazy, planes)
     train = np.concatenate([scratch.train[i : i + 1] == 1 for i in which])
     chosen = completion.prepare(values, train, lazy.axes, seed)
     feasible = feasible_tucker_rank if isinstance(completion, TuckerCompletion) else feasible_rank
     return replace(chosen, rank=feasible(lazy.shape, chosen.rank), choices=_on_part(chosen.choices, len(which), lazy))
+
+
+def report_codes(lazy: LazyTensor, planes: int) -> tuple[Choice, ...]:
+    """Warn of numbers that may stand for a missing value, as far as planes spread over the tensor show them."""
+    which, values = _spread(lazy, planes)
+    return report_suspects(values, f" (in {len(which)} of {lazy.shape[0]} planes)")
+
+
+def _spread(lazy: LazyTensor, planes: int) -> tuple[list[int], np.ndarray]:
+    """Planes spread over the tensor, and their values."""
+    which = np.unique(np.linspace(0, lazy.shape[0] - 1, planes).astype(int)).tolist()
+    return which, np.concatenate([lazy.read(i, i + 1)[0] for i in which])
 
 
 def settled(model: Any, lazy: LazyTensor, scratch: Scratch, planes: int, train_share: float) -> tuple[Any, tuple]:
@@ -105,9 +117,10 @@ def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: 
 def middle_box(shape: tuple[int, ...], entries: int) -> tuple[slice, ...]:
     """The middle of a tensor, about `entries` of it, as near to a cube as the shape allows.
 
-    Example:
-        >>> [part.stop - part.start for part in middle_box((2000, 1000, 4), 40_000)]
-        [100, 100, 4]
+    Examples
+    --------
+    >>> [part.stop - part.start for part in middle_box((2000, 1000, 4), 40_000)]
+    [100, 100, 4]
     """
     sides, left = {}, entries
     for rank, k in enumerate(sorted(range(len(shape)), key=lambda k: shape[k])):

@@ -53,11 +53,12 @@ def check_gradient(
     size: the largest step, as a share of the point's norm; noise: relative rounding of the objective, about 1e-9 for
     the float32 passes, whose errors partly cancel in their float64 sums.
 
-    Example:
-        >>> from corten.lowrank import Frame, TensorTrain
-        >>> point = TensorTrain.random((4, 5, 6), rank=2)
-        >>> check_gradient(lambda b: (0.5 * b.norm() ** 2, Frame.of(b).radial()), point).ok
-        True
+    Examples
+    --------
+    >>> from corten.lowrank import Frame, TensorTrain
+    >>> point = TensorTrain.random((4, 5, 6), rank=2)
+    >>> check_gradient(lambda b: (0.5 * b.norm() ** 2, Frame.of(b).radial()), point).ok
+    True
     """
     value, gradient = objective(point)
     direction = gradient.frame.random(seed)
@@ -76,10 +77,11 @@ def check_gradient(
 def check_retraction(point: Any, seed: int = 0, size: float = 1e-1) -> SlopeCheck:
     """Compare a retraction with its tangent vector: ||R(t x) - (point + t x)|| = O(t^2).
 
-    Example:
-        >>> from corten.lowrank import TensorTrain
-        >>> check_retraction(TensorTrain.random((4, 5, 6), rank=2)).ok
-        True
+    Examples
+    --------
+    >>> from corten.lowrank import TensorTrain
+    >>> check_retraction(TensorTrain.random((4, 5, 6), rank=2)).ok
+    True
     """
     frame = point.frame()
     direction = frame.random(seed)

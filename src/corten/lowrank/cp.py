@@ -21,9 +21,10 @@ NULL = 1e-10
 class CP:
     """An immutable tensor sum_a w[a] A_1[:, a] (x) .. (x) A_K[:, a], with factors A_k of shape (d_k, r).
 
-    Example:
-        >>> CP.random((4, 5, 6), rank=2, seed=0)
-        CP(shape=(4, 5, 6), rank=2)
+    Examples
+    --------
+    >>> CP.random((4, 5, 6), rank=2, seed=0)
+    CP(shape=(4, 5, 6), rank=2)
     """
 
     weights: Array

@@ -48,14 +48,15 @@ def descend(
     step: `BarzilaiBorwein()` unless told otherwise; stop: by default a small gradient, no more improvement or
     500 iterations; callback: called after every iteration with the `Progress`; returning True stops.
 
-    Example:
-        >>> from corten.lowrank import Frame, TensorTrain, descend
-        >>> goal = TensorTrain.random((5, 6, 7), rank=2, seed=1)
-        >>> def squared_distance(point):
-        ...     frame = Frame.of(point)
-        ...     return 0.5 * (point - goal).norm() ** 2, frame.project_tt(point - goal)
-        >>> descend(squared_distance, TensorTrain.random((5, 6, 7), rank=2, seed=2)).value < 1e-6
-        True
+    Examples
+    --------
+    >>> from corten.lowrank import Frame, TensorTrain, descend
+    >>> goal = TensorTrain.random((5, 6, 7), rank=2, seed=1)
+    >>> def squared_distance(point):
+    ...     frame = Frame.of(point)
+    ...     return 0.5 * (point - goal).norm() ** 2, frame.project_tt(point - goal)
+    >>> descend(squared_distance, TensorTrain.random((5, 6, 7), rank=2, seed=2)).value < 1e-6
+    True
     """
     rule: StepRule = BarzilaiBorwein() if step is None else step
     until = GradientNorm(1e-5) | ValueChange(1e-9, 5) | MaxIterations(500) if stop is None else stop

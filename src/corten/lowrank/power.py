@@ -26,11 +26,12 @@ def spectral_start(
     Each step projects the tensor on to the tangent space at the last guess and rounds: what a power iteration
     does to a matrix, done to all unfoldings at once. Nothing larger than the cores is held.
 
-    Example:
-        >>> goal = TensorTrain.random((5, 6, 7), rank=2, seed=1)
-        >>> found = spectral_start(lambda f: f.contractions_of(goal), TensorTrain.random(goal.shape, 2, seed=2))
-        >>> bool((found - goal).norm() < 1e-6 * goal.norm())
-        True
+    Examples
+    --------
+    >>> goal = TensorTrain.random((5, 6, 7), rank=2, seed=1)
+    >>> found = spectral_start(lambda f: f.contractions_of(goal), TensorTrain.random(goal.shape, 2, seed=2))
+    >>> bool((found - goal).norm() < 1e-6 * goal.norm())
+    True
     """
     point = guess
     for _ in range(iterations):

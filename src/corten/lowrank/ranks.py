@@ -12,9 +12,10 @@ def feasible_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int,
 
     A bond can hold at most r_k <= r_{k-1} d_k and r_k <= d_{k+1} r_{k+1}, or no orthogonal core exists.
 
-    Example:
-        >>> feasible_rank((2, 10, 10), 5)
-        (2, 5)
+    Examples
+    --------
+    >>> feasible_rank((2, 10, 10), 5)
+    (2, 5)
     """
     bonds = list(_bonds(shape, rank))
     left = 1
@@ -29,9 +30,10 @@ def feasible_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int,
 def check_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
     """Give one rank per bond (an integer means every bond), or say which bond asks for too much.
 
-    Example:
-        >>> check_rank((4, 5, 6), 3)
-        (3, 3)
+    Examples
+    --------
+    >>> check_rank((4, 5, 6), 3)
+    (3, 3)
     """
     asked = _bonds(shape, rank)
     allowed = feasible_rank(shape, asked)

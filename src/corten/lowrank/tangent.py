@@ -30,11 +30,12 @@ class Frame:
 
     left: U_1..U_{K-1} left-orthogonal, and S_K; right: S_1, and V_2..V_K right-orthogonal; point: the tensor.
 
-    Example:
-        >>> from corten.lowrank import TensorTrain
-        >>> frame = Frame.of(TensorTrain.random((3, 4, 5), rank=2, seed=1))
-        >>> [core.shape for core in frame.left]
-        [(1, 3, 2), (2, 4, 2), (2, 5, 1)]
+    Examples
+    --------
+    >>> from corten.lowrank import TensorTrain
+    >>> frame = Frame.of(TensorTrain.random((3, 4, 5), rank=2, seed=1))
+    >>> [core.shape for core in frame.left]
+    [(1, 3, 2), (2, 4, 2), (2, 5, 1)]
     """
 
     left: tuple[Array, ...]

@@ -23,9 +23,10 @@ class TensorTrain:
 
     Cores are kept as read-only float64 arrays. The ranks may be larger than the tensor needs.
 
-    Example:
-        >>> TensorTrain.random((4, 5, 6), rank=2, seed=0)
-        TensorTrain(shape=(4, 5, 6), rank=(2, 2))
+    Examples
+    --------
+    >>> TensorTrain.random((4, 5, 6), rank=2, seed=0)
+    TensorTrain(shape=(4, 5, 6), rank=(2, 2))
     """
 
     cores: tuple[Array, ...]

@@ -21,9 +21,10 @@ __all__ = ["Tucker", "check_tucker_rank", "feasible_tucker_rank"]
 def feasible_tucker_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
     """Clip multilinear ranks to what the shape allows: r_k <= d_k and r_k <= the product of the others.
 
-    Example:
-        >>> feasible_tucker_rank((2, 10, 10), (2, 2, 9))
-        (2, 2, 4)
+    Examples
+    --------
+    >>> feasible_tucker_rank((2, 10, 10), (2, 2, 9))
+    (2, 2, 4)
     """
     modes = [min(r, d) for r, d in zip(_modes(shape, rank), shape)]
     for _ in modes:  # each round can only lower ranks; K rounds reach the fixed point
@@ -50,9 +51,10 @@ class Tucker:
 
     Made here the factors are orthonormal; given by hand they may be any.
 
-    Example:
-        >>> Tucker.random((4, 5, 6), rank=(2, 2, 3), seed=0)
-        Tucker(shape=(4, 5, 6), rank=(2, 2, 3))
+    Examples
+    --------
+    >>> Tucker.random((4, 5, 6), rank=(2, 2, 3), seed=0)
+    Tucker(shape=(4, 5, 6), rank=(2, 2, 3))
     """
 
     core: Array

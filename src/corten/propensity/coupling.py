@@ -218,7 +218,7 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class Sigmoid:
-    """A bounded coupling: g(x, y) = strength * (sigmoid(x*y) - 1/2), with |g| <= |strength| / 2.
+    """A bounded coupling: ``g(x, y) = strength * (sigmoid(x*y) - 1/2)``, at most ``|strength| / 2``.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ class IsingPropensity:
     rank : int, tuple of int or "auto"
         The tensor-train rank: one for all bonds, one for each, or (default) chosen by `criterion` up to `max_rank`.
     ridge : float or "auto"
-        The factor of ||B||^2 / 2 in the loss; "auto" (default) grows with the number of parameters per entry.
+        The factor of ``||B||^2 / 2`` in the loss; "auto" (default) grows with the number of parameters per entry.
     thinning : bool, default True
         Whether entries hidden for calibration enter with their expected spin instead of as missing.
     criterion : str
@@ -49,7 +49,7 @@ class IsingPropensity:
     step : str
         "barzilai-borwein" (default), "armijo", "conjugate" or "fixed" (the paper's).
     bound : float, optional
-        The largest |B| allowed.
+        The largest ``|B|`` allowed.
     structure : str
         "tensor-train" (default) or "tucker".
     max_rank : int, default 15

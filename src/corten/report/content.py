@@ -32,7 +32,7 @@ MAPS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividi
 
 
 def page_content(
-    result: Intervals, audit: Any = None, max_entries: int = MAX_ENTRIES, command: str = ""
+    result: Intervals, audit: Any = None, max_entries: int = MAX_ENTRIES, command: str = "", scores: Any = None
 ) -> dict[str, Any]:
     """The content of the page, ready for JSON."""
     summary = result.summary()
@@ -54,6 +54,7 @@ def page_content(
         "maps": {use: _colours(*pick) for use, pick in MAPS.items()},
         "evidence": {
             "audit": checked,
+            "past": evidence.past_coverage(scores),
             "audit_by_depth": evidence.audit_rows(audit, "depth", result.coverage),
             "verdict": str(audit.verdict()).splitlines() if hasattr(audit, "verdict") else [],
             "propensity": evidence.widths_by_propensity(result),

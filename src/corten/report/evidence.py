@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "audit_rows",
     "loss_history",
+    "past_coverage",
     "weight_concentration",
     "widths_by_coverage",
     "widths_by_depth",
@@ -24,6 +25,7 @@ __all__ = [
 
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
 MAX_SAMPLE = 4000  # missing entries, for the share of infinite intervals to about one percentage point
+MAX_PAST_ROWS = 400  # slices drawn, the last ones
 MAX_DEPTH_ENTRIES = 2e7  # of a tensor, above which depths are not computed
 
 Row = dict[str, Any]
@@ -158,3 +160,15 @@ def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[
         nearest = min((row["level"] for row in rows), key=lambda one: abs(one - level))
         rows = [row for row in rows if row["level"] == nearest]
     return sorted(rows, key=lambda row: row["level"])
+
+
+def past_coverage(scores: Any) -> Row | None:
+    """Coverage over time of intervals whose values arrived later, from a `ScoreLog`; None without one."""
+    if scores is None or not scores.entries:
+        return None
+    rows = scores.over_time()
+    rows = rows[-MAX_PAST_ROWS:]
+    keys = ("slice", "entries", "asked", "coverage", "standard_error", "interval_score")
+    finite = [{key: None if row[key] != row[key] else row[key] for key in keys} for row in rows]
+    worst = [{key: row[key] for key in ("block", "entries", "asked", "coverage")} for row in scores.by_block()]
+    return {"axis": scores.grid.axis, "rows": finite, "blocks": worst, "summary": str(scores).splitlines()[:2]}

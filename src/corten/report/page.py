@@ -24,7 +24,12 @@ SCRIPTS = ("data.js", "chart.js", "panels.js", "explorer.js", "evidence.js", "pa
 
 
 def write_report(
-    result: Intervals, path: str | os.PathLike[str], overwrite: bool = False, audit: Any = None, command: str = ""
+    result: Intervals,
+    path: str | os.PathLike[str],
+    overwrite: bool = False,
+    audit: Any = None,
+    command: str = "",
+    scores: Any = None,
 ) -> Path:
     """Write the page of a result, whole or not at all.
 
@@ -40,6 +45,8 @@ def write_report(
         The result of ``fitted.audit()``, for the coverage that it found.
     command : str, optional
         The shell command that computed the result, shown next to the Python call.
+    scores : ScoreLog, optional
+        Scores of the past, for the coverage over time.
 
     Returns
     -------
@@ -57,7 +64,7 @@ def write_report(
     """
     target = Path(path)
     refuse_taken(target, overwrite)
-    page = render(page_content(result, audit, command=command))
+    page = render(page_content(result, audit, command=command, scores=scores))
     with whole_file(target, overwrite) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
     return target

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from corten.calibration.task import Calibration, Outcome, Round
+from corten.calibration.task import Calibration, Outcome, Progress, Round
 from corten.completion.protocol import Prepared
 from corten.conformal.calibrated import Calibrated
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
+from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.propensity import FittedPropensity
 from corten.results.groups import Groups
@@ -24,12 +25,19 @@ from corten.results.settings import circumstances
 
 if TYPE_CHECKING:
     from corten.evidence.audit import Audit
+    from corten.evidence.hidden import HiddenCoverage, HiddenError
+    from corten.evidence.score_log import ScoreLog
     from corten.evidence.weight_report import WeightEvidence
 
 __all__ = ["Fitted"]
 
 MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
 WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
+# Parts of a fit that the rooms of this package share; `dir` does not list them.
+_INTERNAL = {
+    "beyond", "bounds", "calibrated", "completion", "entries", "facts", "limits", "log_weights", "missing_entries",
+    "of", "options", "probabilities", "propensity_array", "residuals", "rounds", "scores",
+}  # fmt: skip
 WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded", "unequal_steps_not_used")
 """Of settings whose reason is shown as a warning."""
 
@@ -66,6 +74,8 @@ class Fitted:
         Wall-clock time of the fit.
     completer : ConformalCompleter or None
         The options as given; None if the fit was loaded and they could not be saved.
+    carried : bool
+        Whether the calibration is that of earlier data (after `fill`).
 
     Examples
     --------
@@ -87,6 +97,7 @@ class Fitted:
     limits: tuple[float, float] | None = None
     seconds: float = 0.0
     completer: Any = field(default=None, repr=False)  # a ConformalCompleter, which is defined above this room
+    carried: bool = False
 
     @classmethod
     def of(cls, observed: ObservedTensor, outcome: Outcome, limits: tuple[float, float] | None, **about: Any) -> Fitted:
@@ -161,6 +172,8 @@ class Fitted:
         >>> monthly = fitted.intervals(0.9, groups="month")          # doctest: +SKIP
         """
         source = self
+        if groups is not None or joint is not None:
+            self.refuse_carried("groups and joint")
         if odds_error != 1.0 or groups is not None or joint is not None:
             from corten.results.predictive import reshaped
 
@@ -241,10 +254,53 @@ class Fitted:
             "calibration_entries": len(self.scores),
             "effective_sample_size": self.calibrated.effective_sample_size(),
             "seconds": round(self.seconds, 2),
+            "engine": self.options.get("engine", ""),
         }
+        if self.hidden_error is not None:
+            facts["mean_absolute_error_on_hidden_entries"] = self.hidden_error.error
+            facts["baseline"] = self.hidden_error.baseline
+            facts["mean_absolute_error_of_the_baseline"] = self.hidden_error.baseline_error
+        found = self.hidden_coverage(coverage)
+        if found is not None:
+            facts["coverage_on_hidden_entries"] = found.found
+            facts["coverage_in_most_" + found.kind] = (found.low, found.high)
         if self.highest_finite_coverage < MENTION_FINITE_BELOW:
             facts["highest_finite_coverage"] = round(self.highest_finite_coverage, 4)
         return facts
+
+    @cached_property
+    def hidden_error(self) -> HiddenError | None:
+        """Mean absolute error on the hidden entries, beside that of a plain method; None for few entries."""
+        from corten.evidence.hidden import hidden_error
+
+        return hidden_error(self)
+
+    def hidden_coverage(self, coverage: float) -> HiddenCoverage | None:
+        """Coverage of the hidden entries of each round, with the cutoff of the other rounds.
+
+        Parameters
+        ----------
+        coverage : float
+            Nominal coverage, between 0 and 1.
+
+        Returns
+        -------
+        HiddenCoverage or None
+            The share found and its range over rounds (folds for one random split); None for grouped, joint and robust
+            intervals and for few entries.
+
+        Notes
+        -----
+        Only the cutoff is computed without the round. Settings of the completion were chosen once, with all observed
+        entries: `audit` tests those too.
+
+        Examples
+        --------
+        >>> fitted.hidden_coverage(0.9).found                        # doctest: +SKIP
+        """
+        from corten.evidence.hidden import hidden_coverage
+
+        return hidden_coverage(self, coverage)
 
     @cached_property
     def highest_finite_coverage(self) -> float:
@@ -319,6 +375,7 @@ class Fitted:
         """
         from corten.evidence.audit import audit
 
+        self.refuse_carried("an audit")
         return audit(self, rounds, **options)
 
     @property
@@ -331,6 +388,165 @@ class Fitted:
     def settings(self) -> dict[str, Any]:
         """Options, seed, kinds of the axes and versions, so that the fit can be run again."""
         return self.options | circumstances(self.observed.axes, int(np.count_nonzero(~self.observed.inside)))
+
+    def fill(
+        self, x: Any, coverage: float = 0.9, *, where: Any = None, missing_value: MissingValue = None
+    ) -> Intervals:
+        """Fill new data with the settings, mix, learned scale and calibration of this fit.
+
+        Nothing is chosen or fitted again, which takes a small share of the time of a fit.
+
+        Parameters
+        ----------
+        x : array with NaN, masked array, xarray.DataArray or ObservedTensor
+            New data on the same axes, in the same unit. Along one ordered axis (the time, if there is one) the
+            positions may be others, with the same step, and more or fewer.
+        coverage : float, default 0.9
+            Nominal coverage, between 0 and 1.
+        where : boolean array or xarray.DataArray, optional
+            The domain of the new data. Default: that of the fit if the shapes agree, else everywhere.
+        missing_value : float or sequence of float, optional
+            Numbers that stand for a missing value.
+
+        Returns
+        -------
+        Intervals
+            Estimate and intervals of the new data. ``result.source`` is a fit that gives other coverages.
+
+        Raises
+        ------
+        ValueError
+            If the axes, the unit or the grid differ from those of the fit, or the fit cannot fill new data (merged
+            splits; a loaded fit with a completion of your own).
+
+        Warns
+        -----
+        UserWarning
+            If the new values lie outside the range of the values of the fit.
+
+        Notes
+        -----
+        The coverage holds if errors of the new data are like those of the fit. Check it with `verify`.
+
+        Examples
+        --------
+        >>> result = fitted.fill(tomorrow, coverage=0.9)             # doctest: +SKIP
+        """
+        from corten.results.daily import fill
+
+        return fill(self, x, where, missing_value).intervals(coverage)
+
+    def update(
+        self,
+        x: Any,
+        *,
+        axis: str | int | None = None,
+        window: int | None = None,
+        half_life: float | None = None,
+        where: Any = None,
+        missing_value: MissingValue = None,
+        progress: Progress | None = None,
+    ) -> Fitted:
+        """Append new slices, or replace revised ones, and calibrate again with the settings of this fit.
+
+        Pseudo-gaps are hidden in the new slices only. Scores of older slices are kept with a smaller weight until the
+        slice leaves the window.
+
+        Parameters
+        ----------
+        x : array with NaN, masked array, xarray.DataArray or ObservedTensor
+            New slices along one ordered axis; slices with a coordinate that the fit has replace those of the fit.
+            Without coordinates all are appended.
+        axis : str or int, optional
+            The axis along which slices are added. Default: the time, or the only axis that can grow.
+        window : int, optional
+            How many of the last slices are kept. Default: as many as the fit has.
+        half_life : float, optional
+            Age in slices at which a score has half the weight of one of the last slice. Default: half the window.
+        where : boolean array or xarray.DataArray, optional
+            The domain of the new slices. Default: everywhere.
+        missing_value : float or sequence of float, optional
+            Numbers that stand for a missing value.
+        progress : function of (str, float), optional
+            Called with the name of a stage and the share of it that is done.
+
+        Returns
+        -------
+        Fitted
+            The fit of the window. This fit is not changed.
+
+        Raises
+        ------
+        ValueError
+            If the slices do not fit the axes of the fit, or the fit was not calibrated with pseudo-gaps.
+
+        Examples
+        --------
+        >>> fitted = fitted.update(today, window=96)                 # doctest: +SKIP
+        >>> fitted.save("tec.corten", overwrite=True)                # doctest: +SKIP
+        """
+        from corten.results.daily import update
+
+        return update(self, x, axis, window, half_life, where=where, missing_value=missing_value, progress=progress)
+
+    def verify(
+        self,
+        late: Any,
+        log: str | os.PathLike[str] | None = None,
+        *,
+        coverage: float = 0.9,
+        axis: str | int | None = None,
+        target: float | None = None,
+        label: str = "",
+        missing_value: MissingValue = None,
+    ) -> ScoreLog:
+        """Compare values that arrived late with the intervals of this fit, and keep a log of the scores.
+
+        Parameters
+        ----------
+        late : array with NaN, masked array or xarray.DataArray
+            Values of entries that were filled; NaN where none arrived. A DataArray may have some of the slices only.
+        log : str or path, optional
+            A file that keeps the scores of all verifications. It is written whole or not at all. An entry that it has
+            is not counted again, so that the same late data can be given twice.
+        coverage : float, default 0.9
+            Nominal coverage of the intervals that were given.
+        axis : str or int, optional
+            The axis along which slices are counted. Default: the time, else the last ordered axis.
+        target : float, optional
+            The nominal coverage over a long time, if `coverage` is an adaptive level (`ScoreLog.adaptive`).
+        label : str, optional
+            Name of these data. Needed with a log if the slices have no coordinates.
+        missing_value : float or sequence of float, optional
+            Numbers in the late data that stand for a missing value.
+
+        Returns
+        -------
+        ScoreLog
+            All scores of the log and the new ones: coverage over time with its standard error, interval score, and
+            where intervals fail.
+
+        Raises
+        ------
+        ValueError
+            If the late data or the log are of another grid or unit.
+
+        Examples
+        --------
+        >>> scores = fitted.verify(late, log="scores.jsonl")         # doctest: +SKIP
+        >>> scores.coverage, scores.standard_error                   # doctest: +SKIP
+        """
+        return self.intervals(coverage).verify(
+            late, log, axis=axis, target=target, label=label, missing_value=missing_value
+        )
+
+    def refuse_carried(self, what: str) -> None:
+        """Raise if the calibration entries are those of earlier data, and `what` needs entries of these data."""
+        if self.carried:
+            raise ValueError(
+                f"{what}: not defined for data that an earlier fit filled, as the calibration entries lie in the data "
+                "of that fit; use fitted.update(x), or fit these data"
+            )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write this fit to one file, without pickle.
@@ -362,6 +578,10 @@ class Fitted:
         from corten.results.saving import save
 
         return save(self, path, overwrite=overwrite)
+
+    def __dir__(self) -> list[str]:
+        """Names for users, without what the rooms of the package share."""
+        return [name for name in super().__dir__() if name not in _INTERNAL]
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.observed.shape))

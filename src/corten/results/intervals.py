@@ -16,6 +16,7 @@ import numpy as np
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.flags import BEYOND, FILLED, FLAG_MEANINGS, FORECAST, INFINITE, OBSERVED, OUTSIDE
+from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.results.summary import Summary
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from corten.evidence.audit_table import Audit
+    from corten.evidence.score_log import ScoreLog
     from corten.report.figures import Plots
     from corten.results.fitted import Fitted
     from corten.results.mean import RegionMean
@@ -227,15 +229,31 @@ class Intervals:
             return [Intervals(self.source, level) for level in np.ravel(coverage)]
         return Intervals(self.source, check_coverage(coverage))
 
-    def summary(self) -> Summary:
-        """Counts, widths, automatic settings and warnings.
+    def summary(self, full: bool = False) -> Summary:
+        """What was filled, typical width and error, coverage on hidden entries, and what to be careful about.
+
+        Parameters
+        ----------
+        full : bool, default False
+            Whether every number and every setting with its reason is shown, instead of about ten lines.
 
         Returns
         -------
         Summary
-            ``print`` shows a table, ``to_dict()`` gives plain numbers and text.
+            ``print`` shows it, ``to_dict()`` gives plain numbers and text.
+
+        Notes
+        -----
+        The error is the mean absolute error on entries that calibration hid, beside that of the best plain method on the
+        same entries: linear interpolation along one axis, or the mean of a slice where no axis is ordered. The coverage
+        is that of the entries hidden in one round by a cutoff from the other rounds; `Fitted.audit` is a stronger test.
+
+        Examples
+        --------
+        >>> print(result.summary())                                  # doctest: +SKIP
+        >>> print(result.summary(full=True))                         # doctest: +SKIP
         """
-        return Summary.of(self)
+        return Summary.of(self, full)
 
     def mean(self, *over: str | int) -> RegionMean:
         """The mean over axes, with an interval.
@@ -352,6 +370,48 @@ class Intervals:
             raise TypeError("this result does not come from a fit: call corten.complete or ConformalCompleter.fit")
         return cast("Fitted", self.source)
 
+    def verify(
+        self,
+        late: Any,
+        log: str | os.PathLike[str] | None = None,
+        *,
+        axis: str | int | None = None,
+        target: float | None = None,
+        label: str = "",
+        missing_value: MissingValue = None,
+    ) -> ScoreLog:
+        """Compare values that arrived late with these intervals; see `Fitted.verify`, which has the same options.
+
+        Parameters
+        ----------
+        late : array with NaN, masked array or xarray.DataArray
+            Values of entries that were filled; NaN where none arrived.
+        log : str or path, optional
+            A file that keeps the scores of all verifications.
+        axis, target, label, missing_value
+            As for `Fitted.verify`.
+
+        Returns
+        -------
+        ScoreLog
+
+        Examples
+        --------
+        >>> print(result.verify(late, log="scores.jsonl"))           # doctest: +SKIP
+        """
+        from corten.evidence.verification import Given, verify
+
+        given = Given(
+            estimate=self.estimate,
+            lower=self.lower_array,
+            upper=self.upper_array,
+            missing=self.observed.missing,
+            axes=self.observed.axes,
+            coverage=self.coverage,
+            units=str(self.observed.attrs.get("units", "")),
+        )
+        return verify(given, late, log, axis=axis, target=target, label=label, missing_value=missing_value)
+
     def to_dataset(self) -> xr.Dataset:
         """Estimate, lower, upper and flag as a Dataset that follows the CF conventions.
 
@@ -403,7 +463,14 @@ class Intervals:
 
         return long_form(self)
 
-    def report(self, path: str | os.PathLike[str], *, overwrite: bool = False, audit: Audit | None = None) -> Path:
+    def report(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        audit: Audit | None = None,
+        scores: ScoreLog | None = None,
+    ) -> Path:
         """Write an HTML page with figures, settings and warnings; it opens in any browser without a network.
 
         Parameters
@@ -414,6 +481,8 @@ class Intervals:
             Whether an existing file is replaced.
         audit : Audit, optional
             The result of ``fitted.audit()``; adds the coverage that it found.
+        scores : ScoreLog, optional
+            Scores of the past, from ``fitted.verify`` or ``ScoreLog.read``; adds the coverage over time.
 
         Returns
         -------
@@ -431,7 +500,7 @@ class Intervals:
         """
         from corten.report.page import write_report
 
-        return Path(write_report(self, path, overwrite=overwrite, audit=audit))
+        return Path(write_report(self, path, overwrite=overwrite, audit=audit, scores=scores))
 
     @property
     def plot(self) -> Plots:
@@ -475,8 +544,9 @@ class Intervals:
         return self.observed.wrap(array, name, attrs) if self.observed.kind == "dataarray" else array
 
     def __dir__(self) -> list[str]:
-        """Names for users, without the plain arrays that other modules use."""
-        return [name for name in super().__dir__() if not name.endswith("_array") and name != "widths_at"]
+        """Names for users: no private names, and not the plain arrays that other modules use."""
+        names = [name for name in super().__dir__() if name.startswith("__") or not name.startswith("_")]
+        return [name for name in names if not name.endswith("_array") and name != "widths_at"]
 
     def __repr__(self) -> str:
         infinite = int(np.count_nonzero(np.isinf(self.width_array)))

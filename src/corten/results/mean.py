@@ -81,6 +81,7 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     >>> region_mean(fitted, "lat", "lon", coverage=0.9).upper        # doctest: +SKIP
     """
     level = check_coverage(coverage)
+    fitted.refuse_carried("means")
     observed = fitted.observed
     places = axes_of(observed, over)
     left = [k for k in range(len(observed.shape)) if k not in places]

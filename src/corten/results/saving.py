@@ -29,12 +29,16 @@ TYPES = {
     "data.choices": "Choice", "data.axes": "Axis", "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
     "results.saving": "SavedCompletion", "results.fitted": "Fitted",
     "completer": "ConformalCompleter", "calibration.task": "Round",
-    "calibration.split": "SplitCalibration", "calibration.gaps": "GapCalibration",
-    "calibration.cross": "CrossCalibration RepeatedSplits", "completion.smooth": "SmoothCompletion",
-    "completion.riemannian": "TuckerCompletion TensorTrainCompletion", "completion.stack": "StackedCompletion",
-    "completion.gaussian_process": "GaussianProcessCompletion", "conformal.calibrated": "CalibratedScores",
-    "conformal.merged": "MergedSplits", "conformal.split": "CalibratedSplit",
-    "conformal.scale": "LeverageScale TableScale UnitScale",
+    "calibration.split": "SplitCalibration", "calibration.gaps": "GapCalibration", "calibration.gap_scale": "Local",
+    "calibration.cross": "CrossCalibration RepeatedSplits", "completion.smooth": "SmoothCompletion PreparedSmooth",
+    "completion.riemannian": "TuckerCompletion TensorTrainCompletion PreparedLowRank",
+    "completion.stack": "StackedCompletion PreparedStack", "completion.covariance": "Covariance Component",
+    "completion.em_tucker": "EMTuckerCompletion PreparedEMTucker",
+    "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess",
+    "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.trees": "Trees",
+    "conformal.split": "CalibratedSplit",
+    "conformal.scale": "LeverageScale TableScale UnitScale", "conformal.depth": "DepthWeights",
+    "conformal.local_scale": "EntryFeatures LearnedScale BlockFolds ConstantScale ByDepthScale BoostedScale",
     "conformal.scores": "Absolute Adaptive Normalized Signed", "propensity.link": "Logit Probit NoLink",
     "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "propensity.neighborhood": "Neighborhood",
     "propensity": "FittedPropensity IsingPropensity BernoulliPropensity UniformPropensity KnownPropensity Product "
@@ -46,7 +50,7 @@ METHODS = ("neighbours", "pair")  # of a fitted propensity model, which exact we
 
 @dataclass(frozen=True)
 class SavedCompletion:
-    """The description of a completion that a saved fit keeps; its estimate is `Fitted.estimate`."""
+    """The description of a completion with code of the user, which a file does not keep."""
 
     description: str
     choices: tuple[Choice, ...] = ()
@@ -57,16 +61,13 @@ def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = Fals
     completer, made, packer = fitted.completer, fitted.completion, _Packer()
     if completer is not None and not isinstance(completer.engine, str | int):
         completer = replace(completer, engine="auto")  # a client cannot be saved
-    try:
-        _Packer().pack(completer, "completer")
-    except ValueError:
-        completer = None
-    if made is not None and not isinstance(made, SavedCompletion):
+    completer = completer if _can_keep(completer) else None
+    known = _can_keep(made) and not isinstance(made, SavedCompletion)
+    if not known and made is not None:
         choices = tuple(one for one in getattr(made, "choices", ()) if isinstance(one, Choice))
         made = SavedCompletion(str(fitted.options.get("completion", type(made).__name__)), choices)
-    kept = replace(
-        fitted, completer=completer, completion=made, calibrated=fitted.calibrated and fitted.calibrated.for_file()
-    )
+    calibrated = fitted.calibrated and fitted.calibrated.for_file(known)
+    kept = replace(fitted, completer=completer, completion=made, calibrated=calibrated)
     content = {one.name: packer.pack(getattr(kept, one.name), one.name) for one in fields(fitted)}
     return write_archive(path, FIT, content, packer.arrays, overwrite=overwrite)
 
@@ -118,6 +119,15 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         ) from None
 
 
+def _can_keep(value: Any) -> bool:
+    """Whether a file can hold an object: code of the user it cannot."""
+    try:
+        _Packer().pack(value, "")
+    except ValueError:
+        return False
+    return True
+
+
 @cache
 def _types() -> dict[str, Any]:
     return {n: getattr(import_module(f"corten.{module}"), n) for module, names in TYPES.items() for n in names.split()}
@@ -142,7 +152,7 @@ class _Packer:
             return {"!": name, "of": str(value) if name == "float" else self.pack(list(value), place)}
         if isinstance(value, MethodType) and isinstance(value.__self__, FittedPropensity) and value.__name__ in METHODS:
             return {"!": value.__name__, "of": self.pack(replace(value.__self__, choices=(), history=()), place)}
-        if name == "FittedPropensity":
+        if name in ("FittedPropensity", "PreparedLowRank"):
             value = replace(value, engine="auto")  # the engine may not be available where the file is read
         if _types().get(name) is type(value):
             arguments = {one: getattr(value, one) for one in signature(type(value)).parameters}
@@ -195,6 +205,8 @@ class _Unpacker:
                 raise ValueError("it refers to the same arrays again and again")
             return self.arrays[of] if tag == "array" else self.arrays[of][()]
         if tag in _types():
+            if tag == "FittedPropensity":
+                of = of | {"engine": "auto"}  # a file starts no cluster when its fit is used
             return _types()[tag](**{name: self.unpack(one, depth + 1) for name, one in of.items()})
         made = self.unpack(of, depth + 1)
         if tag in METHODS and isinstance(made, FittedPropensity):

@@ -1,16 +1,18 @@
-"""The summary of a result, as a table or as a plain dictionary."""
+"""The summary of a result: ten lines, or with every setting and its reason; as text, HTML or a plain dictionary."""
 
 from __future__ import annotations
 
 import html
 import io
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corten.data.choices import Choice
+from corten.data.flags import BEYOND, FORECAST, INFINITE, OUTSIDE
+from corten.data.never_observed import CODE as NEVER_OBSERVED
 from corten.data.plain import FOOTNOTE, NOTHING, plain
 from corten.data.printable import printable
 
@@ -22,14 +24,17 @@ if TYPE_CHECKING:
 
 __all__ = ["FOOTNOTE", "Summary", "plain"]
 
-PRINT_WIDTH = 100  # columns
+PRINT_WIDTH = 80  # columns
+MOST = (0.1, 0.9)  # quantiles between which most widths lie
+MORE = "summary(full=True), or --full on the command line, lists every setting and its reason."
+IN_A_ROW = ("pseudo_gaps_too_short",)  # codes of settings whose warning is a row of the short form
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts, widths, automatic settings and warnings of a result. Returned by `Intervals.summary`.
+    """What was filled, how wide the intervals are, and what is known of their coverage. See `Intervals.summary`.
 
-    ``print(summary)`` shows a table; `to_dict` gives plain numbers and text. Widths are those of finite intervals, and
+    ``print(summary)`` shows it; `to_dict` gives plain numbers and text. Widths are those of finite intervals, and
     None if there are none; `finite_share` is the share of finite intervals.
 
     Attributes
@@ -47,14 +52,19 @@ class Summary:
         Share of the missing entries with a finite interval.
     mean_width, median_width : float or None
         Widths of the finite intervals, in the unit of the data.
+    most_widths : (float, float) or None
+        The 10 % and the 90 % quantile of these widths.
     facts : dict
-        Numbers of the fit, such as ``effective_sample_size``.
+        Numbers of the fit, such as ``effective_sample_size``, ``mean_absolute_error_on_hidden_entries`` and
+        ``coverage_on_hidden_entries``.
     choices : tuple of Choice
         Automatic settings.
     warnings : tuple of str
         Warnings, one sentence each.
     footnote : str
         What the intervals cover.
+    full : bool
+        Whether every number and setting is shown, or the most important ones.
     """
 
     name: str | None
@@ -74,14 +84,19 @@ class Summary:
     warnings: tuple[str, ...]
     footnote: str = FOOTNOTE
     beyond_tested: int = 0
+    most_widths: tuple[float, float] | None = None
+    extrapolated: str = ""
+    full: bool = False
 
     @classmethod
-    def of(cls, result: Intervals) -> Summary:
+    def of(cls, result: Intervals, full: bool = False) -> Summary:
         """The summary of a result."""
         observed = result.observed
         width = result.width_array[observed.missing].astype(np.float64)
         finite = width[np.isfinite(width)]
         units = observed.attrs.get("units")
+        facts = dict(result.source.facts(result.coverage))
+        most = tuple(np.quantile(finite, MOST).tolist()) if finite.size else None
         return cls(
             name=observed.name,
             units=None if units is None else str(units),
@@ -95,23 +110,25 @@ class Summary:
             finite_share=float(finite.size / width.size) if width.size else 1.0,
             mean_width=float(finite.mean()) if finite.size else None,
             median_width=float(np.median(finite)) if finite.size else None,
-            facts=dict(result.source.facts(result.coverage)),
+            facts=facts,
             choices=result.choices,
-            warnings=tuple(_notes(observed)) + tuple(_too_high(result)) + tuple(result.source.warnings()),
+            warnings=(*_notes(observed), *_too_high(result, facts), *result.source.warnings()),
             beyond_tested=int(np.count_nonzero(result.beyond_array)),
+            most_widths=most,
+            extrapolated=_empty(observed),
+            full=full,
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
-        return {key: plain(value) for key, value in asdict(self).items()}
+        return {key: plain(value) for key, value in asdict(self).items() if key != "full"}
 
     def rows(self) -> list[tuple[str, str]]:
-        """The rows of the table: a name and a value, as text."""
+        """Every number: a name and a value, as text."""
         unit = f" {self.units}" if self.units else ""
         total = self.observed + self.missing
-        sizes = ", ".join(f"{name} {length}" for name, length in self.axes)
         rows = [
-            ("tensor", f"{self.name or 'values'} ({sizes})"),
+            ("tensor", self._tensor()),
             ("observed", f"{self.observed:,} of {total:,} ({self.observed / total:.1%})"),
             ("filled", f"{self.missing:,}"),
         ]
@@ -127,8 +144,90 @@ class Summary:
             rows.append(("finite intervals", f"{self.finite_share:.2%} ({self.infinite:,} infinite)"))
             rows.append(("mean finite width", _number(self.mean_width) + unit))
             rows.append(("median finite width", _number(self.median_width) + unit))
-        rows += [(key.replace("_", " "), _number(value)) for key, value in self.facts.items()]
+        return rows + [(key.replace("_", " "), self._fact(key, value)) for key, value in self.facts.items()]
+
+    def _fact(self, key: str, value: Any) -> str:
+        """One of the facts, with its unit."""
+        if key.startswith("coverage_"):
+            return " to ".join(f"{share:.1%}" for share in np.atleast_1d(value))
+        return _number(value) + (f" {self.units}" if self.units and key.startswith("mean_absolute_error") else "")
+
+    def short_rows(self) -> list[tuple[str, str]]:
+        """The most important numbers: a name and a sentence, as text."""
+        total = self.observed + self.missing
+        rows = [("filled", f"{self.missing:,} of {total:,} entries ({self.missing / total:.1%})")]
+        rows += [row for row in (self._interval_row(), self._error_row(), self._coverage_row()) if row]
+        if self.beyond_tested:
+            share = self.beyond_tested / self.missing
+            text = f"{self.beyond_tested:,} entries ({share:.1%}) lie deeper: their coverage is unknown (flag {BEYOND})"
+            rows.append(("beyond tested", text))
+        elif any(one.code == "pseudo_gaps_deep_enough" for one in self.choices):
+            rows.append(("beyond tested", "no entry lies deeper inside a gap than what was tested"))
+        if self.infinite:
+            text = f"{self.infinite:,} entries ({self.infinite / self.missing:.1%}) have no finite interval"
+            rows.append(("infinite", f"{text} (flag {INFINITE})"))
+        if self.forecast:
+            text = f"{self.forecast:,} entries before the first or after the last observed time"
+            rows.append(("forecast", f"{text} (flag {FORECAST})"))
+        if self.extrapolated:
+            rows.append(("extrapolated", f"slices without any observation: {self.extrapolated}"))
+        rows += self._left_out_rows()
+        if "seconds" in self.facts:
+            engine = self.facts.get("engine")
+            memory = next((f", {one.taken} of memory" for one in self.choices if one.what == "peak memory"), "")
+            on = f" on {engine}" if engine else ""
+            rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}"))
         return rows
+
+    def _interval_row(self) -> tuple[str, str] | None:
+        if not self.missing:
+            return None
+        unit = f" {self.units}" if self.units else ""
+        if self.median_width is None:
+            return "intervals", f"{self.coverage:.4g} coverage asked; none is finite"
+        spread = "" if self.most_widths is None else " (most {} to {})".format(*map(_short, self.most_widths))
+        return "intervals", f"{self.coverage:.4g} coverage asked; width {_short(self.median_width)}{unit}{spread}"
+
+    def _error_row(self) -> tuple[str, str] | None:
+        error = self.facts.get("mean_absolute_error_on_hidden_entries")
+        if error is None:
+            return None
+        unit = f" {self.units}" if self.units else ""
+        plain_error = _short(self.facts["mean_absolute_error_of_the_baseline"])
+        return "error", f"{_short(error)}{unit} on hidden entries; {self.facts['baseline']}: {plain_error}"
+
+    def _coverage_row(self) -> tuple[str, str] | None:
+        found = self.facts.get("coverage_on_hidden_entries")
+        if found is None:
+            return None
+        for kind, how in (("rounds", "of entries hidden like the gaps"), ("folds", "of entries hidden at random")):
+            most = self.facts.get(f"coverage_in_most_{kind}")
+            if most is not None:
+                return "coverage", f"{found:.1%} {how} (most {kind} {most[0]:.0%} to {most[1]:.0%})"
+        return "coverage", f"{found:.1%} of hidden entries"
+
+    def _left_out_rows(self) -> list[tuple[str, str]]:
+        """What was not filled, and places that are filled without any observation."""
+        rows, given = [], self.outside
+        for one in self.choices:
+            if one.code != NEVER_OBSERVED:
+                continue
+            places, entries, skipped = (int(str(one.values[key])) for key in ("places", "entries", "skipped"))
+            given -= skipped
+            if skipped:
+                own = int(str(one.values["places_skipped"]))
+                text = f"{skipped:,} entries of {own:,} places never observed: {one.values['why']}"
+                rows.append(("skipped", f"{text} (fill_never_observed=True fills them)"))
+                entries, places = entries - skipped, places - own
+            if places:
+                rows.append(("never observed", f"{places:,} places ({entries:,} entries), filled"))
+        if given > 0:
+            rows.insert(0, ("skipped", f"{given:,} entries outside the domain (flag {OUTSIDE})"))
+        return rows
+
+    def _tensor(self) -> str:
+        sizes = ", ".join(f"{name} {length}" for name, length in self.axes)
+        return f"{self.name or 'values'} ({sizes})"
 
     def _settings(self) -> list[tuple[str, ...]]:
         """Name, value and reason of each setting; a reason that is also a warning is not repeated."""
@@ -137,27 +236,39 @@ class Summary:
             for one in self.choices
         ]
 
+    def _shown_warnings(self) -> tuple[str, ...]:
+        """The warnings; the short form has those that are a row of it there."""
+        if self.full:
+            return self.warnings
+        in_a_row = {one.because for one in self.choices if one.code in IN_A_ROW}
+        kept = [text for text in self.warnings if text not in in_a_row]
+        return tuple(text for text in kept if not text.startswith((EXTRAPOLATED, FORECASTS)))
+
     def __rich__(self) -> Group:
         from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
-        title = f"corten: intervals at {self.coverage:.4g} coverage"
-        head = Table(title=title, title_justify="left", show_header=False)
-        head.add_column(style="bold")
+        def text(line: str, style: str = "") -> Text:
+            return Text(printable(line), style=style)
+
+        head = Table.grid(padding=(0, 2, 0, 0))
+        head.add_column(style="bold", no_wrap=True)
         head.add_column()
-        for left, right in self.rows():
-            head.add_row(Text(printable(left)), Text(printable(right)))
-        parts: list[Any] = [head]
-        if self.choices:
-            chosen = Table(title="settings", title_justify="left")
-            for column in ("setting", "value", "reason"):
-                chosen.add_column(column)
+        for left, right in self.rows() if self.full else self.short_rows():
+            head.add_row(text(left), text(right))
+        parts: list[Any] = [text(f"corten: {self._tensor()}", "bold"), head]
+        if self.full and self.choices:
+            from rich import box
+
+            chosen = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, expand=True)
+            for column, ratio in (("Setting", 3), ("Value", 4), ("Why", 6)):
+                chosen.add_column(column, ratio=ratio)
             for row in self._settings():
-                chosen.add_row(*(Text(printable(one)) for one in row))
-            parts.append(chosen)
-        parts += [Text(printable(f"! {warning}"), style="yellow") for warning in self.warnings]
-        parts.append(Text(self.footnote, style="dim"))
+                chosen.add_row(*(text(one) for one in row))
+            parts += [Text(), chosen, Text()]
+        parts += [text(f"! {warning}", "yellow") for warning in self._shown_warnings()]
+        parts.append(Text(self.footnote if self.full else f"{self.footnote} {MORE}", style="dim"))
         return Group(*parts)
 
     def __str__(self) -> str:
@@ -174,21 +285,45 @@ class Summary:
         def shown(text: str) -> str:
             return html.escape(printable(text))
 
-        def table(rows: Iterable[tuple[str, ...]]) -> str:
-            left = "<td style='text-align:left'>"
-            lines = ["".join(f"{left}{shown(text)}</td>" for text in row) for row in rows]
+        def table(rows: Iterable[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
+            cell = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
+            lines = ["".join(f"<th {cell}>{name}</th>" for name in head)] if head else []
+            lines += ["".join(f"<td {cell}>{shown(text)}</td>" for text in row) for row in rows]
             return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
-        parts = [f"<b>corten: intervals at {self.coverage:.4g} coverage</b>", table(self.rows())]
+        parts = [f"<b>corten: {shown(self._tensor())}</b>", table(self.short_rows())]
+        parts += [f"<p>&#9888; {shown(warning)}</p>" for warning in replace(self, full=False)._shown_warnings()]
+        parts.append(f"<p><small>{shown(self.footnote)}</small></p>")
         if self.choices:
-            parts += ["<b>settings</b>", table(self._settings())]
-        parts += [f"<p>&#9888; {shown(warning)}</p>" for warning in self.warnings]
-        return "".join(parts) + f"<p><small>{shown(self.footnote)}</small></p>"
+            settings = table(self.rows()) + table(self._settings(), ("Setting", "Value", "Why"))
+            opened = " open" if self.full else ""
+            parts.append(f"<details{opened}><summary>every number and setting</summary>{settings}</details>")
+        return "<div>" + "".join(parts) + "</div>"
 
 
-def _too_high(result: Intervals) -> list[str]:
+def duration(seconds: float) -> str:
+    """A time in words, with two digits.
+
+    Examples
+    --------
+    >>> duration(0.42), duration(12.3), duration(150), duration(7300)
+    ('0.4 s', '12 s', '2.5 min', '2.0 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    minutes = seconds / 60
+    if minutes < 60:
+        return f"{minutes:.1f} min" if minutes < 9.95 else f"{minutes:.0f} min"
+    return f"{minutes / 60:.1f} h"
+
+
+EXTRAPOLATED = "Slices without any observation"
+FORECASTS = "Forecasts, not gaps"
+
+
+def _too_high(result: Intervals, facts: dict[str, Any]) -> list[str]:
     """A warning if the coverage is above the highest one with finite intervals and the source does not warn itself."""
-    highest = result.source.facts(result.coverage).get("highest_finite_coverage", 1.0)
+    highest = facts.get("highest_finite_coverage", 1.0)
     if result.coverage <= highest or result.source.warnings():
         return []
     return [
@@ -205,19 +340,29 @@ def _notes(observed: ObservedTensor) -> list[str]:
     if observed.forecast.any():
         count = int(np.count_nonzero(observed.forecast))
         notes.append(
-            f"{count:,} entries lie before the first or after the last observed time: they are forecasts, not gaps, "
-            "and are flagged as such."
+            f"{FORECASTS}: {count:,} entries lie before the first or after the last observed time, and are flagged as "
+            "such."
         )
-    empty = observed.empty_slices()
+    empty = _empty(observed)
     if empty:
-        by_axis = {name: [index for axis, index in empty if axis == name] for name, _ in empty}
-        named = "; ".join(
-            f"{name} {', '.join(observed.axes[observed.axis(name)].label(i) for i in indices[:3])}"
-            + (f" and {len(indices) - 3} more" if len(indices) > 3 else "")
-            for name, indices in by_axis.items()
-        )
-        notes.append(f"Slices without any observation ({named}): their estimates and intervals are extrapolated.")
+        notes.append(f"{EXTRAPOLATED} ({empty}): their estimates and intervals are extrapolated.")
     return notes
+
+
+def _empty(observed: ObservedTensor) -> str:
+    """The slices without any observation, a few of each axis by name; empty text if there are none."""
+    empty = [] if observed.complete else observed.empty_slices()
+    by_axis = {name: [index for axis, index in empty if axis == name] for name, _ in empty}
+    return "; ".join(
+        f"{name} {', '.join(observed.axes[observed.axis(name)].label(i) for i in indices[:3])}"
+        + (f" and {len(indices) - 3} more" if len(indices) > 3 else "")
+        for name, indices in by_axis.items()
+    )
+
+
+def _short(value: float) -> str:
+    """A number with three digits."""
+    return f"{value:,.3g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
 def _number(value: Any) -> str:

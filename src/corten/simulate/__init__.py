@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from corten.simulate import fields, masks
 from corten.simulate.fields import TecLike, block_parameter, noise, tec_like, tucker_signal
 from corten.simulate.gibbs import bernoulli, ising
+from corten.simulate.sea import sea_like
 
 __all__ = [
     "PaperSetting",
@@ -21,6 +22,7 @@ __all__ = [
     "masks",
     "noise",
     "paper_setting",
+    "sea_like",
     "tec_like",
     "tucker_signal",
 ]

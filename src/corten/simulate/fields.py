@@ -14,7 +14,7 @@ from scipy.ndimage import gaussian_filter
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["TecLike", "block_parameter", "noise", "recipe", "tec_like", "tucker_signal"]
+__all__ = ["TecLike", "block_parameter", "noise", "recipe", "smooth_field", "tec_like", "tucker_signal"]
 
 Rank = int | Sequence[int]
 
@@ -188,8 +188,8 @@ def _ionosphere(
     phase = 2.0 * np.pi * (north / 14.0 + east / 60.0 + clock / 1.7) + rng.uniform(0.0, 2.0 * np.pi)
     waves = 1.0 + 0.02 * np.sin(phase) * day
     shape = (lat.size, lon.size, hours.size)
-    large = _smooth(shape, (7.0 / _step(lat), 12.0 / _step(lon), 2.5 / _step(hours)), rng)
-    small = _smooth(shape, (1.7 / _step(lat), 2.5 / _step(lon), 0.8 / _step(hours)), rng)
+    large = smooth_field(shape, (7.0 / _step(lat), 12.0 / _step(lon), 2.5 / _step(hours)), rng)
+    small = smooth_field(shape, (1.7 / _step(lat), 2.5 / _step(lon), 0.8 / _step(hours)), rng)
     content = (quiet + crest + plume - trough) * waves * (1.0 + 0.08 * large + 0.025 * small)
     return np.maximum(content, 0.5)
 
@@ -201,7 +201,7 @@ def _continent(
     north, east = np.meshgrid((lat - 20.0) / 49.0, (lon + 113.0) / 57.0, indexing="ij")
     middle = 0.12 + rng.uniform(-0.1, 0.1)
     slope = north - 1.1 * np.abs(east - middle) ** 1.5
-    rough = _smooth(north.shape, (6.0 / _step(lat), 8.0 / _step(lon)), rng)
+    rough = smooth_field(north.shape, (6.0 / _step(lat), 8.0 / _step(lon)), rng)
     return slope + 0.22 * rough
 
 
@@ -240,7 +240,7 @@ def _sight(
     return reach
 
 
-def _smooth(shape: Sequence[int], lengths: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
+def smooth_field(shape: Sequence[int], lengths: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
     """A stationary Gaussian field of unit variance; lengths in grid steps."""
     wide = [length + 2 * ceil(3 * reach) for length, reach in zip(shape, lengths)]
     field = gaussian_filter(rng.standard_normal(wide), lengths, mode="wrap")

@@ -66,6 +66,32 @@ function groupCard(host, title, words, across, rows) {
   figure.append(numbersOf([across, "found", "standard error"], rows.map((r) => [r.group, r.coverage, r.standard_error])));
 }
 
+// Coverage of the past, one place per slice: what values that arrived later said about their intervals.
+function pastCard(host, past) {
+  if (!past) return;
+  const rows = past.rows, error = (r) => 2 * (r.standard_error || 0);
+  const figure = card("Coverage over time", "Intervals that were given earlier, against values that arrived later. The dashed line is the coverage that was asked for; the band is two standard errors, with the blocks of a slice as independent observations.");
+  figure.classList.add("whole");
+  host.append(figure);
+  const low = Math.max(0, Math.min(...rows.map((r) => Math.min(r.asked, r.coverage) - error(r))) - 0.02);
+  const last = rows.length - 1, step = Math.max(1, Math.ceil(rows.length / 8));
+  addChart(figure, {
+    label: `Coverage over ${rows.length} slices along ${past.axis}.`, height: 230,
+    x: { title: past.axis, domain: [-0.5, last + 0.5], ticks: rows.map((r, k) => [k, r.slice]).filter((_, k) => k % step === 0) },
+    y: { title: "coverage found", domain: [low, 1.005] },
+    layers: [
+      { kind: "band", points: rows.map((r, k) => [k, Math.max(low, r.coverage - error(r)), Math.min(1, r.coverage + error(r))]) },
+      { kind: "line", class: "quiet", points: rows.length > 1 ? rows.map((r, k) => [k, r.asked]) : [[-0.5, rows[0].asked], [0.5, rows[0].asked]] },
+      { kind: "line", points: rows.map((r, k) => [k, r.coverage]) },
+      { kind: "dots", class: "main", radius: rows.length > 60 ? 2 : 4, points: rows.map((r, k) => [k, r.coverage]) },
+    ],
+    hover: rows.map((r, k) => ({ x: k, text: `${past.axis} ${r.slice}\n${r.entries.toLocaleString("en")} entries\nasked ${show(r.asked)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}\ninterval score ${show(r.interval_score)}` })),
+  });
+  figure.append(...past.summary.map((line) => make("p", { text: line })));
+  if (past.blocks.length > 1) figure.append(make("p", { text: "Where intervals fail, the lowest coverage first:" }), tableOf(["part", "entries", "asked", "found"], past.blocks.slice(0, 5).map((b) => [b.block, b.entries, b.asked, b.coverage])));
+  figure.append(numbersOf([past.axis, "entries", "asked", "found", "standard error", "interval score"], rows.map((r) => [r.slice, r.entries, r.asked, r.coverage, r.standard_error, r.interval_score])));
+}
+
 // Widths by something, one place per row, with the share of infinite intervals in a strip below.
 function widthCard(host, title, words, across, rows) {
   if (!rows.length) return;
@@ -178,6 +204,7 @@ function choiceCard(choice) {
 function evidence() {
   const given = content.evidence;
   const trust = find("trust"), fit = find("fit");
+  pastCard(trust, given.past);
   auditCard(trust, given.audit, given.verdict);
   groupCard(trust, "Coverage by depth inside gaps", "Hidden entries of the audit by their distance to the nearest remaining entry. The dashed line is the nominal coverage; bars are two standard errors.", "distance in entries", given.audit_by_depth);
   levelCard(trust, given.coverage);

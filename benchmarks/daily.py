@@ -1,0 +1,121 @@
+"""New data filled by an earlier fit beside a fresh fit: error, coverage, and CPU time.
+
+    python -m benchmarks daily tec ndvi30 ndvi50     (cases)
+
+tec: day 1 of TEC over North America is fitted, day 2 is filled. ndviP: MODIS NDVI with mask P; the years 2004 to 2008
+are fitted, 2004 to 2009 are filled and 2009 is scored. The fit is saved, and the loaded one must give the same bits.
+The data are in ../shared/data. The standard error of the coverage takes the 27 coarse blocks as independent.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+import corten
+from corten.conformal.local_scale import block_of
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+COVERAGE = 0.9
+
+
+class Case(NamedTuple):
+    """Old data, new data, the truth of the new data, and where it is scored."""
+
+    old: xr.DataArray
+    new: xr.DataArray
+    truth: np.ndarray
+    scored: np.ndarray
+
+
+def tec() -> Case:
+    """Two days of TEC over North America with the same mask."""
+    with np.load(DATA / "tec_namerica_20190425-26.npz") as file:
+        truth, mask = file["tec"], file["mask"] == 1
+        coords = {"lat": file["lat"], "lon": file["lon"], "time": file["time"].astype("datetime64[s]").astype("M8[ns]")}
+    whole = xr.DataArray(truth, coords, ("lat", "lon", "time"), name="tec", attrs={"units": "TECU"})
+    days = [whole[..., :96].where(mask), whole[..., 96:].where(mask)]
+    return Case(*days, truth[..., 96:], ~mask)
+
+
+def ndvi(percent: int) -> Case:
+    """Years of NDVI with gaps that were added."""
+    with np.load(DATA / "ndvi_modis_gapfill.npz") as file:
+        truth, mask = file["ndvi"], file[f"mask{percent}"] == 1
+        coords = {"doy": file["doy"], "year": file["year"]}
+    x = xr.DataArray(np.where(mask, truth, np.nan), coords, ("y", "x", "doy", "year"), name="ndvi")
+    scored = np.isfinite(truth) & ~mask
+    scored[..., :-1] = False
+    return Case(x[..., :-1], x, truth, scored)
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What a function returns, and its CPU seconds in this process."""
+    began = time.process_time()
+    return work(), time.process_time() - began
+
+
+def compared(case: Case, result: corten.Intervals) -> tuple[float, float, float]:
+    """Mean absolute error, coverage, and the standard error of the coverage."""
+    entries = np.flatnonzero(case.scored)
+    truth = case.truth.reshape(-1)[entries]
+    estimate, lower, upper = (
+        np.asarray(one).reshape(-1)[entries] for one in (result.estimate, result.lower, result.upper)
+    )
+    hit = (truth >= lower) & (truth <= upper)
+    block = np.unique(block_of(entries, case.truth.shape, 3), return_inverse=True)[1]
+    off = np.bincount(block, hit - hit.mean())
+    error = np.sqrt((off**2).sum() * len(off) / max(len(off) - 1, 1)) / len(hit)
+    return float(np.abs(estimate - truth).mean()), float(hit.mean()), float(error)
+
+
+def run(name: str) -> None:
+    """One case, printed as rows of a table."""
+    case = tec() if name == "tec" else ndvi(int(name.removeprefix("ndvi")))
+    completer = corten.ConformalCompleter()
+    with tempfile.TemporaryDirectory() as folder:
+        fitted, fit_seconds = timed(lambda: completer.fit(case.old))
+        print(f"| {name} | fit of the old data | | | {fit_seconds:.1f} |", flush=True)
+        path = fitted.save(Path(folder) / "fit.corten")
+        result, seconds = timed(lambda: filled(fitted, case.new))
+        again, loaded_seconds = timed(lambda: filled(corten.load(path), case.new))
+        size = path.stat().st_size / 1e6
+    same = all(
+        np.array_equal(getattr(result, part), getattr(again, part), equal_nan=True)
+        for part in ("estimate", "lower", "upper")
+    )
+    show(name, "filled by the fit", case, result, seconds)
+    print(f"| {name} | the same after save and load: {same}; {size:.1f} MB | | | {loaded_seconds:.1f} |", flush=True)
+    fresh, fresh_seconds = timed(lambda: completer.fit(case.new))
+    show(name, "fresh fit", case, fresh.intervals(COVERAGE), fresh_seconds)
+    print(
+        f"| {name} | filled / fresh | {compared(case, result)[0] / compared(case, fresh.intervals(COVERAGE))[0]:.3f} | "
+        f"| {seconds / fresh_seconds:.4f} |",
+        flush=True,
+    )
+
+
+def filled(fitted: corten.Fitted, x: xr.DataArray) -> corten.Intervals:
+    """The filled data, with the bounds computed."""
+    result = fitted.fill(x, COVERAGE)
+    _ = result.lower, result.upper
+    return result
+
+
+def show(name: str, what: str, case: Case, result: corten.Intervals, seconds: float) -> None:
+    """One row of the table."""
+    error, coverage, deviation = compared(case, result)
+    print(f"| {name} | {what} | {error:.4f} | {coverage:.2%} ± {deviation:.2%} | {seconds:.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    print("| case | what | MAE | coverage at 90 % | CPU s |\n|---|---|---|---|---|", flush=True)
+    for one in sys.argv[1:] or ("tec", "ndvi30", "ndvi50"):
+        run(one)

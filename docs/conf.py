@@ -1,0 +1,71 @@
+"""Configuration of the documentation: `make docs` writes it to site/. Warnings are errors; the network is not used."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from docutils.nodes import SkipNode
+from docutils.utils.math.latex2mathml import tex2mathml
+
+import corten
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import make_gallery  # noqa: E402
+
+project = "corten"
+author = "the authors of corten"
+version = release = corten.__version__
+html_title = f"corten {release}"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
+exclude_patterns = ["results/*.md", "benchmarks-run/*.md", "_build"]
+templates_path = ["_templates"]
+suppress_warnings = ["myst.header"]  # generated tables start at the third level
+
+myst_enable_extensions = ["dollarmath", "colon_fence", "attrs_block"]
+myst_heading_anchors = 4
+
+default_role = "obj"
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # types are in the numpydoc sections
+autosummary_generate = True
+numpydoc_show_class_members = False  # the class template lists them
+
+html_theme = "pydata_sphinx_theme"
+html_static_path = ["_static"]
+html_css_files = ["corten.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options: dict[str, Any] = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 7,
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+}
+html_math_renderer = "mathml"
+
+
+def _math(source: str, *, block: bool) -> str:
+    """Presentation MathML, which browsers draw by themselves: no script, no font from the network."""
+    return tex2mathml(source, as_block=block)
+
+
+def _inline_math(writer: Any, node: Any) -> None:
+    writer.body.append(_math(node.astext(), block=False))
+    raise SkipNode
+
+
+def _block_math(writer: Any, node: Any) -> None:
+    writer.body.append(writer.starttag(node, "div", CLASS="math"))
+    writer.body.append(_math(node.astext(), block=True) + "</div>\n")
+    raise SkipNode
+
+
+def setup(app: Any) -> None:
+    """Register the renderer of formulas, and draw the gallery before pages are read."""
+    app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
+    app.connect("builder-inited", lambda app: make_gallery.main())

@@ -1,0 +1,174 @@
+"""A calibration used again: for new data with nothing chosen again, or renewed from pseudo-gaps in new slices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, reduced, scored, values_of_round
+from corten.calibration.gap_scale import MIN_TESTING_ROUNDS, Local, first_estimate, tested_depth
+from corten.calibration.gaps import MIN_HIDDEN_SHARE, SEED_STREAM, hide, split_of
+from corten.calibration.split import SEED_STREAM as SPLIT_STREAM
+from corten.calibration.split import scale_of
+from corten.calibration.task import Round, Task
+from corten.completion.axes_kinds import axis_kinds
+from corten.completion.protocol import Prepared
+from corten.conformal.calibrated import CalibratedScores
+from corten.conformal.split import CalibratedSplit
+from corten.conformal.weights import PooledWeights
+from corten.data.matching import Joined
+from corten.data.observed import ObservedTensor
+from corten.data.transform import Affine, FittedChain
+from corten.propensity import FittedPropensity
+
+__all__ = ["Renewed", "Settled", "fill_gaps", "fill_split", "renew"]
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """A completion that is already prepared: its settings are not chosen again."""
+
+    prepared: Prepared
+
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Any, seed: int) -> Prepared:
+        return self.prepared
+
+
+def fill_gaps(split: CalibratedSplit, completion: Prepared, observed: ObservedTensor) -> CalibratedSplit:
+    """The calibration of pseudo-gaps for new data: one fill, the learned scale, the same scores.
+
+    Their weights are those of the depths of the new missing entries.
+    """
+    changed = in_model(split.change, observed)
+    fill = completion.fill(changed.values, changed.mask)
+    made = split_of(split.local, split.score, split.scores, split.entries, changed, fill)
+    return replace(made, change=split.change)
+
+
+def fill_split(
+    split: CalibratedSplit, completion: Prepared, observed: ObservedTensor, train_share: float, seed: int
+) -> CalibratedSplit:
+    """The calibration of a random split for new data: filled from as large a share of the observed entries.
+
+    The errors then have the distribution of the calibration errors, if the new data have that of the old ones. The
+    weights are the odds that the propensity model gives for the new mask.
+    """
+    model: FittedPropensity = split.propensity
+    known = split.estimate.shape
+    changed = in_model(split.change, observed)
+    if observed.shape == known:
+        odds = np.asarray(model.log_weights(observed.mask), np.float64)
+    elif np.ptp(split.log_weights) == 0.0 and model.independent:
+        odds = np.full(observed.shape, float(split.log_weights[0]))
+    else:
+        raise ValueError(
+            f"the new data have shape {observed.shape}, the fit {known}: its propensity model has no odds for other "
+            "positions; give data of the same shape, or fit with calibration='gaps' or propensity='constant'"
+        )
+    kept = np.random.default_rng((seed, SPLIT_STREAM)).random(observed.shape) < train_share
+    train = observed.mask & kept
+    if not train.any():
+        raise ValueError(f"{observed.n_observed} observed entries are too few: none of them would train")
+    fill = completion.fill(changed.values, train)
+    scale = scale_of(split.score, fill, propensity=model, values=changed.values, train=train)
+    weights = PooledWeights(split.entries, split.log_weights, odds)
+    scored = CalibratedScores(split.score, split.scores, split.entries, weights)
+    return CalibratedSplit(scored, np.ascontiguousarray(fill.estimate), scale, split.change, model)
+
+
+def in_model(change: Any, observed: ObservedTensor) -> ObservedTensor:
+    """New data in the variable that was modelled, by the transform of the fit."""
+    if change is None:
+        return observed
+    _refuse_other_positions(change, observed.shape)
+    values = change.forward(observed.values).astype(observed.values.dtype)
+    if not np.isfinite(values[observed.mask]).all():
+        raise ValueError("the transform of the fit is not finite at some of the new values: fit them, or use another one")
+    return replace(observed, values=np.where(observed.mask, values, np.nan))
+
+
+def _refuse_other_positions(change: Any, shape: tuple[int, ...]) -> None:
+    """Refuse a transform with a mean or scale for every position of an axis that now has other positions."""
+    for step in change.steps if isinstance(change, FittedChain) else (change,):
+        for part in (step.centre, step.scale) if isinstance(step, Affine) else ():
+            if any(m not in (1, n) for m, n in zip(part.shape, shape)):
+                raise ValueError(
+                    f"the transform of the fit has means for positions of shape {part.shape}, the new data have shape "
+                    f"{shape}: give data of the same shape, or fit again"
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class Renewed:
+    """A calibration on a window of old and new slices; residuals are those of all scores, rounds the new ones."""
+
+    calibrated: CalibratedSplit
+    residuals: np.ndarray
+    rounds: tuple[Round, ...]
+
+
+def renew(
+    split: CalibratedSplit, residuals: np.ndarray, task: Task, window: Joined, axis: int, rounds: int, half_life: float
+) -> Renewed:
+    """Calibrate on a window: scores of old slices that are still in it, and of pseudo-gaps in the new slices.
+
+    Nothing is chosen again: completion, mix and scale model are those of the fit. Of `rounds`, as many are run as
+    the new slices have of the window, and at least four. A score of age a has weight 2^(-a / half_life); the age is in
+    steps along the axis, from the last slice.
+    """
+    observed, local = window.observed, split.local
+    changed, change = task.modelled(observed.mask)
+    prepared = task.completion.prepare(changed.values, changed.mask, changed.axes, task.seed)
+    describe = replace(local.describe, axes=observed.axes)
+    ones = [1] * len(observed.shape)
+    ones[axis] = -1
+    fresh = observed.mask & observed.inside & window.fresh.reshape(ones)
+    if np.count_nonzero(fresh) < 2:
+        raise ValueError("the new slices have fewer than two observed values in the window: nothing can be calibrated")
+    count = int(np.clip(round(rounds * window.fresh.mean()), min(MIN_TESTING_ROUNDS, rounds), rounds))
+    rng = np.random.default_rng((task.seed, SEED_STREAM, len(split.scores)))
+    kinds = axis_kinds(observed.axes, observed.shape)
+    least = MIN_HIDDEN_SHARE * min(observed.n_missing, int(np.count_nonzero(fresh)))
+    done, plans = [], []
+    for number in range(count):
+        hidden = hide(None, gap=observed.missing, usable=fresh, kinds=kinds, least=least, rng=rng, kept=())
+        one = Round(observed.mask & ~hidden, hidden)
+        own = changed.values if change is None else values_of_round(task, change, one.train)
+        fill = prepared.fill(own, one.train)
+        entries = scored(one, MAX_POOLED_ENTRIES // rounds, [task.seed, number])
+        done.append(reduced(fill, own, one.train, entries, describe, first_estimate(local.first, fill)))
+        plans.append(one)
+        task.tell("completion", (number + 1) / (count + 1))
+    truth = np.concatenate([one.truth for one in done]).astype(np.float64)
+    estimate = np.concatenate([one.estimate for one in done]).astype(np.float64)
+    scale = local.learned.predict(np.concatenate([one.features for one in done]))
+    new_scores = np.asarray(task.score.score(truth, estimate, scale))
+    kept, moved = _still_there(split, window, axis)
+    entries = np.concatenate([moved, *(one.entries for one in done)])
+    age = observed.shape[axis] - 1 - np.unravel_index(entries, observed.shape)[axis]
+    renewed = Local(
+        describe=describe,
+        first=local.first,
+        learned=local.learned,
+        depths=np.concatenate([local.depths[kept], *(one.depths for one in done)]),
+        tested=max(tested_depth([one.depths for one in done]), local.tested if kept.any() else 0.0),
+        log_ages=-np.log(2.0) * age / half_life,
+    )
+    scores = np.concatenate([split.scores[kept], new_scores])
+    fill = prepared.fill(changed.values, changed.mask)
+    made = split_of(renewed, split.score, scores, entries, changed, fill)
+    task.tell("completion", 1.0)
+    residuals = np.concatenate([residuals[kept], truth - estimate])
+    return Renewed(replace(made, change=change), residuals, tuple(plans))
+
+
+def _still_there(split: CalibratedSplit, window: Joined, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which scores are of slices that are still in the window, and their entries there."""
+    index = list(np.unravel_index(split.entries, split.estimate.shape))
+    place = window.place[index[axis]]
+    kept = place >= 0
+    index = [one[kept] for one in index]
+    index[axis] = place[kept]
+    return kept, np.ravel_multi_index(tuple(index), window.observed.shape).astype(np.intp)

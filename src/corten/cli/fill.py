@@ -1,0 +1,109 @@
+"""`corten fill`: new data are filled with a saved fit; nothing is fitted again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from corten.cli.options import FileOptions, with_options
+from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal, typed
+
+if TYPE_CHECKING:
+    from corten.io import Loaded
+    from corten.results.fitted import Fitted
+
+__all__ = ["fill", "read_new"]
+
+FitFile = Annotated[Path, typer.Argument(metavar="FIT", help="A saved fit: corten complete --save, or fitted.save.")]
+
+
+@with_options
+def fill(
+    fit: FitFile,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"New data on the same axes: {FORMATS}.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="PATH", show_default=False,
+            help="Result file: .nc .zarr .npz .npy .csv .parquet .mat.",
+        ),
+    ],
+    data: FileOptions,
+    coverage: Annotated[float, typer.Option(metavar="NUMBER", help="Nominal coverage.")] = 0.9,
+    scores: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Log of corten verify: the report draws the coverage over time."),
+    ] = None,
+    adaptive: Annotated[
+        bool,
+        typer.Option(
+            "--adaptive", help="Ask for the coverage that the log of --scores suggests, so that NUMBER holds over time."
+        ),
+    ] = False,
+    rate: Annotated[float, typer.Option(metavar="NUMBER", help="Rate of --adaptive.")] = 0.05,
+    report: Annotated[Path | None, typer.Option(metavar="PATH", help="Also write a report (.html).")] = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:  # fmt: skip
+    """Fill new data with the settings and the calibration of a saved fit.
+
+    It takes a small share of the time of a fit. A log that does not exist yet is an empty one.
+
+    Example: [bold]corten fill tec.corten today.nc --output filled.nc[/bold]
+    """
+    terminal = Terminal(quiet, json)
+    from corten import io, load
+    from corten.conformal.adaptive import AdaptiveCoverage
+    from corten.evidence.score_log import ScoreLog
+    from corten.io.files import suffix_of
+    from corten.io.names import check_labels
+    from corten.io.whole import refuse_inputs, refuse_taken
+
+    refuse_taken(output, overwrite, store=suffix_of(output) == ".zarr")
+    if report is not None:
+        refuse_taken(report, overwrite)
+    refuse_inputs([output, report], [fit, file, *([] if scores is None else [scores])])
+    if adaptive and scores is None:
+        raise ValueError("--adaptive needs the log of past scores: give it as --scores scores.jsonl")
+    past = ScoreLog.read(scores) if scores is not None and scores.exists() else None
+    level = AdaptiveCoverage(coverage, rate)
+    if adaptive and past is not None:
+        level = past.adaptive(coverage, rate)
+    fitted = load(fit)
+    loaded = read_new(file, fitted, data)
+    check_labels(output, loaded.data)
+    result = fitted.fill(loaded.data, level.asked, where=loaded.where)
+    written = [io.write(output, result, overwrite=overwrite, table=loaded.table)]
+    if report is not None:
+        from corten.report.page import write_report
+
+        written.append(write_report(result, report, overwrite, command=typed(), scores=past))
+    terminal.say(result.summary())
+    if adaptive:
+        terminal.say(f"adaptive coverage after {level.steps} step(s): {level.asked:.4g}")
+    for path in written:
+        terminal.say(f"wrote {path}")
+    terminal.answer(
+        {
+            "input": str(file),
+            "fit": str(fit),
+            "output": [str(path) for path in written],
+            "summary": result.summary().to_dict(),
+            "coverage": result.coverage,
+            "target": coverage if adaptive else None,
+        }
+    )
+
+
+def read_new(file: Path, fitted: Fitted, data: FileOptions) -> Loaded:
+    """New data of a fit; the variable is that of the fit if the file has it and no other is named."""
+    from corten.io.formats import contents
+
+    name = fitted.observed.name
+    if data.variable is None and name is not None and name in contents(file, careful=True):
+        data = replace(data, variable=name)
+    return data.read(file)

@@ -1,0 +1,60 @@
+"""`corten update`: new slices are added to a saved fit, which is calibrated again with its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from corten.cli.fill import FitFile, read_new
+from corten.cli.options import FileOptions, with_options
+from corten.cli.terminal import FORMATS, Json, Quiet, Terminal
+
+__all__ = ["update"]
+
+
+@with_options
+def update(
+    fit: FitFile,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"New slices on the same axes: {FORMATS}.")],
+    data: FileOptions,
+    save: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Where to save the new fit. Default: FIT is replaced.")
+    ] = None,
+    axis: Annotated[str | None, typer.Option(metavar="AXIS", help="Axis along which slices are added.")] = None,
+    window: Annotated[
+        int | None, typer.Option(metavar="N", min=2, help="Slices to keep. Default: as many as the fit has.")
+    ] = None,
+    half_life: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Age in slices at which a score has half its weight. Default: half the window."),
+    ] = None,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Add new slices to a saved fit, or replace revised ones, and calibrate it again with the same settings.
+
+    The file is replaced as a whole: stopped at any moment, there is the old fit or the new one.
+
+    Example: [bold]corten update tec.corten today.nc --window 96[/bold]
+    """
+    terminal = Terminal(quiet, json)
+    from corten import load
+    from corten.io.whole import refuse_inputs, refuse_taken
+
+    target = fit if save is None else save
+    if save is not None:
+        refuse_taken(save, overwrite=False)
+        refuse_inputs([save], [fit, file])
+    fitted = load(fit)
+    loaded = read_new(file, fitted, data)
+    with terminal.progress() as move:
+        updated = fitted.update(
+            loaded.data, axis=axis, window=window, half_life=half_life, where=loaded.where, progress=move
+        )
+    written = updated.save(target, overwrite=save is None)
+    note = next(one for one in updated.choices if one.code == "renewed")
+    terminal.say(note.because)
+    terminal.say(f"wrote {written}")
+    terminal.answer({"input": str(file), "fit": str(written), "shape": list(updated.observed.shape), **note.values})

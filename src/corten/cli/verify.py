@@ -1,0 +1,80 @@
+"""`corten verify`: intervals of a file against values that arrived later, with a log of all scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from corten.cli.options import FileOptions, with_options
+from corten.cli.stored import StoredLevel, read_result
+from corten.cli.terminal import FORMATS, Json, Quiet, Terminal
+
+__all__ = ["verify"]
+
+
+@with_options
+def verify(
+    result: Annotated[
+        Path,
+        typer.Argument(metavar="RESULT", help="What corten fill or complete wrote.", show_default=False),
+    ],
+    late: Annotated[
+        Path, typer.Argument(metavar="LATE", help=f"Values that arrived later: {FORMATS}.", show_default=False)
+    ],
+    data: FileOptions,
+    log: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Log of all scores (.jsonl); its entries are not counted again.")
+    ] = None,
+    axis: Annotated[str | None, typer.Option(metavar="AXIS", help="Axis along which slices are counted.")] = None,
+    coverage: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="Nominal coverage, for a .npy result or a saved fit.")
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(metavar="NUMBER", help="The --coverage of corten fill --adaptive.")
+    ] = None,
+    label: Annotated[str, typer.Option(metavar="TEXT", help="Name of these data, if slices have no coordinates.")] = "",
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Compare intervals with values that arrived later: coverage over time, interval score, and where they fail.
+
+    Run it again with the same or with more late data: what was counted is not counted twice.
+
+    Example: [bold]corten verify filled.nc late.nc --variable tec --log scores.jsonl[/bold]
+    """
+    terminal = Terminal(quiet, json)
+    from corten.evidence.verification import verify as compared
+    from corten.io.whole import refuse_inputs
+
+    refuse_inputs([log], [result, late])
+    estimate, levels = read_result(result, coverage, None if data.axes is None else data.axes.split(","))
+    loaded = data.read(late)
+    scores = compared(
+        _given(estimate, levels[0], coverage), loaded.data, log, axis=axis, target=target, label=label
+    )
+    terminal.say(str(scores))
+    if log is not None and scores.added:
+        terminal.say(f"wrote {log}")
+    rows = {"over_time": scores.over_time(), "by_block": scores.by_block(), "by_step": scores.by_step()}
+    terminal.answer({"result": str(result), "late": str(late), **scores.summary(), **rows})
+
+
+def _given(estimate: Any, level: Any, coverage: float | None) -> Any:
+    """The intervals of a file or of a saved fit."""
+    import numpy as np
+
+    from corten.data.axes import axes_of_dataarray, axes_of_names, is_dataarray
+    from corten.evidence.verification import Given
+
+    if not isinstance(level, StoredLevel) and coverage is not None:
+        level = level.at(coverage)
+    labelled = is_dataarray(estimate)
+    if isinstance(level, StoredLevel):
+        axes = axes_of_dataarray(estimate) if labelled else axes_of_names(None, np.shape(estimate))
+    else:
+        axes = level.observed.axes
+    lower, upper, missing = (np.asarray(one) for one in (level.lower, level.upper, level.missing))
+    units = str(estimate.attrs.get("units", "")) if labelled else ""
+    return Given(estimate, lower, upper, missing, axes, float(level.coverage), units)

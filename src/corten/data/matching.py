@@ -1,0 +1,216 @@
+"""New data on the axes of a fit: checked against them, and joined to the data of the fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from corten.data.axes import Axis, is_dataarray
+from corten.data.missing_values import MissingValue
+from corten.data.observed import ObservedTensor
+
+__all__ = ["Joined", "joined", "matching", "moving_axis"]
+
+MAX_STEP_DIFFERENCE = 0.1  # relative: months have 28 to 31 days
+MAX_OFFSET = 0.01  # of a step, by which positions may lie off the grid of the fit
+
+
+def matching(
+    fit: ObservedTensor, x: Any, where: Any = None, missing_value: MissingValue = None, least: int = 2
+) -> ObservedTensor:
+    """New data as a tensor with the axes of `fit`; kinds and periods are those of the fit.
+
+    Names, units and positions must agree. Along one ordered axis the positions may be others, with the same step (a
+    time axis where the fit has one), and `least` of them or more.
+
+    Examples
+    --------
+    >>> fit = ObservedTensor.of([[1.0, 2.0, float("nan")], [3.0, 4.0, 5.0]], axis_kinds={0: "unordered", 1: "ordered"})
+    >>> matching(fit, [[1.0, 2.0, 3.0, 4.0], [3.0, float("nan"), 5.0, 6.0]]).shape
+    (2, 4)
+    """
+    labelled = is_dataarray(x)
+    if labelled:
+        _same_names(fit, [str(dim) for dim in x.dims])
+    elif not isinstance(x, ObservedTensor) and np.ndim(x) != len(fit.axes):
+        raise ValueError(f"the new data have {np.ndim(x)} axes, the fit has {_named(fit.axes)}: give the same axes")
+    if isinstance(x, ObservedTensor):
+        new = ObservedTensor.of(x, where, missing_value=missing_value)
+        _same_names(fit, [axis.name for axis in new.axes])
+    else:
+        new = ObservedTensor.of(
+            x,
+            where,
+            axes=None if labelled else [axis.name for axis in fit.axes],
+            periodic=[axis.name for axis in fit.axes if axis.periodic],
+            axis_kinds={axis.name: axis.kind for axis in fit.axes},
+            missing_value=missing_value,
+        )
+    units = [str(one.attrs.get("units", "")) for one in (fit, new)]
+    if all(units) and units[0] != units[1]:
+        raise ValueError(f"the new data are in {units[1]}, the fit is in {units[0]}: convert them to {units[0]}")
+    for old, own in zip(fit.axes, new.axes):
+        if (own.kind, own.periodic) != (old.kind, old.periodic):
+            raise ValueError(f"axis {own.name!r} is not of the kind that it has in the fit, {old.kind}")
+        if old.units and own.units and old.units != own.units and "since" not in old.units:
+            raise ValueError(f"axis {own.name!r} is in {own.units}, in the fit in {old.units}: convert its coordinate")
+    moved = [k for k, (old, own) in enumerate(zip(fit.axes, new.axes)) if not _same_positions(old, own)]
+    if len(moved) > 1:
+        names = " and ".join(repr(fit.axes[k].name) for k in moved)
+        raise ValueError(f"the new data lie on another grid: axes {names} have other positions than in the fit")
+    for k in moved:
+        _may_move(fit, fit.axes[k], new.axes[k], least)
+    return new
+
+
+def moving_axis(fit: ObservedTensor, new: ObservedTensor, axis: str | int | None) -> int:
+    """The axis along which new slices are joined: `axis`, or the one that differs, or the only possible one."""
+    if axis is not None:
+        k = fit.axis(axis)
+        if fit.axes[k].kind != "ordered" or fit.axes[k].periodic:
+            raise ValueError(f"axis {fit.axes[k].name!r} cannot grow: give an ordered axis that is not periodic")
+        return k
+    moved = [k for k, (old, own) in enumerate(zip(fit.axes, new.axes)) if not _same_positions(old, own)]
+    times = [k for k, one in enumerate(fit.axes) if _can_move(one) and one.is_time]
+    found = moved or times or [k for k, one in enumerate(fit.axes) if _can_move(one)]
+    if len(found) != 1:
+        raise ValueError(f"along which axis do the new slices lie? Give axis=, one of {_named(fit.axes)}")
+    return found[0]
+
+
+class Joined(NamedTuple):
+    """A window of old and new slices along one axis.
+
+    place: for every old position its place in the window, -1 if it was replaced or left the window; fresh: True at the
+    places of the window with new slices.
+    """
+
+    observed: ObservedTensor
+    place: np.ndarray
+    fresh: np.ndarray
+
+
+def joined(fit: ObservedTensor, new: ObservedTensor, axis: int, window: int) -> Joined:
+    """The last `window` slices of old and new data along an axis; new slices replace old ones at the same position.
+
+    Without coordinates the new slices are appended.
+    """
+    old_at, new_at = fit.axes[axis].coordinates, new.axes[axis].coordinates
+    n_old, n_new = fit.shape[axis], new.shape[axis]
+    if old_at is None or new_at is None:
+        kept = np.ones(n_old, bool)
+        order = np.arange(n_old + n_new)
+    else:
+        kept = ~np.isin(old_at, new_at)
+        at = np.concatenate([old_at[kept], new_at])
+        order = np.argsort(at, kind="stable")
+        if n_old > 1 and old_at[1] < old_at[0]:
+            order = order[::-1]
+    order = order[-window:]
+    where_now = np.full(n_old + n_new, -1)
+    where_now[order] = np.arange(len(order))
+    place = np.full(n_old, -1)
+    place[kept] = where_now[: int(kept.sum())]
+
+    def join(old: np.ndarray, own: np.ndarray) -> np.ndarray:
+        both = np.concatenate([np.compress(kept, old, axis), own], axis)
+        made = np.ascontiguousarray(np.take(both, order, axis))
+        made.setflags(write=False)
+        return made
+
+    coords = fit.coords
+    if fit.kind == "dataarray":
+        import xarray as xr
+
+        dim = fit.axes[axis].dim
+        first, second = fit.wrap(fit.mask).isel({dim: kept}), new.wrap(new.mask)
+        second = second.drop_vars([name for name in second.coords if name not in first.coords])
+        coords = xr.concat([first, second], dim, coords="minimal", compat="override", join="override")
+        coords = coords.isel({dim: order}).coords
+    values = join(fit.values, new.values.astype(fit.values.dtype))
+    own = fit.axes[axis]
+    positions = None if own.coordinates is None else join_positions(own.coordinates[kept], new_at, order)
+    axes = list(fit.axes)
+    axes[axis] = replace(own, length=len(order), coordinates=positions)
+    domain = None if fit.domain is None and new.domain is None else join(fit.inside, new.inside)
+    tensor = replace(
+        fit, values=values, mask=join(fit.mask, new.mask), domain=domain, axes=tuple(axes), coords=coords, choices=()
+    )
+    return Joined(tensor, place, (order >= int(kept.sum())))
+
+
+def join_positions(old: np.ndarray, new: np.ndarray | None, order: np.ndarray) -> np.ndarray | None:
+    """The coordinates of a window; None if the new slices have none."""
+    return None if new is None else np.concatenate([old, new])[order]
+
+
+def _same_names(fit: ObservedTensor, names: list[str]) -> None:
+    wanted = [axis.name for axis in fit.axes]
+    if names == wanted:
+        return
+    if sorted(names) == sorted(wanted):
+        arguments = ", ".join(map(repr, wanted))
+        raise ValueError(f"the new data have their axes in another order: give x.transpose({arguments})")
+    raise ValueError(f"the new data have the axes {', '.join(names)}, the fit has {', '.join(wanted)}: rename them")
+
+
+def _named(axes: tuple[Axis, ...]) -> str:
+    return ", ".join(f"{axis.name} ({axis.length})" for axis in axes)
+
+
+def _can_move(axis: Axis) -> bool:
+    return axis.kind == "ordered" and not axis.periodic
+
+
+def _same_positions(old: Axis, new: Axis) -> bool:
+    """Whether two axes have the same positions; without coordinates on one side the lengths decide."""
+    if old.length != new.length:
+        return False
+    if old.coordinates is None or new.coordinates is None:
+        return True
+    at, own = old.coordinates, new.coordinates
+    if at.dtype.kind in "iuf" and own.dtype.kind in "iuf":
+        step = np.abs(np.diff(at.astype(float))).min(initial=np.inf)
+        return bool(np.abs(at.astype(float) - own).max() <= MAX_OFFSET * step)
+    return bool(np.array_equal(at, own))
+
+
+def _may_move(fit: ObservedTensor, old: Axis, new: Axis, least: int) -> None:
+    """Refuse positions along one axis that are not a continuation of those of the fit."""
+    where = f"the new data lie on another grid: axis {old.name!r}"
+    if not _can_move(old):
+        what = "unordered, so that its positions must be those of the fit" if old.kind == "unordered" else "periodic"
+        raise ValueError(f"{where} has other positions, but it is {what}")
+    if not old.is_time and any(one.is_time and _can_move(one) for one in fit.axes):
+        raise ValueError(f"{where} has other positions than in the fit; only the time may continue")
+    if new.length < min(least, old.length):
+        raise ValueError(f"{where} has {new.length} position(s): give {least} or more, such as the last of the fit too")
+    if old.coordinates is None or new.coordinates is None or min(old.length, new.length) < 2:
+        return
+    if old.coordinates.dtype.kind != new.coordinates.dtype.kind and "O" in old.coordinates.dtype.kind:
+        raise ValueError(f"{where} has coordinates of type {new.coordinates.dtype}, in the fit {old.coordinates.dtype}")
+    steps = [float(np.median(_steps(one))) for one in (old.coordinates, new.coordinates)]
+    if steps[0] * steps[1] <= 0 or abs(steps[1] / steps[0] - 1) > MAX_STEP_DIFFERENCE:
+        raise ValueError(f"{where} has a step of {_step(new)}, in the fit {_step(old)}: interpolate to the same grid")
+    if not old.is_time:
+        offset = (new.coordinates.astype(float) - float(old.coordinates[0])) / steps[0]
+        if np.abs(offset - np.rint(offset)).max() > MAX_OFFSET:
+            raise ValueError(f"{where} has positions between those of the fit: interpolate to the same grid")
+
+
+def _steps(coordinates: np.ndarray) -> np.ndarray:
+    """Differences of coordinates as numbers; those of dates in seconds."""
+    steps = np.diff(coordinates)
+    if steps.dtype.kind == "m":
+        return steps / np.timedelta64(1, "s")
+    if steps.dtype == object:
+        return np.array([one.total_seconds() for one in steps])
+    return steps.astype(float)
+
+
+def _step(axis: Axis) -> str:
+    assert axis.coordinates is not None
+    middle = float(np.median(_steps(axis.coordinates)))
+    return f"{middle:g} s" if axis.coordinates.dtype.kind in "MO" else f"{middle:g} {axis.units or ''}".strip()

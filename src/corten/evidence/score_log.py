@@ -1,0 +1,358 @@
+"""The log of past scores: what late data said about intervals that were given before they arrived."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.conformal.adaptive import AdaptiveCoverage
+from corten.io.files import existing
+from corten.io.whole import whole_file
+
+__all__ = ["Grid", "ScoreLog", "SliceScores"]
+
+FORMAT, VERSION = "corten scores", 1
+MAX_ENTRIES = 1 << 31  # of one slice, that a line of a log may claim
+WORST_BLOCKS = 3  # shown
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The axis along which slices are counted, the shape of a slice, a digest of its labels, and names of its blocks."""
+
+    axis: str
+    shape: tuple[int, ...]
+    digest: str
+    blocks: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class SliceScores:
+    """Scores of one slice in one step, summed over the blocks of the slice.
+
+    step: the number of the verification; name: the coordinate of the slice; coverage: of the intervals; target: the
+    nominal coverage if the level was adaptive, else None; which: True at the entries that were counted. entries,
+    covered, score, error, infinite: for each block the number of entries, of covered ones, the sums of interval scores
+    (finite ones) and absolute errors, and the number of infinite intervals.
+    """
+
+    step: int
+    name: str
+    coverage: float
+    target: float | None
+    which: np.ndarray = field(repr=False)
+    entries: np.ndarray = field(repr=False)
+    covered: np.ndarray = field(repr=False)
+    score: np.ndarray = field(repr=False)
+    error: np.ndarray = field(repr=False)
+    infinite: np.ndarray = field(repr=False)
+
+    @property
+    def series(self) -> float:
+        """What makes a series of one coverage: the target, or the coverage itself."""
+        return self.coverage if self.target is None else self.target
+
+    def to_line(self) -> str:
+        """One line of a log."""
+        packed = base64.b64encode(zlib.compress(np.packbits(self.which).tobytes(), 9)).decode("ascii")
+        sums = {name: getattr(self, name).tolist() for name in SUMS}
+        about = {"step": self.step, "slice": self.name, "coverage": self.coverage, "target": self.target}
+        return json.dumps({**about, **sums, "which": packed})
+
+    @staticmethod
+    def of_line(line: dict[str, Any], grid: Grid) -> SliceScores:
+        """The scores of one line; the sums must fit the grid."""
+        count = int(np.prod(grid.shape, dtype=np.int64))
+        need = (count + 7) // 8
+        decoder = zlib.decompressobj()
+        bits = decoder.decompress(base64.b64decode(line["which"]), need)  # no more, whatever the line claims
+        if len(bits) != need:
+            raise ValueError("it marks entries of another shape")
+        which = np.unpackbits(np.frombuffer(bits, np.uint8), count=count).astype(bool)
+        sums = {name: np.asarray(line[name], np.float64) for name in SUMS}
+        if any(one.shape != (len(grid.blocks),) for one in sums.values()) or sums["entries"].sum() != which.sum():
+            raise ValueError("its sums do not belong together")
+        target = None if line["target"] is None else float(line["target"])
+        return SliceScores(int(line["step"]), str(line["slice"]), float(line["coverage"]), target, which, **sums)
+
+
+SUMS = ("entries", "covered", "score", "error", "infinite")
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreLog:
+    """Scores of intervals whose values arrived later: coverage over time, interval scores, and where they fail.
+
+    Returned by `Fitted.verify` and `ScoreLog.read`.
+
+    Parameters
+    ----------
+    grid : Grid
+        Where the scores belong.
+    records : tuple of SliceScores
+        Scores, in the order in which they were counted.
+    added : int, default 0
+        How many entries the last verification counted; entries of earlier ones are not counted again.
+
+    Examples
+    --------
+    >>> scores = fitted.verify(late, log="scores.jsonl")             # doctest: +SKIP
+    >>> print(scores)                                                # doctest: +SKIP
+    >>> scores.adaptive(0.9).asked                                   # doctest: +SKIP
+    """
+
+    grid: Grid
+    records: tuple[SliceScores, ...] = ()
+    added: int = 0
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> ScoreLog:
+        """Read a log that `verify` wrote.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        ScoreLog
+
+        Raises
+        ------
+        ValueError
+            If the file is no log, or is damaged; the message names the line.
+        FileNotFoundError
+            If there is no such file.
+
+        Examples
+        --------
+        >>> ScoreLog.read("scores.jsonl").coverage                   # doctest: +SKIP
+        """
+        found = existing(path)
+        number = 0
+        try:
+            with found.open(encoding="utf-8") as stream:
+                records, grid = [], None
+                for text in stream:
+                    number += 1
+                    line = json.loads(text)
+                    if grid is None:
+                        grid = _grid_of(line)
+                    else:
+                        records.append(SliceScores.of_line(line, grid))
+            if grid is None:
+                raise ValueError("it is empty")
+        except Exception as problem:  # damaged content can raise anything
+            detail = " ".join(str(problem).split()) or type(problem).__name__
+            raise ValueError(f"{found}, line {number}: not a log of scores, or damaged: {detail}") from None
+        return ScoreLog(grid, tuple(records))
+
+    def write(self, path: str | os.PathLike[str]) -> Path:
+        """Write the log, whole or not at all; an older one is replaced.
+
+        Parameters
+        ----------
+        path : str or path
+            The file, usually with the suffix ``.jsonl``.
+
+        Returns
+        -------
+        pathlib.Path
+        """
+        about = {"format": FORMAT, "version": VERSION, "axis": self.grid.axis, "shape": list(self.grid.shape)}
+        head = json.dumps({**about, "digest": self.grid.digest, "blocks": list(self.grid.blocks)})
+        with whole_file(path, overwrite=True) as temporary:
+            lines = [head, *(one.to_line() for one in self.records)]
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+        return Path(path)
+
+    def with_new(self, records: Iterable[SliceScores]) -> ScoreLog:
+        """The log with further records; their step is one after the last."""
+        step = 1 + max((one.step for one in self.records), default=0)
+        new = tuple(replace(one, step=step) for one in records)
+        return replace(self, records=(*self.records, *new), added=int(sum(one.entries.sum() for one in new)))
+
+    def counted(self, name: str, series: float) -> np.ndarray:
+        """True at the entries of a slice that were counted before, at one coverage."""
+        which = np.zeros(int(np.prod(self.grid.shape, dtype=np.int64)), bool)
+        for one in self.records:
+            if one.name == name and one.series == series:
+                which |= one.which
+        return which
+
+    @property
+    def entries(self) -> int:
+        """Number of entries that were counted."""
+        return int(sum(one.entries.sum() for one in self.records))
+
+    @property
+    def coverage(self) -> float:
+        """Share of the entries in their intervals; NaN without entries."""
+        return float(sum(one.covered.sum() for one in self.records)) / self.entries if self.entries else float("nan")
+
+    @property
+    def asked(self) -> float:
+        """The mean coverage of the intervals, over entries."""
+        total = sum(one.coverage * one.entries.sum() for one in self.records)
+        return float(total) / self.entries if self.entries else float("nan")
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of `coverage`; the parts of a block in one verification count as one observation."""
+        clusters: dict[int, list[SliceScores]] = {}
+        for one in self.records:
+            clusters.setdefault(one.step, []).append(one)
+        pairs = [_blocks(some) for some in clusters.values()]
+        return _clustered(np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])) if pairs else (
+            float("nan")
+        )
+
+    @property
+    def interval_score(self) -> float:
+        """Mean interval score of the finite intervals; lower is better."""
+        finite = self.entries - sum(one.infinite.sum() for one in self.records)
+        return float(sum(one.score.sum() for one in self.records) / finite) if finite else float("nan")
+
+    def over_time(self) -> list[dict[str, Any]]:
+        """One row for each slice, in order of its name: coverage, standard error, interval score.
+
+        Returns
+        -------
+        list of dict
+            With keys slice, entries, asked, coverage, standard_error, interval_score, mean_error, infinite.
+
+        Examples
+        --------
+        >>> [row["coverage"] for row in scores.over_time()]          # doctest: +SKIP
+        """
+        by_name: dict[str, list[SliceScores]] = {}
+        for one in self.records:
+            by_name.setdefault(one.name, []).append(one)
+        return [_row("slice", name, by_name[name]) for name in sorted(by_name, key=_in_order)]
+
+    def by_step(self) -> list[dict[str, Any]]:
+        """One row for each verification, with the same keys as `over_time` and step instead of slice."""
+        steps = sorted({one.step for one in self.records})
+        return [_row("step", step, [one for one in self.records if one.step == step]) for step in steps]
+
+    def by_block(self) -> list[dict[str, Any]]:
+        """One row for each block of a slice, the lowest coverage first: where intervals fail.
+
+        Returns
+        -------
+        list of dict
+            With keys block, entries, asked, coverage, standard_error (slices count as independent).
+        """
+        rows = []
+        for b, name in enumerate(self.grid.blocks):
+            n = np.array([one.entries[b] for one in self.records])
+            k = np.array([one.covered[b] for one in self.records])
+            if n.sum() > 0:
+                asked = float(sum(one.coverage * one.entries[b] for one in self.records) / n.sum())
+                found = float(k.sum() / n.sum())
+                rows.append({"block": name, "entries": int(n.sum()), "asked": asked, "coverage": found,
+                             "standard_error": _clustered(n, k)})  # fmt: skip
+        return sorted(rows, key=lambda row: row["coverage"] - row["asked"])
+
+    def adaptive(self, coverage: float = 0.9, rate: float = 0.05) -> AdaptiveCoverage:
+        """The adaptive level after all steps that were verified with ``target=coverage``.
+
+        Parameters
+        ----------
+        coverage : float, default 0.9
+            Nominal coverage over a long time.
+        rate : float, default 0.05
+            See `AdaptiveCoverage`.
+
+        Returns
+        -------
+        AdaptiveCoverage
+            ``.asked`` is the coverage to give to ``fitted.fill``.
+
+        Examples
+        --------
+        >>> result = fitted.fill(x, coverage=scores.adaptive(0.9).asked)     # doctest: +SKIP
+        """
+        own = replace(self, records=tuple(one for one in self.records if one.target == coverage))
+        return AdaptiveCoverage(coverage, rate).after_all(1.0 - row["coverage"] for row in own.by_step())
+
+    def summary(self) -> dict[str, Any]:
+        """Plain numbers: entries, asked and found coverage, standard error, interval score, slices."""
+        return {
+            "entries": self.entries, "added": self.added, "slices": len({one.name for one in self.records}),
+            "asked": self.asked, "coverage": self.coverage, "standard_error": self.standard_error,
+            "interval_score": self.interval_score,
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        if not self.entries:
+            return "no value has arrived for a filled entry"
+        facts = self.summary()
+        lines = [
+            f"{facts['entries']:,} entries of {facts['slices']} slices along {self.grid.axis} ({self.added:,} new)",
+            f"coverage {self.coverage:.2%} ± {self.standard_error:.2%} (asked {self.asked:.2%}); mean interval score "
+            f"{self.interval_score:.4g}",
+        ]
+        for row in self.by_block()[:WORST_BLOCKS] if len(self.grid.blocks) > 1 else ():
+            lines.append(f"  {row['block']}: {row['coverage']:.2%} ± {row['standard_error']:.2%}")
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"<ScoreLog {self.entries} entries, coverage {self.coverage:.4g} (asked {self.asked:.4g})>"
+
+
+def _grid_of(line: dict[str, Any]) -> Grid:
+    if line["format"] != FORMAT or line["version"] > VERSION:
+        raise ValueError(f"it is version {line['version']} of {line['format']!r}; this corten reads version {VERSION}")
+    shape = tuple(int(n) for n in line["shape"])
+    if min(shape, default=1) < 1 or np.prod([float(n) for n in shape]) > MAX_ENTRIES:
+        raise ValueError(f"its slices have shape {shape}")
+    return Grid(str(line["axis"]), shape, str(line["digest"]), tuple(str(one) for one in line["blocks"]))
+
+
+def _row(kind: str, name: Any, some: Sequence[SliceScores]) -> dict[str, Any]:
+    """One row of a table over slices or steps."""
+    n, k = _blocks(some)
+    total, infinite = float(n.sum()), float(sum(one.infinite.sum() for one in some))
+    finite = total - infinite
+    return {
+        kind: name,
+        "entries": int(total),
+        "asked": float(sum(one.coverage * one.entries.sum() for one in some)) / total,
+        "coverage": float(k.sum()) / total,
+        "standard_error": _clustered(n, k),
+        "interval_score": float(sum(one.score.sum() for one in some)) / finite if finite else float("nan"),
+        "mean_error": float(sum(one.error.sum() for one in some)) / total,
+        "infinite": int(infinite),
+    }
+
+
+def _blocks(some: Sequence[SliceScores]) -> tuple[np.ndarray, np.ndarray]:
+    """Entries and covered ones of every block, summed over records."""
+    return np.sum([one.entries for one in some], axis=0), np.sum([one.covered for one in some], axis=0)
+
+
+def _clustered(n: np.ndarray, k: np.ndarray) -> float:
+    """Standard error of sum(k) / sum(n), with each pair one independent observation; NaN for fewer than two."""
+    k, n = k[n > 0], n[n > 0]
+    if len(n) < 2:
+        return float("nan")
+    off = k - n * (k.sum() / n.sum())
+    return float(np.sqrt((off**2).sum() * len(n) / (len(n) - 1)) / n.sum())
+
+
+def _in_order(name: str) -> tuple[Any, ...]:
+    """Numbers by their size, dates and other names as text."""
+    try:
+        return (0, float(name), "")
+    except ValueError:
+        return (1, 0.0, name)

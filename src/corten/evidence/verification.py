@@ -1,0 +1,170 @@
+"""Compare values that arrived late with the intervals that were given for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corten.conformal.local_scale import block_of
+from corten.data.axes import Axis, is_dataarray, position
+from corten.data.coverage import check_coverage
+from corten.data.missing_values import MissingValue, blank_declared, codes_of
+from corten.evidence.metrics import covered, interval_scores
+from corten.evidence.score_log import Grid, ScoreLog, SliceScores
+
+__all__ = ["Given", "verify"]
+
+BLOCKS_PER_AXIS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """Intervals as they were given: plain arrays, the axes, and the labelled estimate that late data align with."""
+
+    estimate: Any
+    lower: np.ndarray
+    upper: np.ndarray
+    missing: np.ndarray
+    axes: tuple[Axis, ...]
+    coverage: float
+    units: str = ""
+
+
+def verify(
+    given: Given,
+    late: Any,
+    log: str | os.PathLike[str] | None = None,
+    *,
+    axis: str | int | None = None,
+    target: float | None = None,
+    label: str = "",
+    missing_value: MissingValue = None,
+) -> ScoreLog:
+    """Score the filled entries whose values arrived, and add them to a log; see `Fitted.verify`."""
+    check_coverage(given.coverage)
+    if target is not None:
+        check_coverage(target)
+    along = _axis(given.axes, axis)
+    names = _names(given.axes[along], label, log is not None)
+    grid = _grid(given.axes, along)
+    known = ScoreLog(grid)
+    if log is not None and Path(log).exists():
+        known = ScoreLog.read(log)
+        if known.grid != grid:
+            raise ValueError(
+                f"{log} is the log of other data (slices of {known.grid.shape} along {known.grid.axis}; these are "
+                f"{grid.shape} along {grid.axis}, or have other coordinates): use a log of its own for each grid"
+            )
+    truth = _aligned(given, late, missing_value)
+    first = [np.moveaxis(one, along, 0).reshape(len(names), -1) for one in
+             (truth, np.asarray(given.estimate, np.float64), given.lower, given.upper, given.missing)]  # fmt: skip
+    block = block_of(np.arange(first[0].shape[1]), grid.shape or (1,), BLOCKS_PER_AXIS)
+    block = np.unique(block, return_inverse=True)[1]
+    series = given.coverage if target is None else target
+    found = []
+    for name, value, middle, lower, upper, missing in zip(names, *first):
+        which = missing.astype(bool) & np.isfinite(value) & ~known.counted(name, series)
+        if which.any():
+            found.append(
+                _scored(name, which, block, len(grid.blocks), value, middle, lower, upper, given.coverage, target)
+            )
+    done = known.with_new(found)
+    if log is not None and done.added:
+        done.write(log)
+    return done
+
+
+def _scored(
+    name: str, which: np.ndarray, block: np.ndarray, blocks: int, value: np.ndarray, middle: np.ndarray,
+    lower: np.ndarray, upper: np.ndarray, coverage: float, target: float | None,
+) -> SliceScores:  # fmt: skip
+    """The scores of the entries `which` of one slice."""
+    value, middle, lower, upper = (one[which].astype(np.float64) for one in (value, middle, lower, upper))
+    infinite = ~np.isfinite(upper - lower)
+    with np.errstate(invalid="ignore"):
+        score = np.where(infinite, 0.0, interval_scores(value, lower, upper, coverage))
+
+    def total(weights: np.ndarray | None) -> np.ndarray:
+        return np.bincount(block[which], weights, minlength=blocks).astype(np.float64)
+
+    return SliceScores(
+        step=0, name=name, coverage=float(coverage), target=target, which=which, entries=total(None),
+        covered=total(covered(value, lower, upper)), score=total(score), error=total(np.abs(value - middle)),
+        infinite=total(infinite),
+    )  # fmt: skip
+
+
+def _axis(axes: Sequence[Axis], axis: str | int | None) -> int:
+    """The axis along which slices are counted: a time, else the last ordered one, else the last."""
+    if axis is not None:
+        return position(axis, [one.name for one in axes], "axis")
+    times = [k for k, one in enumerate(axes) if one.is_time]
+    ordered = [k for k, one in enumerate(axes) if one.kind == "ordered" and not one.periodic]
+    return (times or ordered or [len(axes) - 1])[-1]
+
+
+def _names(axis: Axis, label: str, logged: bool) -> list[str]:
+    """The name of every slice; it must say which data it belongs to."""
+    if axis.coordinates is None and logged and not label:
+        raise ValueError(
+            f"axis {axis.name!r} has no coordinates, so that a log cannot tell one day from the next: give label=, "
+            "such as the date of these data"
+        )
+    return [f"{label} {axis.label(k)}".strip() for k in range(axis.length)]
+
+
+def _grid(axes: Sequence[Axis], along: int) -> Grid:
+    """The grid of one slice, with a digest of its coordinates and the names of its blocks."""
+    others = [one for k, one in enumerate(axes) if k != along]
+    digest = sha256()
+    for one in others:
+        digest.update(f"{one.name} {one.length} ".encode())
+        digest.update(" ".join(one.label(k) for k in range(one.length)).encode())
+    names = [""]
+    for one in others:
+        names = [f"{before}, {name}".removeprefix(", ") for before in names for name in _ranges(one)]
+    return Grid(axes[along].name, tuple(one.length for one in others), digest.hexdigest()[:16], tuple(names))
+
+
+def _ranges(axis: Axis) -> list[str]:
+    """The names of the blocks along one axis: first to last label."""
+    count = min(BLOCKS_PER_AXIS, axis.length)
+    number = (np.arange(axis.length) * count) // axis.length
+    ends = [np.flatnonzero(number == b)[[0, -1]] for b in range(count)]
+    return [f"{axis.name} {axis.label(a)} to {axis.label(b)}" if b > a else f"{axis.name} {axis.label(a)}"
+            for a, b in ends]  # fmt: skip
+
+
+def _aligned(given: Given, late: Any, missing_value: MissingValue) -> np.ndarray:
+    """Late values on the grid of the intervals, NaN where none arrived."""
+    labelled = is_dataarray(given.estimate)
+    if is_dataarray(late):
+        if not labelled:
+            raise ValueError("the late data have labels and the intervals have none: give late.to_numpy()")
+        names, wanted = sorted(map(str, late.dims)), sorted(map(str, given.estimate.dims))
+        if names != wanted:
+            raise ValueError(f"the late data have the axes {', '.join(names)}, the intervals {', '.join(wanted)}")
+        units = str(late.attrs.get("units", ""))
+        if units and given.units and units != given.units:
+            raise ValueError(f"the late data are in {units}, the intervals in {given.units}: convert them")
+        for dim in given.estimate.dims:
+            if dim in late.coords and dim in given.estimate.coords:
+                if not np.isin(late.coords[dim].values, given.estimate.coords[dim].values).any():
+                    raise ValueError(f"the late data have no position in common with the intervals along {dim!r}")
+            elif late.sizes[dim] != given.estimate.sizes[dim]:
+                raise ValueError(f"the late data have length {late.sizes[dim]} along {dim!r}, the intervals "
+                                 f"{given.estimate.sizes[dim]}, and no coordinates to align them by")  # fmt: skip
+        late = late.transpose(*given.estimate.dims).reindex_like(given.estimate)
+    late = getattr(late, "values", late)
+    filled = np.ma.filled(np.ma.asarray(late).astype(np.float64), np.nan)
+    values = np.array(filled, np.float64)
+    if values.shape != np.shape(given.estimate):
+        raise ValueError(f"the late data have shape {values.shape}, the intervals {np.shape(given.estimate)}")
+    blank_declared(values, codes_of(missing_value))
+    return values

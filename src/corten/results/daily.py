@@ -1,0 +1,150 @@
+"""A fit used every day: fill new data with it, and move it along an axis."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.calibration.gap_scale import reach
+from corten.calibration.renewal import Settled, fill_gaps, fill_split, renew
+from corten.calibration.task import Progress, Task
+from corten.conformal.split import CalibratedSplit
+from corten.data.choices import Choice
+from corten.data.matching import joined, matching, moving_axis
+from corten.data.missing_values import MissingValue
+from corten.data.observed import ObservedTensor
+from corten.data.transform import as_transform
+from corten.engine.threads import one_library_thread
+
+if TYPE_CHECKING:
+    from corten.results.fitted import Fitted
+
+__all__ = ["fill", "update"]
+
+def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue = None) -> Fitted:
+    """New data filled with a fit; see `Fitted.fill`."""
+    began = perf_counter()
+    split, completion = _usable(fitted)
+    fit = fitted.observed
+    new = matching(fit, x, where, missing_value)
+    if where is None and fit.domain is not None and new.domain is None and new.shape == fit.shape:
+        new = matching(fit, _inside(new, fit.domain), None)
+    _warn_of_range(fit, new)
+    base = replace(fitted, observed=new, propensity=None, rounds=(), carried=True)
+    if new.complete:
+        return replace(base, estimate=np.array(new.values), calibrated=None, residuals=np.empty(0), choices=())
+    with one_library_thread:
+        if split.local is not None:
+            made = fill_gaps(split, completion, new)
+        else:
+            share = fitted.rounds[0].train_share if fitted.rounds else None
+            made = fill_split(split, completion, new, share or 1.0, int(fitted.options["seed"]))
+    note = Choice("settings", "of an earlier fit", "nothing was chosen again (fitted.fill)", code="filled_by_a_fit")
+    return _with(base, made, (note,), began)
+
+
+def update(
+    fitted: Fitted,
+    x: Any,
+    axis: str | int | None,
+    window: int | None,
+    half_life: float | None,
+    *,
+    where: Any = None,
+    missing_value: MissingValue = None,
+    progress: Progress | None = None,
+) -> Fitted:
+    """A fit moved to a window with new slices; see `Fitted.update`."""
+    began = perf_counter()
+    split, completion = _usable(fitted)
+    fitted.refuse_carried("update")
+    if split.local is None:
+        raise ValueError("only a fit with calibration='gaps' can be updated: fit the new data, or use that calibration")
+    if fitted.completer is None:
+        raise ValueError("this fit was loaded and has a transform or score of your own, which a file does not keep")
+    fit = fitted.observed
+    new = matching(fit, x, where, missing_value, least=1)
+    along = moving_axis(fit, new, axis)
+    length = fit.shape[along] if window is None else window
+    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
+        raise ValueError(f"window is {window!r}; give a whole number of slices, 2 or more")
+    decay = length / 2 if half_life is None else float(half_life)
+    if not decay > 0:
+        raise ValueError(f"half_life is {half_life!r}; give a positive number of slices")
+    _warn_of_range(fit, new)
+    moved = joined(fit, new, along, length)
+    completer = fitted.completer
+    task = Task(
+        observed=moved.observed,
+        completion=Settled(completion),
+        propensity=None,
+        score=split.score,
+        transform=as_transform(completer.transform, completer.climatology),
+        seed=int(fitted.options["seed"]),
+        tell=progress or (lambda stage, share: None),
+    )
+    rounds = int(getattr(fitted.calibration, "rounds", 24))
+    with one_library_thread:
+        made = renew(split, fitted.residuals, task, moved, along, rounds, decay)
+    name = fit.axes[along].name
+    because = (
+        f"{len(made.rounds)} rounds of pseudo-gaps in {int(moved.fresh.sum())} new of {len(moved.fresh)} slices along "
+        f"{name}; a score loses half its weight in {decay:g} slices"
+    )
+    base = replace(
+        fitted, observed=moved.observed, propensity=None, rounds=made.rounds, residuals=made.residuals
+    )
+    note = Choice("calibration", "renewed", because, code="renewed", values={"rounds": len(made.rounds)})
+    return _with(base, made.calibrated, (note,), began)
+
+
+def _usable(fitted: Fitted) -> tuple[CalibratedSplit, Any]:
+    """The calibration and the completion of a fit that can be used for new data."""
+    if fitted.calibrated is None:
+        raise ValueError("nothing was missing in the data of this fit, so that nothing was fitted: fit the new data")
+    if not isinstance(fitted.calibrated, CalibratedSplit):
+        raise ValueError("merged splits cannot fill new data: fit with calibration='gaps' or calibration='random'")
+    if not hasattr(fitted.completion, "fill"):
+        raise ValueError("this fit was loaded, and a file does not keep a completion of your own: fit again")
+    return fitted.calibrated, fitted.completion
+
+
+def _with(base: Fitted, split: CalibratedSplit, notes: tuple[Choice, ...], began: float) -> Fitted:
+    """A fit with another calibration, its estimate and its settings."""
+    estimate = split.data_estimate()
+    kept = [one for one in base.choices if not one.code.startswith("pseudo_gaps") and one.code not in _NOTES]
+    if split.beyond is not None:
+        notes = (*notes, reach(int(np.count_nonzero(split.beyond)), base.observed.n_missing))
+    return replace(
+        base,
+        estimate=estimate if base.limits is None else np.clip(estimate, *base.limits),
+        calibrated=split,
+        choices=(*kept, *notes),
+        seconds=perf_counter() - began,
+    )
+
+
+_NOTES = ("filled_by_a_fit", "renewed")
+
+
+def _inside(new: ObservedTensor, domain: np.ndarray) -> ObservedTensor:
+    """The tensor with another domain."""
+    mask = new.mask & domain
+    return replace(new, mask=mask, domain=domain, values=np.where(mask, new.values, np.nan))
+
+
+def _warn_of_range(fit: ObservedTensor, new: ObservedTensor) -> None:
+    """Warn of values that suggest another unit."""
+    low, high = (float(end(fit.values[fit.mask])) for end in (np.min, np.max))
+    middle = float(np.median(new.values[new.mask]))
+    if not low <= middle <= high:
+        warnings.warn(
+            f"Intervals may not cover: the median of the new data is {middle:.4g}, and the values of the fit are "
+            f"between {low:.4g} and {high:.4g}. Are the new data in another unit?",
+            UserWarning,
+            stacklevel=4,
+        )

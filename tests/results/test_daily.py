@@ -1,0 +1,193 @@
+"""A fit used every day: it fills new data, moves along the time, does so from a file, and refuses other grids."""
+
+import warnings
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import corten
+from corten.completion.em_tucker import EMTuckerCompletion
+
+SHAPE = (14, 12)
+MEMBERS = {"pyramid": corten.SmoothCompletion(), "Tucker": EMTuckerCompletion(rank=5)}
+
+
+def days(first, count, seed):
+    """A field that moves, with gaps, and its truth."""
+    rng = np.random.default_rng(seed)
+    lat, lon, t = np.ogrid[: SHAPE[0], : SHAPE[1], first : first + count]
+    truth = np.sin(lat / 4 + t / 6) + np.cos(lon / 3 - t / 8) + 0.1 * rng.normal(size=(*SHAPE, count))
+    gap = np.kron(rng.random((7, 4, -(-count // 3))) < 0.3, np.ones((2, 3, 3), bool))[..., :count]
+    time = np.datetime64("2020-01-01", "ns") + np.arange(first, first + count) * np.timedelta64(1, "h")
+    coords = {"lat": np.arange(SHAPE[0]) * 2.0, "lon": np.arange(SHAPE[1]) * 2.0, "time": time}
+    whole = xr.DataArray(truth, coords, ("lat", "lon", "time"), "tec", {"units": "TECU"})
+    return whole.where(~gap), whole
+
+
+def gap_fit(x, rounds=6, **options):
+    calibration = corten.GapCalibration(rounds, drawn=0)
+    completion = corten.StackedCompletion(MEMBERS)
+    return corten.ConformalCompleter(completion, calibration=calibration, **options).fit(x)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return gap_fit(days(0, 24, 0)[0])
+
+
+@pytest.fixture(scope="module")
+def loaded(fitted, tmp_path_factory):
+    return corten.load(fitted.save(tmp_path_factory.mktemp("fit") / "fit.corten"))
+
+
+def same(one, two):
+    assert np.array_equal(one.estimate_array, two.estimate_array, equal_nan=True)
+    assert np.array_equal(one.lower_array, two.lower_array) and np.array_equal(one.upper_array, two.upper_array)
+
+
+def coverage_of(result, truth):
+    missing = result.observed.missing
+    inside = (result.lower_array <= truth.values) & (truth.values <= result.upper_array)
+    return inside[missing].mean(), np.abs(result.estimate_array - truth.values)[missing].mean()
+
+
+def test_new_data_are_filled_like_by_a_fresh_fit_and_from_a_file_with_the_same_bits(fitted, loaded):
+    x, truth = days(24, 30, 1)  # a longer time axis
+    result = fitted.fill(x)
+    same(result, loaded.fill(x))
+    same(result.at(0.8), loaded.fill(x, 0.8))
+    covered, error = coverage_of(result, truth)
+    fresh = coverage_of(gap_fit(x).intervals(0.9), truth)
+    assert 0.85 < covered < 0.95 and error < 1.1 * fresh[1]
+    assert result.estimate.dims == x.dims and result.estimate.attrs == x.attrs
+    # The audit, which hides entries again, needs the learned scale of the file as well.
+    assert fitted.audit(rounds=2).table().equals(loaded.audit(rounds=2).table())
+
+
+def test_filling_the_data_of_the_fit_gives_the_fit(fitted):
+    same(fitted.fill(fitted.observed.wrap(fitted.observed.values)), fitted.intervals(0.9))
+
+
+def test_a_filled_result_can_be_saved_and_knows_what_it_cannot_do(fitted, tmp_path):
+    result = fitted.fill(days(24, 24, 2)[0])
+    same(corten.load(result.source.save(tmp_path / "filled.corten")).intervals(0.9), result)
+    for refused in (
+        lambda: result.source.audit(),
+        lambda: result.source.intervals(0.9, groups="lat"),
+        lambda: result.mean("lat"),
+        lambda: result.source.update(days(48, 2, 0)[0]),
+    ):
+        with pytest.raises(ValueError, match="earlier fit"):
+            refused()
+    assert fitted.fill(days(24, 24, 2)[1]).summary().to_dict()["missing"] == 0
+
+
+def refusals():
+    x = days(24, 24, 3)[0]
+    yield "another order", x.transpose("time", "lat", "lon"), "transpose"
+    yield "another name", x.rename(lat="y"), "the fit has lat, lon, time"
+    yield "an axis less", x[0], "the fit has"
+    yield "another unit", x.assign_attrs(units="K"), "in K, the fit is in TECU"
+    yield "another grid", x.assign_coords(lat=x.lat + 1.0), "another grid.*'lat'"
+    yield "two axes moved", x[1:].assign_coords(lat=x.lat[1:] + 1.0), "another grid"
+    yield "another step", x[..., ::2], "a step of 7200 s, in the fit 3600 s"
+    yield "backwards", x[..., ::-1], "another grid"
+    yield "one slice", x[..., :1], "give 2 or more"
+    yield "plain, another shape", x.values[:5], "another grid"
+
+
+@pytest.mark.parametrize(("x", "words"), [case[1:] for case in refusals()], ids=[case[0] for case in refusals()])
+def test_other_axes_units_and_grids_are_refused(fitted, x, words):
+    with pytest.raises(ValueError, match=words):
+        fitted.fill(x)
+
+
+def test_values_of_another_unit_are_reported(fitted):
+    x = days(24, 24, 3)[0]
+    with pytest.warns(UserWarning, match="another unit"):
+        fitted.fill(x + 273.15)
+
+
+def test_a_random_split_fills_from_as_many_entries_and_weights_by_its_odds(tmp_path):
+    x, (y, truth) = days(0, 24, 0)[0], days(24, 24, 1)
+    options = {"completion": "smooth", "calibration": "random"}
+    fit = corten.ConformalCompleter(propensity="additive", **options).fit(x)
+    loaded = corten.load(fit.save(tmp_path / "fit.corten"))
+    same(fit.fill(y), loaded.fill(y))
+    covered, _ = coverage_of(fit.fill(y), truth)
+    assert covered > 0.8
+    # The same data give the same estimate: the same training entries are drawn.
+    same(fit.fill(x), fit.intervals(0.9))
+    with pytest.raises(ValueError, match="no odds for other positions"):
+        fit.fill(days(24, 30, 1)[0])
+    constant = corten.ConformalCompleter(propensity="constant", **options).fit(x)
+    assert constant.fill(days(24, 30, 1)[0]).estimate.shape == (*SHAPE, 30)
+    with pytest.raises(ValueError, match="calibration='gaps' can be updated"):
+        fit.update(y)
+
+
+def test_fits_without_their_method_say_so(tmp_path):
+    x = days(0, 24, 0)[0]
+    own = corten.ConformalCompleter(lambda a: np.where(np.isnan(a), np.nanmean(a), a), calibration="random").fit(x)
+    own.fill(x)
+    with pytest.raises(ValueError, match="completion of your own"):
+        corten.load(own.save(tmp_path / "own.corten")).fill(x)
+    merged = corten.ConformalCompleter("smooth", calibration="cross", propensity="constant").fit(x)
+    with pytest.raises(ValueError, match="merged splits"):
+        merged.fill(x)
+
+
+def test_transforms_of_the_fit_are_used_and_refused_where_they_do_not_apply():
+    x, (y, truth) = days(0, 24, 0)[0] + 5, days(24, 30, 1)
+    logs = gap_fit(x, 4, transform="log", bounds=(0, None))
+    covered, _ = coverage_of(logs.fill(y + 5), truth + 5)
+    assert 0.8 < covered < 0.97
+    with pytest.raises(ValueError, match="not finite"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logs.fill(y - 100)
+    by_hour = gap_fit(x, 1, transform="standardise:time")
+    with pytest.raises(ValueError, match="means for positions"):
+        by_hour.fill(y + 5)
+
+
+def test_an_update_appends_replaces_and_keeps_a_window(fitted, loaded):
+    new, truth = days(20, 10, 7)  # four slices are revised, six are new
+    moved = fitted.update(new, half_life=8)
+    assert moved.observed.shape == (*SHAPE, 24)
+    kept = moved.observed.wrap(moved.observed.values)
+    assert kept.time.values[0] == np.datetime64("2020-01-01T06") and kept.time.values[-1] == new.time.values[-1]
+    xr.testing.assert_equal(kept.isel(time=slice(14, None)), new)
+    xr.testing.assert_equal(kept.isel(time=slice(None, 14)), days(0, 24, 0)[0].isel(time=slice(6, 20)))
+    result = moved.intervals(0.9)
+    last = result.observed.missing[..., 14:]
+    hit = (result.lower_array[..., 14:] <= truth.values) & (truth.values <= result.upper_array[..., 14:])
+    assert hit[last].mean() > 0.8
+    same(result, loaded.update(new, half_life=8).intervals(0.9))
+    # Scores of revised slices and of slices that left the window are gone; recent ones weigh more.
+    age = 23 - np.unravel_index(moved.entries, moved.observed.shape)[2]
+    deep = moved.calibrated.local.by_depth.at(moved.calibrated.local.depths)
+    np.testing.assert_allclose(moved.log_weights - deep, -np.log(2) * age / 8)
+    old = ~np.isin(fitted.observed.axes[2].coordinates[np.unravel_index(fitted.entries, (*SHAPE, 24))[2]], new.time)
+    old &= np.unravel_index(fitted.entries, (*SHAPE, 24))[2] >= 6
+    assert np.array_equal(moved.scores[: old.sum()], fitted.scores[old])
+    assert moved.entries.size > old.sum()
+    twice = moved.update(days(30, 2, 8)[0])
+    assert twice.observed.axes[2].coordinates[-1] == np.datetime64("2020-01-02T07")
+    assert twice.fill(days(32, 24, 9)[0]).estimate.shape == (*SHAPE, 24)
+    assert moved.intervals(0.9, groups="lat").lower_array.shape == moved.observed.shape
+    with pytest.raises(ValueError, match="cannot be audited"):
+        moved.audit()
+
+
+def test_plain_arrays_are_appended(fitted):
+    plain = gap_fit(days(0, 12, 0)[0].values, 2)
+    assert plain.fill(days(12, 14, 1)[0].values).lower.shape == (*SHAPE, 14)
+    moved = plain.update(days(12, 3, 1)[0].values, window=15)
+    assert np.array_equal(moved.observed.values[..., :12], plain.observed.values, equal_nan=True)
+    with pytest.raises(ValueError, match="Give axis="):
+        plain.update(days(12, 12, 1)[0].values)
+    assert plain.update(days(12, 12, 1)[0].values, axis=2).observed.shape == (*SHAPE, 12)
+    for bad in ({"window": 1}, {"half_life": 0}, {"axis": "unknown"}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            plain.update(days(12, 3, 1)[0].values, **bad)
