@@ -17,7 +17,7 @@ import numpy as np
 import scipy.linalg
 
 from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, standardise
-from corten.completion.covariance import Covariance, fit_covariance
+from corten.completion.covariance import Covariance, Season, circle_of, fit_covariance
 from corten.completion.positions import Grid, grids_in_words, grids_of, length_in_words
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
@@ -31,6 +31,8 @@ COARSE_MODES = 1500
 """At most so many modes are solved exactly: a dense matrix of this size is inverted once in a fill."""
 COARSE_NUMBERS = 2e7
 """Numbers in the largest array of products of two modes along one axis."""
+CYCLES = {"daily": 1.0, "weekly": 7.0, "yearly": 365.2425}
+"""Periods of the cycles that are looked for along axes of dates, in days."""
 SETTLED = 2e-3
 """Iterations stop when ten of them move the missing entries by less than this, in standard deviations of the data."""
 
@@ -105,7 +107,14 @@ class SpectralPrior:
         grids: Sequence[Grid] = (),
     ) -> SpectralPrior:
         """The prior of a fitted covariance on a grid; unordered axes use the eigenvectors of their correlation."""
-        grids = grids or grids_of(None, shape)
+        grids = list(grids or grids_of(None, shape))
+        kinds = list(kinds)
+        for k in {season.axis for season in covariance.seasons}:
+            # On a circle of twice the length a cycle keeps its phase; ends that reflect would reverse it.
+            grid, kinds[k] = grids[k], "periodic"
+            positions = np.arange(float(grid.size)) if grid.positions is None else grid.positions
+            points = circle_of([season for season in covariance.seasons if season.axis == k], grid.size)
+            grids[k] = replace(grid, size=points, positions=positions)
         # Entries that lie close together determine more than the rounding of single precision lets through.
         number: Any = np.float32 if all(grid.positions is None for grid in grids) else np.float64
         bases: list[Basis] = []
@@ -215,12 +224,17 @@ class GaussianProcessCompletion:
         data = standardise(values, mask, kinds)
         units = unit_correlations(data.values, mask, kinds)
         grids, choices = grids_of(axes, mask.shape), []
-        covariance, tried = fit_covariance(data.values, mask, kinds, units, seed, grids)
+        seasons = seasons_of(kinds, grids)
+        covariance, tried = fit_covariance(data.values, mask, kinds, units, seed, grids, seasons)
         doubtful = [k for k, grid in enumerate(grids) if grid.positions is not None and not is_distance(axes[k])]
         if doubtful:
             equal = tuple(Grid(mask.shape[k]) if k in doubtful else grid for k, grid in enumerate(grids))
-            other, also_tried = fit_covariance(data.values, mask, kinds, units, seed, equal)
-            with_steps, without = (max(float(str(one["penalised"])) for one in t[-2:]) for t in (tried, also_tried))
+            other, also_tried = fit_covariance(data.values, mask, kinds, units, seed, equal, seasons)
+            most = max(int(str(one["entries"])) for one in tried)
+            with_steps, without = (
+                max(float(str(one["penalised"])) for one in fits if one["entries"] == most)
+                for fits in (tried, also_tried)
+            )
             if without > with_steps:
                 grids, covariance, tried = equal, other, also_tried
                 choices.append(_equal_steps([axes[k].name for k in doubtful], with_steps, without))
@@ -235,6 +249,17 @@ class GaussianProcessCompletion:
             tried,
         )
         return PreparedProcess(kinds, covariance, pyramid, self.iterations, (choice, *choices), grids)
+
+
+def seasons_of(kinds: Sequence[str], grids: Sequence[Grid]) -> tuple[Season, ...]:
+    """The cycles that may be found along axes of dates: with three periods or more and four steps in a period."""
+    found = []
+    for k, (kind, grid) in enumerate(zip(kinds, grids)):
+        for name, days in CYCLES.items():
+            period = days * 86400 / grid.step
+            if grid.unit == "s" and kind == "ordered" and 4 <= period <= grid.size / 3:
+                found.append(Season(k, name, period))
+    return tuple(found)
 
 
 def _equal_steps(names: Sequence[str], with_steps: float, without: float) -> Choice:
@@ -255,7 +280,10 @@ def describe(covariance: Covariance, axes: Sequence[Any], grids: Sequence[Grid] 
     """A covariance in words: groups of axes, smoothness, and lengths in units of the coordinates."""
     shape = tuple(axis.length for axis in axes) if axes else (1,) * len(covariance.components[0].lengths)
     names = [str(axis.name) for axis in axes] if axes else [f"axis {k}" for k in range(len(shape))]
-    grids = grids or grids_of(axes, shape)
+    grids = [*(grids or grids_of(axes, shape))]
+    for season in covariance.seasons:
+        names.append(f"{season.name} cycle of {names[season.axis]}")
+        grids.append(grids[season.axis])
     terms = []
     for component in covariance.components:
         factors = []
