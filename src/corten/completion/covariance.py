@@ -28,9 +28,9 @@ __all__ = ["Component", "Covariance", "Season", "circle_of", "fit_covariance", "
 
 NOISE_FLOOR = 2e-5
 """Smallest noise variance, as a share of the variance of the data: the sampled matrices stay positive definite."""
-SAMPLE_SIZE = 200
+SAMPLE_SIZE = 150
 """Entries in a sample. One likelihood costs the cube of it, so that many small samples see more for the same time."""
-SCOUTS, SAMPLES = 4, 12
+SCOUTS, SAMPLES = 8, 24
 """Samples on which groupings are compared, and on which the parameters are fitted in the end."""
 CLUSTER_STEPS = 15.0
 """Largest standard deviation of a cluster of a sample, in steps; 15 % of the axis where that is less."""
