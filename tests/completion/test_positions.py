@@ -114,7 +114,7 @@ def test_process_at_positions_is_kriging_with_the_distances() -> None:
     y = np.where(mask, rng.standard_normal(14), 0.0)
     kernel = matern(1.5, np.abs(np.subtract.outer(positions, positions)) / 9.0)[0]
     gain = np.linalg.solve(kernel[np.ix_(mask, mask)] + 0.01 * np.eye(mask.sum()), y[mask])
-    mean = prior.condition(y, mask, np.zeros(14), 500)
+    mean = prior.condition(y, mask.astype(float), np.zeros(14), 500)
     np.testing.assert_allclose(mean, kernel[:, mask] @ gain, atol=0.02)
 
 
