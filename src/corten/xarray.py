@@ -107,13 +107,31 @@ class DatasetAccessor:
         if unknown:
             raise ValueError(f"settings names {unknown[0]!r}, which is not filled; filled are {', '.join(chosen)}")
         dataset = self._dataset
-        results = {
-            name: complete(dataset[name], **({"coverage": coverage, **options} | dict(own.get(name, {}))))
-            for name in chosen
-        }
+        given = {name: {"coverage": coverage, **options, **own.get(name, {})} for name in chosen}
+        results = {name: complete(dataset[name], **self._with_land(name, given[name])) for name in chosen}
         return DatasetIntervals(dataset, results)
 
+    def _with_land(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
+        """The options with a domain, if a mask of the Dataset marks places of the variable that are never observed."""
+        from corten.data.axes import broadcast_by_name
+        from corten.data.never_observed import is_mask_name, skip_never_observed
+        from corten.data.observed import ObservedTensor
+
+        x = self._dataset[name]
+        found = {
+            str(key): one
+            for key, one in self._dataset.data_vars.items()
+            if is_mask_name(str(key), one.attrs) and key != name and one.ndim and set(one.dims) <= set(x.dims)
+        }
+        if not found or options.get("where") is not None or options.get("fill_never_observed"):
+            return options
+        observed = ObservedTensor.of(x, missing_value=options.get("missing_value"))
+        masks = {key: broadcast_by_name(one, x) for key, one in found.items()}
+        domain = skip_never_observed(observed, masks=masks).domain
+        return options if domain is None else options | {"where": x.copy(data=domain)}
+
     def _chosen(self, variables: Sequence[str] | None) -> list[str]:
+        from corten.data.never_observed import is_mask_name
         from corten.io.stores import of_dataset
 
         known = [str(name) for name in self._dataset.data_vars]
@@ -126,6 +144,7 @@ class DatasetAccessor:
             name
             for name, one in of_dataset(self._dataset).items()
             if one.is_tensor and one.dtype.kind == "f" and bool(self._dataset[name].isnull().any())
+            and not is_mask_name(name)
         ]
         if not found:
             raise ValueError(f"no variable with two or more axes has missing entries; there are {', '.join(known)}")

@@ -1,16 +1,17 @@
 """A fit used every day: it fills new data, moves along the time, does so from a file, and refuses other grids."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import xarray as xr
-from corten.completion.em_tucker import EMTuckerCompletion
 
 import corten
+from corten.completion.unfoldings import UnfoldingCompletion
 
 SHAPE = (14, 12)
-MEMBERS = {"pyramid": corten.SmoothCompletion(), "Tucker": EMTuckerCompletion(rank=5)}
+MEMBERS = {"pyramid": corten.SmoothCompletion(), "low rank": UnfoldingCompletion("mean", iterations=60)}
 
 
 def days(first, count, seed):
@@ -239,3 +240,24 @@ def test_an_update_follows_noise_that_grew(fitted):
     before, _ = coverage_of(fitted.fill(x + louder), truth + louder)
     after, _ = coverage_of(fitted.update(x + louder, half_life=12).intervals(0.9), truth + louder)
     assert before < 0.6 and 0.85 < after < 0.95
+
+
+def test_a_completion_is_told_of_the_new_axes(fitted):
+    """A member that keeps positions is moved to those of the new data, in a fill and in an update."""
+    told = []
+
+    class Keeps:
+        def on_axes(self, axes):
+            told.append([axis.length for axis in axes])
+            return self
+
+        def fill(self, values, mask):
+            return fitted.completion.members["pyramid"].fill(values, mask)
+
+        choices = ()
+
+    members = {**fitted.completion.members, "pyramid": Keeps()}
+    keeps = replace(fitted, completion=replace(fitted.completion, members=members))
+    same(keeps.fill(days(24, 30, 1)[0]), fitted.fill(days(24, 30, 1)[0]))
+    keeps.update(days(24, 2, 1)[0], window=26)
+    assert told[0] == [*SHAPE, 30] and told[-1] == [*SHAPE, 26]

@@ -71,6 +71,8 @@ def test_every_coverage_of_a_fit_comes_from_the_one_fit(case, completer, asked):
     assert chances.shape == case.shape and ((chances >= 0) & (chances <= 1)).all()
     assert fitted.settings()["seed"] == completer.seed and fitted.settings()["axes"].count("axis_") == case.x.ndim
     assert all(sentence.endswith(".") for sentence in fitted.warnings())
+    few, many = (fitted.hidden_coverage(level) for level in (min(asked), max(asked)))
+    assert (few is None) == (len(fitted.scores) < 20) and (few is None or 0 <= few.found <= many.found <= 1)
     for level in asked:
         one, other = first.at(level), fitted.intervals(level)
         assert one.coverage == level

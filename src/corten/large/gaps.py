@@ -10,11 +10,11 @@ pass fills all tiles.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix
+from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix, reduced
 from corten.calibration.gap_scale import first_estimate, reach, tested_depth
 from corten.calibration.gaps import MIN_HIDDEN_SHARE, hide
 from corten.completion.axes_kinds import axis_kinds, edges_of
@@ -308,16 +308,6 @@ class _Sample:
         if entries.size > limit:
             entries = np.sort(np.random.default_rng(seed).choice(entries, limit, replace=False))
         fill = _filled(self.completion, np.where(train, values, np.nan), train, self.coarse, self.large_scale, tile)
-        axes = cut_axes(self.data.axes, tile.padded)
-        deep = depth(train, axes, self.change)
-        features = EntryFeatures(axes, self.change, self.spread).at(
-            entries, values=values, train=train, estimate=fill.estimate, members=fill.members, deep=deep
-        )
-        return Hidden(
-            entries=tile.of_tensor(entries, self.data.shape),
-            truth=values.reshape(-1)[entries].astype(np.float64),
-            estimate=fill.estimate.reshape(-1)[entries].astype(np.float64),
-            members={name: member.reshape(-1)[entries] for name, member in fill.members.items()},
-            features=features,
-            depths=deep.reshape(-1)[entries],
-        )
+        describe = EntryFeatures(cut_axes(self.data.axes, tile.padded), self.change, self.spread)
+        found = reduced(fill, values, train, entries, describe)
+        return replace(found, entries=tile.of_tensor(entries, self.data.shape))

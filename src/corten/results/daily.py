@@ -12,6 +12,7 @@ import numpy as np
 from corten.calibration.gap_scale import reach
 from corten.calibration.renewal import Settled, fill_gaps, fill_split, renew
 from corten.calibration.task import Progress, Task
+from corten.completion.protocol import on_axes
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.data.matching import joined, matching, moving_axis
@@ -102,7 +103,7 @@ def update(
     )
     base = replace(
         fitted, observed=moved.observed, propensity=None, rounds=made.rounds, residuals=made.residuals,
-        choices=_of_method(fitted),
+        completion=on_axes(completion, moved.observed.axes), choices=_of_method(fitted),
     )  # fmt: skip
     note = Choice("calibration", "renewed", because, code="renewed", values={"rounds": len(made.rounds)})
     return _with(base, made.calibrated, (note,), began)

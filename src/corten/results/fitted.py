@@ -38,7 +38,8 @@ _INTERNAL = {
     "beyond", "bounds", "calibrated", "completion", "entries", "facts", "limits", "log_weights", "missing_entries",
     "of", "options", "probabilities", "propensity_array", "refuse_carried", "residuals", "rounds", "scores",
 }  # fmt: skip
-WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded")  # of settings whose reason is shown as a warning
+WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded", "unequal_steps_not_used")
+"""Of settings whose reason is shown as a warning."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,6 +36,7 @@ TYPES = {
     "completion.riemannian": "TuckerCompletion TensorTrainCompletion PreparedLowRank",
     "completion.stack": "StackedCompletion PreparedStack", "completion.covariance": "Covariance Component",
     "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
+    "completion.correction": "Correction NeighbourFeatures PreparedCorrected",
     "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess",
     "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.trees": "Trees",
     "conformal.split": "CalibratedSplit",
