@@ -14,6 +14,7 @@ from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion,
 from corten.completion.stack import StackedCompletion
 from corten.data.choices import Choice
 from corten.data.missing_values import report_suspects
+from corten.engine.memory import let_go
 from corten.io.lazy import LazyTensor
 from corten.large.stages import Scratch
 from corten.large.tiles import cut_axes
@@ -127,6 +128,7 @@ def deeper(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) ->
     """The share of missing entries deeper inside gaps than a random split would test, and in which direction."""
     box = middle_box(lazy.shape, DEPTH_ENTRIES)
     spins = np.array(scratch.observed[box])
+    let_go(scratch.observed[box])
     axes = cut_axes(lazy.axes, box)
     shares = share_deeper(Part(spins == 1, spins == -1, axes), SplitCalibration(train_share), seed)
     return max(shares.items(), key=lambda item: item[1], default=("anywhere", 0.0))
