@@ -35,12 +35,14 @@ from corten.options import (
     as_completion,
     as_propensity,
     check_bounds,
+    predicted_seconds,
     unused_workers,
 )
 from corten.results.fitted import Fitted
 from corten.results.settings import describe
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
     from distributed import Client
     from numpy.typing import ArrayLike
@@ -132,7 +134,7 @@ class ConformalCompleter:
 
     def fit(
         self,
-        x: ArrayLike | xr.DataArray | ObservedTensor,
+        x: ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor,
         *,
         where: ArrayLike | xr.DataArray | None = None,
         periodic: Sequence[str | int] = (),
@@ -147,8 +149,8 @@ class ConformalCompleter:
 
         Parameters
         ----------
-        x : array with NaN, masked array, xarray.DataArray or ObservedTensor
-            The tensor, with two or more axes.
+        x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray or ObservedTensor
+            The tensor, with two or more axes; a DataFrame is a wide table.
         where : boolean array or xarray.DataArray, optional
             The domain: True where an entry could be observed. Default: everywhere.
         periodic : sequence of str or int, default ()
@@ -161,7 +163,8 @@ class ConformalCompleter:
             Whether places without any observation are filled even if the variable or a mask suggests that they are
             land. All other such places are always filled.
         progress : function of (str, float), optional
-            Called with the name of a stage and the share of it that is done.
+            Called with the name of a stage and the share of it that is done. If it has an attribute ``predicted``, that
+            is called once before the fit with the seconds and the bytes that it will take.
         checkpoint : Checkpoint, optional
             Folder that keeps finished rounds, so that an interrupted fit can be resumed.
         coverage : float, optional
@@ -194,8 +197,11 @@ class ConformalCompleter:
             return Fitted(observed, np.array(observed.values), self._settings(describe(self.engine)))
         # An engine that is not available is reported before any work is done.
         settings = self._settings(as_engine(self.engine).label)
+        tell("planning", 0.0)
         calibration, chosen = as_calibration(self.calibration).choose(observed, self.seed)
         needed = calibration.peak_bytes(observed.values.size, observed.n_missing)
+        if hasattr(tell, "predicted"):
+            tell.predicted(predicted_seconds(calibration, observed.values.size, observed.n_missing), needed)
         why = "predicted before starting, from the number of entries and rounds"
         memory = Choice("peak memory", f"about {in_words(needed)}", why)
         refuse_beyond(

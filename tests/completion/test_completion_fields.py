@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import scipy.fft
@@ -16,18 +14,13 @@ from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import StackedCompletion, simplex_weights
 from corten.completion.unfoldings import UnfoldingCompletion, _unfoldings
 from corten.completion.units import UnitCorrelation, unit_correlations
-
-
-@dataclass(frozen=True)
-class Axis:
-    name: str
-    length: int
-    kind: str = "ordered"
-    periodic: bool = False
+from corten.data.axes import Axis
 
 
 def axes_for(shape: tuple[int, ...], units: tuple[int, ...] = (), periodic: tuple[int, ...] = ()) -> tuple[Axis, ...]:
-    return tuple(Axis(f"a{k}", n, "unordered" if k in units else "ordered", k in periodic) for k, n in enumerate(shape))
+    return tuple(
+        Axis(f"a{k}", n, None, "unordered" if k in units else "ordered", k in periodic) for k, n in enumerate(shape)
+    )
 
 
 def wave(shape: tuple[int, ...]) -> np.ndarray:

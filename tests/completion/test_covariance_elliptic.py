@@ -24,6 +24,7 @@ from corten.completion.gaussian_process import (
     SpectralPrior,
     describe,
 )
+from corten.completion.positions import grids_of
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.units import unit_correlations
 from corten.data.axes import Axis
@@ -123,7 +124,7 @@ def test_likelihood_is_the_normal_density_and_has_its_gradient(components: list[
     units = unit_correlations(y, mask, kinds)
     entries = sample_entries(mask, kinds, 60, rng)
     assert mask[tuple(entries.T)].all()
-    model = _Likelihood([_Sample.of(y, entries, kinds, units, shape)], kinds, shape, components)
+    model = _Likelihood([_Sample.of(y, entries, kinds, units, grids_of(None, shape))], kinds, shape, components)
     theta = model.start()[0]
     theta = theta + 0.3 * rng.standard_normal(theta.shape)
     value, gradient = model(theta)
@@ -273,5 +274,5 @@ def test_lengths_are_told_in_units_of_the_coordinates() -> None:
         Axis("height", 3, np.array([0.0, 1.0, 10.0])),
     )
     text = describe(elliptic((4.0, 8.0, 2.0), 1.5), axes)
-    assert "lat 10 degrees_north, time 2 h, height 2 steps" in text
+    assert "lat 10 degrees, time 2 h" in text
     assert "axis 0 4 steps" in describe(elliptic((4.0, 8.0), 1.5), ())

@@ -14,7 +14,7 @@ from corten.calibration.split import SEED_STREAM as SPLIT_STREAM
 from corten.calibration.split import scale_of
 from corten.calibration.task import Round, Task
 from corten.completion.axes_kinds import axis_kinds
-from corten.completion.protocol import Prepared
+from corten.completion.protocol import Prepared, on_axes
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
@@ -28,12 +28,12 @@ __all__ = ["Renewed", "Settled", "fill_gaps", "fill_split", "renew"]
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """A completion that is already prepared: its settings are not chosen again."""
+    """A completion that is already prepared: its settings are not chosen again, and hold on the axes of the data."""
 
     prepared: Prepared
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Any, seed: int) -> Prepared:
-        return self.prepared
+        return on_axes(self.prepared, axes)
 
 
 def fill_gaps(split: CalibratedSplit, completion: Prepared, observed: ObservedTensor) -> CalibratedSplit:
@@ -42,7 +42,7 @@ def fill_gaps(split: CalibratedSplit, completion: Prepared, observed: ObservedTe
     Their weights are those of the depths of the new missing entries.
     """
     changed = in_model(split.change, observed)
-    fill = completion.fill(changed.values, changed.mask)
+    fill = on_axes(completion, observed.axes).fill(changed.values, changed.mask)
     made = split_of(split.local, split.score, split.scores, split.entries, changed, fill)
     return replace(made, change=split.change)
 
@@ -71,7 +71,7 @@ def fill_split(
     train = observed.mask & kept
     if not train.any():
         raise ValueError(f"{observed.n_observed} observed entries are too few: none of them would train")
-    fill = completion.fill(changed.values, train)
+    fill = on_axes(completion, observed.axes).fill(changed.values, train)
     scale = scale_of(split.score, fill, propensity=model, values=changed.values, train=train)
     weights = PooledWeights(split.entries, split.log_weights, odds)
     scored = CalibratedScores(split.score, split.scores, split.entries, weights)
@@ -85,7 +85,7 @@ def in_model(change: Any, observed: ObservedTensor) -> ObservedTensor:
     _refuse_other_positions(change, observed.shape)
     values = change.forward(observed.values).astype(observed.values.dtype)
     if not np.isfinite(values[observed.mask]).all():
-        raise ValueError("the transform of the fit is not finite at some of the new values: fit them, or use another one")
+        raise ValueError("the transform of the fit is not finite at some new values: fit them, or use another one")
     return replace(observed, values=np.where(observed.mask, values, np.nan))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform
+MAX_DENSE_GRID = 1000  # the same for positions between the points of a grid; with fast transforms they are rounded
 MAX_COPIES = 16  # of the gaps, that hide entries together
 MIN_FOLDED_LENGTH = 32  # below this axis length a matrix product is faster than two halves and their sums
 MAX_PRIOR_ENTRIES = 5.0  # average entries added to each position of an unordered axis
@@ -103,7 +104,8 @@ class Basis:
     Cosines for an ordered axis (kernels are reflected at the boundaries), the Hartley basis for a periodic one, and
     given eigenvectors for an unordered one. `frequencies` are in radians per step. `folded` are the left halves of the
     rows that are even and of those that are odd about the middle of the axis, in this order: products with them cost
-    half as much as products with `rows`.
+    half as much as products with `rows`. `positions` are those of the entries on a grid that has more points than there
+    are entries; then `forward` is the transpose of `inverse`, which evaluates the functions of the basis there.
     """
 
     axis: int
@@ -111,6 +113,7 @@ class Basis:
     frequencies: np.ndarray
     rows: np.ndarray | None
     folded: tuple[np.ndarray, np.ndarray] | None = None
+    positions: np.ndarray | None = None
 
     def forward(self, array: np.ndarray) -> np.ndarray:
         """The coefficients of an array in the basis."""
@@ -118,6 +121,13 @@ class Basis:
             return self._fold(array, *self.folded)
         if self.rows is not None:
             return along(self.rows, array, self.axis)
+        if self.positions is not None:
+            shape = (*array.shape[: self.axis], len(self.frequencies), *array.shape[self.axis + 1 :])
+            starts = np.flatnonzero(np.diff(self.positions, prepend=-1))  # entries on the same point are added
+            at: Any = (slice(None),) * self.axis
+            spread = np.zeros(shape, array.dtype)
+            spread[(*at, self.positions[starts])] = np.add.reduceat(array, starts, axis=self.axis)
+            array = spread
         if self.kind == "periodic":
             spectrum = scipy.fft.fft(array, axis=self.axis, norm="ortho")
             return np.ascontiguousarray(spectrum.real - spectrum.imag)
@@ -129,6 +139,8 @@ class Basis:
             return self._unfold(array, *self.folded)
         if self.rows is not None:
             return along(self.rows.T, array, self.axis)
+        if self.positions is not None:
+            return replace(self, positions=None).inverse(array).take(self.positions, axis=self.axis)
         if self.kind == "periodic":
             return self.forward(array)
         return scipy.fft.idct(array, axis=self.axis, norm="ortho")
@@ -176,9 +188,18 @@ class Basis:
 
 
 def basis_of(
-    kind: str, axis: int, length: int, dtype: Any = np.float64, eigenvectors: np.ndarray | None = None
+    kind: str,
+    axis: int,
+    length: int,
+    dtype: Any = np.float64,
+    eigenvectors: np.ndarray | None = None,
+    positions: np.ndarray | None = None,
 ) -> Basis:
-    """The basis of one axis; an unordered axis takes `eigenvectors` (columns)."""
+    """The basis of one axis; an unordered axis takes `eigenvectors` (columns).
+
+    `length` is that of the grid. `positions` are those of the entries where they are not the points of the grid; along
+    a long axis they are rounded to the grid.
+    """
     steps = np.arange(length)
     rows: np.ndarray | None
     if kind == "unordered":
@@ -188,16 +209,33 @@ def basis_of(
         frequencies = 2 * np.pi * np.minimum(steps, length - steps) / length
     else:
         frequencies = np.pi * steps / length
+    if positions is not None and max(length, len(positions)) > MAX_DENSE_GRID:
+        return Basis(axis, kind, frequencies, None, positions=np.minimum(np.rint(positions), length - 1).astype(np.intp))
     rows = None
-    if length <= MAX_DENSE_LENGTH:
+    if positions is not None:
+        rows = np.ascontiguousarray(_rows_at(kind, length, positions), dtype=dtype)
+    elif length <= MAX_DENSE_LENGTH:
         basis = Basis(axis=0, kind=kind, frequencies=frequencies, rows=None)
         rows = np.ascontiguousarray(basis.forward(np.eye(length)), dtype=dtype)
+    if positions is not None:
+        return Basis(axis, kind, frequencies, rows, positions=positions)
     if rows is None or kind != "ordered" or length < MIN_FOLDED_LENGTH:
         return Basis(axis, kind, frequencies, rows)
     parity = np.r_[0:length:2, 1:length:2]  # cosines of even number are even about the middle of the axis
     rows, half = rows[parity], (length + 1) // 2
     folded = np.ascontiguousarray(rows[:half, :half]), np.ascontiguousarray(rows[half:, : length - half])
     return Basis(axis, kind, frequencies[parity], rows, folded)
+
+
+def _rows_at(kind: str, length: int, positions: np.ndarray) -> np.ndarray:
+    """The functions of the basis of a grid at any positions, (functions, positions)."""
+    steps = np.arange(length)
+    if kind == "periodic":
+        signed = np.where(2 * steps > length, steps - length, steps)  # of two equal ones on the grid the slow function
+        angle = 2 * np.pi * np.outer(signed, positions) / length
+        return (np.cos(angle) + np.sin(angle)) / np.sqrt(length)
+    scale = np.where(steps == 0, 1.0, np.sqrt(2.0)) / np.sqrt(length)
+    return np.asarray(scale[:, None] * np.cos(np.pi * np.outer(steps, positions + 0.5) / length))
 
 
 @dataclass(frozen=True)

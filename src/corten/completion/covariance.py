@@ -21,15 +21,16 @@ import scipy.optimize
 import scipy.special
 from numba import njit
 
+from corten.completion.positions import Grid, grids_of
 from corten.completion.units import UnitCorrelation
 
-__all__ = ["Component", "Covariance", "fit_covariance", "groupings", "matern", "sample_entries"]
+__all__ = ["Component", "Covariance", "Season", "circle_of", "fit_covariance", "groupings", "matern", "sample_entries"]
 
 NOISE_FLOOR = 2e-5
 """Smallest noise variance, as a share of the variance of the data: the sampled matrices stay positive definite."""
-SAMPLE_SIZE = 200
+SAMPLE_SIZE = 150
 """Entries in a sample. One likelihood costs the cube of it, so that many small samples see more for the same time."""
-SCOUTS, SAMPLES = 4, 12
+SCOUTS, SAMPLES = 8, 24
 """Samples on which groupings are compared, and on which the parameters are fitted in the end."""
 CLUSTER_STEPS = 15.0
 """Largest standard deviation of a cluster of a sample, in steps; 15 % of the axis where that is less."""
@@ -47,8 +48,9 @@ class Component:
     """One term of a covariance.
 
     groups: the ordered axes, each group elliptic; smoothness: the Matern parameter nu of each group; lengths: in
-    steps along each axis of the tensor (nan along unordered ones); own: the share of the variance that every position
-    of an unordered axis has for itself (nan along ordered ones).
+    steps along each axis of the tensor (nan along unordered ones), then along the circle of each season; own: the share
+    of the variance that every position of an unordered axis has for itself (nan along ordered ones). An index in
+    `groups` beyond the axes is that of a season.
     """
 
     variance: float
@@ -59,23 +61,66 @@ class Component:
 
 
 @dataclass(frozen=True)
+class Season:
+    """A cycle along one axis: its name and its period in steps of the grid of the axis.
+
+    A component with a season is a product of a Matern function of the distance along the axis, over which the cycle
+    changes, and one of the distance along the circle of the period: a quasi-periodic covariance.
+    """
+
+    axis: int
+    name: str
+    period: float
+
+    def chord(self, distance: np.ndarray) -> np.ndarray:
+        """Distance across the circle."""
+        return np.asarray(self.period / np.pi * np.abs(np.sin(np.pi * distance / self.period)))
+
+    def spectrum(self, component: Component, circle: tuple[int, ...], size: int) -> np.ndarray:
+        """Eigenvalues of the component along its axis, in the Hartley basis of `size` points."""
+        steps = np.arange(size)
+        distance = np.minimum(steps, size - steps).astype(float)
+        nu = dict(zip(component.groups, component.smoothness))
+        change = matern(nu[(self.axis,)], distance / component.lengths[self.axis])[0]
+        cycle = matern(nu[circle], self.chord(distance) / component.lengths[circle[0]])[0]
+        # On a circle of finite length a few eigenvalues of a smooth kernel are slightly negative.
+        values = np.maximum(np.fft.fft(change * cycle).real, 0.0)
+        return values * (size / values.sum())
+
+
+def circle_of(seasons: Sequence[Season], size: int) -> int:
+    """Points of a circle of at least twice the length of an axis, about a multiple of every period along it."""
+    points = 2.0 * size
+    for period in sorted((season.period for season in seasons), reverse=True):
+        points = period * (np.ceil(points / period) if points == 2.0 * size else np.round(points / period))
+    return max(2 * size, round(points))
+
+
+@dataclass(frozen=True)
 class Covariance:
     """A sum of components plus noise, for data of variance about one."""
 
     components: tuple[Component, ...]
     noise: float
+    seasons: tuple[Season, ...] = ()
 
     def spectrum(self, axes: Sequence[np.ndarray | None]) -> np.ndarray:
         """Eigenvalues in the basis of the axes; for each axis its frequencies, or eigenvalues of its correlation.
 
-        `axes` has None along axes of length one.
+        `axes` has None along axes of length one. The basis of an axis with a season is that of a circle.
         """
         shape = tuple(1 if a is None else len(a) for a in axes)
         total = np.zeros(shape)
         for component in self.components:
             part = np.full((1,) * len(shape), component.variance)
+            cycles = {self.seasons[g[0] - len(shape)]: g for g in component.groups if g[0] >= len(shape)}
+            cycled = {season.axis for season in cycles}
             for group, smoothness in zip(component.groups, component.smoothness):
-                part = part * _group_spectrum(group, smoothness, component.lengths, axes)
+                if group[0] < len(shape) and not cycled & set(group):
+                    part = part * _group_spectrum(group, smoothness, component.lengths, axes)
+            for season, group in cycles.items():
+                values = season.spectrum(component, group, shape[season.axis])
+                part = part * _along(season.axis, len(shape), values)
             for k, own in enumerate(component.own):
                 if not np.isnan(own):
                     part = part * _along(k, len(shape), (1 - own) * np.asarray(axes[k]) + own)
@@ -258,20 +303,26 @@ class _Sample:
     @staticmethod
     def of(
         values: np.ndarray, entries: np.ndarray, kinds: Sequence[str], units: dict[int, UnitCorrelation],
-        shape: tuple[int, ...],
+        grids: Sequence[Grid], seasons: Sequence[Season] = (),
     ) -> _Sample:  # fmt: skip
         squares, pairs = [], []
-        for k, n in enumerate(shape):
+        for k, grid in enumerate(grids):
             first, second = entries[:, None, k], entries[None, :, k]
-            if n == 1:
+            if grid.size == 1:
                 continue
             if kinds[k] == "unordered":
                 pairs.append(units[k].between(first, second))
                 continue
+            if grid.positions is not None:
+                first, second = grid.positions[first], grid.positions[second]
             distance = np.abs(first - second).astype(float)
             if kinds[k] == "periodic":  # the chord of the circle: radii stay distances in a Euclidean space
-                distance = n / np.pi * np.sin(np.pi * distance / n)
+                distance = grid.size / np.pi * np.sin(np.pi * distance / grid.size)
             squares.append(distance**2)
+        for season in seasons:
+            positions = grids[season.axis].positions
+            place = entries[:, season.axis] if positions is None else positions[entries[:, season.axis]]
+            squares.append(season.chord(np.subtract.outer(place, place)) ** 2)
         empty = np.zeros((0, len(entries), len(entries)))
         return _Sample(
             values[tuple(entries.T)].astype(float),
@@ -288,13 +339,22 @@ class _Likelihood:
     """
 
     def __init__(
-        self, samples: Sequence[_Sample], kinds: Sequence[str], shape: tuple[int, ...], components: Sequence[Groups]
+        self,
+        samples: Sequence[_Sample],
+        kinds: Sequence[str],
+        shape: tuple[int, ...],
+        components: Sequence[Groups],
+        seasons: tuple[Season, ...] = (),
     ) -> None:
-        self.samples, self.shape, self.components = samples, shape, components
+        self.samples, self.components, self.seasons = samples, components, seasons
+        self.shape = (*shape, *(season.period for season in seasons))
         self.ordered = [k for k, n in enumerate(shape) if n > 1 and kinds[k] != "unordered"]
+        self.ordered += [len(shape) + i for i in range(len(seasons))]
         self.unordered = [k for k, n in enumerate(shape) if n > 1 and kinds[k] == "unordered"]
         self.entries = sum(len(sample.values) for sample in samples)
         self.group = np.zeros((len(components), len(self.ordered)), np.int64)
+        self.idle = np.array([[k not in {j for g in groups for j in g} for k in self.ordered] for groups in components])
+        self.idle = self.idle.reshape(self.group.shape)
         for c, groups in enumerate(components):
             for g, group in enumerate(groups):
                 self.group[c, [self.ordered.index(k) for k in group]] = g
@@ -314,7 +374,7 @@ class _Likelihood:
 
     def count(self) -> int:
         """Number of parameters that the likelihood depends on."""
-        idle = sum(self.most_groups - len(groups) for groups in self.components)
+        idle = sum(self.most_groups - len(groups) for groups in self.components) + int(self.idle.sum())
         return len(self.start()[0]) - idle
 
     def _unpack(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
@@ -323,7 +383,7 @@ class _Likelihood:
         block = theta[:-1].reshape(len(self.components), -1)
         log_smoothness = block[:, 1 + d : 1 + d + g]
         shift = np.take_along_axis(log_smoothness, self.group, axis=1) if d else 0.0
-        log_lengths = block[:, 1 : 1 + d] - 0.5 * (np.log(8) + shift)
+        log_lengths = np.where(self.idle, np.inf, block[:, 1 : 1 + d] - 0.5 * (np.log(8) + shift))
         own = 1 / (1 + np.exp(-block[:, 1 + d + g :]))
         return np.exp(block[:, 0]), log_lengths, log_smoothness, own, float(np.exp(theta[-1]))
 
@@ -400,7 +460,8 @@ class _Likelihood:
         variances, log_lengths, log_smoothness, own, noise = self._unpack(theta)
         components = []
         for c, groups in enumerate(self.components):
-            lengths, shares = np.full((2, len(self.shape)), np.nan)
+            lengths = np.full(len(self.shape), np.nan)
+            shares = np.full(len(self.shape) - len(self.seasons), np.nan)
             lengths[self.ordered] = np.exp(log_lengths[c])
             shares[self.unordered] = own[c]
             low, high = SMOOTHNESS[0], SMOOTHNESS[-1]
@@ -411,7 +472,26 @@ class _Likelihood:
                     tuple(shares.tolist()),
                 )
             )  # fmt: skip
-        return Covariance(tuple(components), NOISE_FLOOR + noise)
+        return Covariance(tuple(components), NOISE_FLOOR + noise, self.seasons)
+
+    def season_starts(self, simpler: _Likelihood, theta: np.ndarray) -> Iterator[np.ndarray]:
+        """First guesses from a fit without the last season: its cycle changes slowly, and is smooth or sharp."""
+        old, new = len(simpler.ordered), len(self.ordered)
+        for share in (0.6, 0.2):
+            guess = self.start()[0]
+            block = guess[:-1].reshape(len(self.components), -1)
+            before = theta[:-1].reshape(len(simpler.components), -1)
+            groups = simpler.most_groups
+            block[:-1, : 1 + old] = before[:, : 1 + old]
+            block[:-1, 1 + new : 1 + new + groups] = before[:, 1 + old : 1 + old + groups]
+            block[:-1, 1 + new + self.most_groups :] = before[:, 1 + old + groups :]
+            block[-1, 0] = np.log(0.3)
+            block[-1, 1 : 1 + old] = before[0, 1 : 1 + old]
+            at = 1 + self.ordered.index(self.seasons[-1].axis)
+            block[-1, at] = np.log(self.shape[self.seasons[-1].axis])
+            block[-1, new] = np.log(max(2.0, share * self.seasons[-1].period))
+            guess[-1] = theta[-1]
+            yield guess
 
 
 def _candidates(ordered: Sequence[int]) -> list[Groups]:
@@ -428,22 +508,26 @@ def fit_covariance(
     kinds: Sequence[str],
     units: dict[int, UnitCorrelation],
     seed: int,
+    grids: Sequence[Grid] = (),
+    seasons: Sequence[Season] = (),
 ) -> tuple[Covariance, tuple[dict[str, object], ...]]:
     """The covariance of standardised `values` where `mask` is True, and the log-likelihoods of what was compared.
 
     Groupings are compared with one component on a few samples, then second components from several starts. The best
     of each kind is fitted to more samples. The second component is kept where it gains more than half the logarithm
-    of the number of entries for each of its parameters.
+    of the number of entries for each of its parameters; so is a component for each of the `seasons`.
     """
+    grids = grids or grids_of(None, mask.shape)
+    shape = tuple(grid.size for grid in grids)
     rng = np.random.default_rng((seed, 0xC0F))
     count = int(np.clip(mask.sum() // SAMPLE_SIZE, 1, SAMPLES))
     drawn = [sample_entries(mask, kinds, SAMPLE_SIZE, rng) for _ in range(count)]
-    samples = [_Sample.of(values, entries, kinds, units, mask.shape) for entries in drawn]
+    samples = [_Sample.of(values, entries, kinds, units, grids) for entries in drawn]
     tried: list[dict[str, object]] = []
 
     def attempt(components: Sequence[Groups], few: bool, guesses: Any = (None,)) -> Any:
         """Penalised log-likelihood, parameters and model of the best fit from some guesses."""
-        model = _Likelihood(samples[:SCOUTS] if few else samples, kinds, mask.shape, components)
+        model = _Likelihood(samples[:SCOUTS] if few else samples, kinds, shape, components)
         theta, value = max((model.fit(25 if few else 40, guess) for guess in guesses), key=lambda found: found[1])
         score = value - 0.5 * model.count() * float(np.log(max(model.entries, 2)))
         tried.append(
@@ -461,7 +545,40 @@ def fit_covariance(
     first = one[2].components[0]
     two = []
     for second in dict.fromkeys((first, apart)):
-        model = _Likelihood(samples[:SCOUTS], kinds, mask.shape, [first, second])
+        model = _Likelihood(samples[:SCOUTS], kinds, shape, [first, second])
         two.append(attempt([first, second], True, model.starts(one[2], one[1])))
-    _, theta, model = better([attempt(f[2].components, False, (f[1],)) for f in (one, better(two))])
+    best = better([attempt(f[2].components, False, (f[1],)) for f in (one, better(two))])
+    for season in seasons:
+        best = better([best, _with_season(best, season, drawn, values, kinds, units, grids, tried)])
+    _, theta, model = best
     return model.covariance(theta), tuple(tried)
+
+
+def _with_season(
+    best: Any,
+    season: Season,
+    drawn: Sequence[np.ndarray],
+    values: np.ndarray,
+    kinds: Sequence[str],
+    units: dict[int, UnitCorrelation],
+    grids: Sequence[Grid],
+    tried: list[dict[str, object]],
+) -> Any:
+    """Penalised log-likelihood, parameters and model of the best fit with one more component, for a season."""
+    _, theta, simpler = best
+    seasons = (*simpler.seasons, season)
+    samples = [_Sample.of(values, entries, kinds, units, grids, seasons) for entries in drawn]
+    shape = tuple(grid.size for grid in grids)
+    others = [tuple(k for k in group if k != season.axis) for group in simpler.components[0]]
+    cycle = (*(group for group in others if group), (season.axis,), (len(shape) + len(seasons) - 1,))
+    components = [*simpler.components, cycle]
+    scout = _Likelihood(samples[:SCOUTS], kinds, shape, components, seasons)
+    guess, _ = max((scout.fit(25, one) for one in scout.season_starts(simpler, theta)), key=lambda found: found[1])
+    model = _Likelihood(samples, kinds, shape, components, seasons)
+    theta, value = model.fit(40, guess)
+    score = value - 0.5 * model.count() * float(np.log(max(model.entries, 2)))
+    tried.append(
+        {"components": [list(map(list, groups)) for groups in components], "season": season.name,
+         "entries": model.entries, "log-likelihood": round(value, 1), "penalised": round(score, 1)}
+    )  # fmt: skip
+    return score, theta, model

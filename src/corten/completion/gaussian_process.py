@@ -19,10 +19,12 @@ import numpy as np
 import scipy.linalg
 
 from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, standardise
-from corten.completion.covariance import Covariance, fit_covariance
+from corten.completion.covariance import Covariance, Season, circle_of, fit_covariance
+from corten.completion.positions import Grid, grids_in_words, grids_of, length_in_words
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.units import UnitCorrelation, unit_correlations
+from corten.data.axes import is_distance
 from corten.data.choices import Choice
 
 __all__ = ["GaussianProcessCompletion", "PreparedProcess"]
@@ -31,10 +33,14 @@ COARSE_MODES = 1500
 """At most so many modes are solved exactly: a dense matrix of this size is inverted once in a fill."""
 COARSE_NUMBERS = 2e7
 """Numbers in the largest array of products of two modes along one axis."""
+CYCLES = {"daily": 1.0, "weekly": 7.0, "yearly": 365.2425}
+"""Periods of the cycles that are looked for along axes of dates, in days."""
 COARSE_ITERATIONS = 60
 """Largest number of iterations on the grid with half the positions."""
 MIN_HALVED_LENGTH, MIN_HALVED_ENTRIES = 16, 20_000
 """Axes and tensors that are smaller are not halved."""
+UNEVEN_FACTOR = 3
+"""So many times the iterations where an axis has unequal steps or a cycle: the coarse grid leaves that axis as it is."""
 SETTLED = 2e-3
 """Iterations stop when ten of them move the missing entries by less than this, in standard deviations of the data."""
 
@@ -54,7 +60,7 @@ class CoarseModes:
         products = kept.astype(np.float64)
         # An axis with few modes for its length first: it makes the array smaller.
         for basis, modes in sorted(zip(bases, chosen), key=lambda one: len(one[1]) ** 2 / spectrum.shape[one[0].axis]):
-            unit = np.zeros((len(modes), spectrum.shape[basis.axis]), np.float32)
+            unit = np.zeros((len(modes), spectrum.shape[basis.axis]), spectrum.dtype)
             unit[np.arange(len(modes)), modes] = 1
             rows = replace(basis, axis=1).inverse(unit).astype(np.float64)
             pairs = (rows[:, None, :] * rows[None, :, :]).reshape(-1, rows.shape[1])
@@ -99,7 +105,7 @@ class SpectralPrior:
 
     bases: tuple[Basis, ...]
     spectrum: np.ndarray
-    noise: np.float32
+    noise: np.floating[Any]
 
     @staticmethod
     def of(
@@ -107,8 +113,19 @@ class SpectralPrior:
         kinds: Sequence[str],
         shape: tuple[int, ...],
         correlations: dict[int, UnitCorrelation],
+        grids: Sequence[Grid] = (),
     ) -> SpectralPrior:
         """The prior of a fitted covariance on a grid; unordered axes use the eigenvectors of their correlation."""
+        grids = list(grids or grids_of(None, shape))
+        kinds = list(kinds)
+        for k in {season.axis for season in covariance.seasons}:
+            # On a circle of twice the length a cycle keeps its phase; ends that reflect would reverse it.
+            grid, kinds[k] = grids[k], "periodic"
+            positions = np.arange(float(grid.size)) if grid.positions is None else grid.positions
+            points = circle_of([season for season in covariance.seasons if season.axis == k], grid.size)
+            grids[k] = replace(grid, size=points, positions=positions)
+        # Entries that lie close together determine more than the rounding of single precision lets through.
+        number: Any = np.float32 if all(grid.positions is None for grid in grids) else np.float64
         bases: list[Basis] = []
         along_axes: list[np.ndarray | None] = []
         for k, (kind, n) in enumerate(zip(kinds, shape)):
@@ -116,15 +133,15 @@ class SpectralPrior:
                 along_axes.append(None)
                 continue
             if kind == "unordered":
-                basis, values = correlations[k].spectrum(k, np.float32)
+                basis, values = correlations[k].spectrum(k, number)
             else:
-                basis = basis_of(kind, k, n, np.float32)
+                basis = basis_of(kind, k, grids[k].size, number, positions=grids[k].positions)
                 values = basis.frequencies
             bases.append(basis)
             along_axes.append(values)
         # Coefficients far below the noise never move: a floor keeps their inverse within single precision.
         total = np.maximum(covariance.spectrum(along_axes), 1e-5 * covariance.noise)
-        return SpectralPrior(tuple(bases), total.astype(np.float32), np.float32(covariance.noise))
+        return SpectralPrior(tuple(bases), total.astype(number), number(covariance.noise))
 
     def forward(self, array: np.ndarray) -> np.ndarray:
         for basis in self.bases:
@@ -138,10 +155,12 @@ class SpectralPrior:
 
     def condition(self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
         """Mean of the field given `values` with weights `kept` (0 where missing); iterations begin with `start`."""
+        number = self.spectrum.dtype.type
         most = max(min(kept.size, 200), min(COARSE_MODES, kept.size // 20))
         coarse = CoarseModes.of(self.bases, self.spectrum, float(self.noise), kept, most)
         ratio = self.noise / self.spectrum
-        shrink = 1 / (1 + ratio)
+        # A grid that is finer than the entries has fewer than one entry for each of its points.
+        shrink = 1 / (number(kept.size / self.spectrum.size) + ratio)
         mean = self.forward(start) * shrink
         residual = self.forward(kept * (values - self.inverse(mean))) - ratio * mean
         direction = np.zeros_like(mean)
@@ -155,7 +174,7 @@ class SpectralPrior:
             first = max(first, now)
             if now <= 1e-10 * first:
                 break
-            direction *= np.float32(now / before)
+            direction *= number(now / before)
             direction += scaled
             seen = self.inverse(direction)
             seen *= kept
@@ -164,7 +183,7 @@ class SpectralPrior:
             curvature = float(np.vdot(direction, image))
             if curvature <= 0.0:  # residuals too small to be squared: there is nothing left to fit
                 break
-            step = np.float32(now / curvature)
+            step = number(now / curvature)
             mean += np.multiply(step, direction, out=scaled)
             image *= step
             residual -= image
@@ -185,6 +204,7 @@ class PreparedProcess:
     pyramid: PreparedSmooth = field(repr=False)
     iterations: int
     choices: tuple[Choice, ...] = ()
+    grids: tuple[Grid, ...] = ()
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         return self.fill_from(values, mask, self.pyramid.fill(values, mask).estimate)
@@ -192,20 +212,27 @@ class PreparedProcess:
     def fill_from(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> Fill:
         """Fill, with the iterations started from another estimate made of the same entries."""
         data = standardise(values, mask, self.kinds)
-        first = ((start - data.centre) / data.scale).astype(np.float32)
+        first = (start - data.centre) / data.scale
         # The correlation of units is estimated from these entries: hidden ones must not shine through it.
         units = unit_correlations(data.values, mask, self.kinds)
-        known, kept = data.values.astype(np.float32), mask.astype(np.float32)
+        prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units, self.grids)
+        number = prior.spectrum.dtype
+        known, kept, first = (one.astype(number) for one in (data.values, mask, first))
         first = self._with_coarse(known, kept, first, units)
-        prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units)
-        mean = prior.condition(known, kept, first, self.iterations)
+        mean = prior.condition(known, kept, first, self.iterations * (1 if number == np.float32 else UNEVEN_FACTOR))
         return Fill(data.undo(mean.astype(np.float64)))
 
     def _with_coarse(
         self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, units: dict[int, UnitCorrelation]
     ) -> np.ndarray:
         """The start with its smooth part solved on a grid with half the positions along every long ordered axis."""
-        halved = [k for k, n in enumerate(kept.shape) if self.kinds[k] != "unordered" and n >= MIN_HALVED_LENGTH]
+        grids = list(self.grids or grids_of(None, kept.shape))
+        cycled = {season.axis for season in self.covariance.seasons}
+        halved = [
+            k
+            for k, n in enumerate(kept.shape)
+            if self.kinds[k] != "unordered" and n >= MIN_HALVED_LENGTH and grids[k].positions is None and k not in cycled
+        ]
         if not halved or kept.size < MIN_HALVED_ENTRIES:
             return start
         # Means of what the start leaves, not of the values: a cell observed on one side only would be off its centre.
@@ -218,7 +245,8 @@ class PreparedProcess:
             for one in self.covariance.components
         )
         covariance = replace(self.covariance, components=components)
-        prior = SpectralPrior.of(covariance, self.kinds, weight.shape, units)
+        grids = [Grid(weight.shape[k]) if k in halved else grid for k, grid in enumerate(grids)]
+        prior = SpectralPrior.of(covariance, self.kinds, weight.shape, units, grids)
         change = prior.condition(known, weight, coarse, COARSE_ITERATIONS) - coarse
         for k in halved:
             change = _between_pairs(change, k, kept.shape[k])
@@ -260,46 +288,73 @@ class GaussianProcessCompletion:
         kinds = axis_kinds(axes, mask.shape)
         data = standardise(values, mask, kinds)
         units = unit_correlations(data.values, mask, kinds)
-        covariance, tried = fit_covariance(data.values, mask, kinds, units, seed)
+        grids, choices = grids_of(axes, mask.shape), []
+        seasons = seasons_of(kinds, grids)
+        covariance, tried = fit_covariance(data.values, mask, kinds, units, seed, grids, seasons)
+        doubtful = [k for k, grid in enumerate(grids) if grid.positions is not None and not is_distance(axes[k])]
+        if doubtful:
+            equal = tuple(Grid(mask.shape[k]) if k in doubtful else grid for k, grid in enumerate(grids))
+            other, also_tried = fit_covariance(data.values, mask, kinds, units, seed, equal, seasons)
+            most = max(int(str(one["entries"])) for one in tried)
+            with_steps, without = (
+                max(float(str(one["penalised"])) for one in fits if one["entries"] == most)
+                for fits in (tried, also_tried)
+            )
+            if without > with_steps:
+                grids, covariance, tried = equal, other, also_tried
+                choices.append(_equal_steps([axes[k].name for k in doubtful], with_steps, without))
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
+        words = grids_in_words(axes, grids)
+        if words:
+            choices.append(Choice("grid of unequal steps", words, "positions are taken from the coordinates"))
         choice = Choice(
             "covariance of the process",
-            describe(covariance, axes),
+            describe(covariance, axes, grids),
             "maximum likelihood on samples of the observed entries",
             tried,
         )
-        return PreparedProcess(kinds, covariance, pyramid, self.iterations, (choice,))
+        return PreparedProcess(kinds, covariance, pyramid, self.iterations, (choice, *choices), grids)
 
 
-def describe(covariance: Covariance, axes: Sequence[Any]) -> str:
+def seasons_of(kinds: Sequence[str], grids: Sequence[Grid]) -> tuple[Season, ...]:
+    """The cycles that may be found along axes of dates: with three periods or more and four steps in a period."""
+    found = []
+    for k, (kind, grid) in enumerate(zip(kinds, grids)):
+        for name, days in CYCLES.items():
+            period = days * 86400 / grid.step
+            if grid.unit == "s" and kind == "ordered" and 4 <= period <= grid.size / 3:
+                found.append(Season(k, name, period))
+    return tuple(found)
+
+
+def _equal_steps(names: Sequence[str], with_steps: float, without: float) -> Choice:
+    """The choice to count unequal steps as equal ones."""
+    those = ", ".join(map(repr, names))
+    return Choice(
+        "steps along axes",
+        f"equal along {those}",
+        f"The coordinates of axis {those} are not used by the Gaussian process, which counts their unequal steps as "
+        f"equal: the data are more likely so (log-likelihood {without:.0f} instead of {with_steps:.0f}). If other "
+        "distances fit (pressure levels), give other coordinates, such as the logarithm.",
+        code="unequal_steps_not_used",
+        values={"axes": list(names), "with_coordinates": with_steps, "with_equal_steps": without},
+    )
+
+
+def describe(covariance: Covariance, axes: Sequence[Any], grids: Sequence[Grid] = ()) -> str:
     """A covariance in words: groups of axes, smoothness, and lengths in units of the coordinates."""
+    shape = tuple(axis.length for axis in axes) if axes else (1,) * len(covariance.components[0].lengths)
+    names = [str(axis.name) for axis in axes] if axes else [f"axis {k}" for k in range(len(shape))]
+    grids = [*(grids or grids_of(axes, shape))]
+    for season in covariance.seasons:
+        names.append(f"{season.name} cycle of {names[season.axis]}")
+        grids.append(grids[season.axis])
     terms = []
     for component in covariance.components:
         factors = []
         for group, smoothness in zip(component.groups, component.smoothness):
-            lengths = ", ".join(_length_in_words(axes, k, component.lengths[k]) for k in group)
+            lengths = ", ".join(length_in_words(names[k], grids[k], component.lengths[k]) for k in group)
             factors.append(f"Matern(nu {smoothness:.2g}; {lengths})")
-        factors += [f"correlation of {_name(axes, k)}" for k, own in enumerate(component.own) if not np.isnan(own)]
+        factors += [f"correlation of {names[k]}" for k, own in enumerate(component.own) if not np.isnan(own)]
         terms.append(" x ".join([f"{component.variance:.3g}", *factors]))
     return " + ".join([*terms, f"noise {covariance.noise:.2g}"])
-
-
-def _name(axes: Sequence[Any], k: int) -> str:
-    return str(getattr(axes[k], "name", k)) if axes else f"axis {k}"
-
-
-def _length_in_words(axes: Sequence[Any], k: int, steps: float) -> str:
-    """A length along an axis: in units of its coordinates where they are regular, else in steps."""
-    coordinates = getattr(axes[k], "coordinates", None) if axes else None
-    size, unit = 1.0, "steps"
-    if coordinates is not None and len(coordinates) > 1:
-        dates = np.issubdtype(coordinates.dtype, np.datetime64)
-        if dates or np.issubdtype(coordinates.dtype, np.number):
-            seconds = coordinates.astype("datetime64[s]") if dates else coordinates
-            differences = np.abs(np.diff(seconds.astype(float)))
-            if np.allclose(differences, differences[0], rtol=1e-3) and differences[0] > 0:
-                size, unit = float(differences[0]), "s" if dates else getattr(axes[k], "units", None) or ""
-    if unit == "s":
-        size, unit = next((size / n, name) for n, name in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-                          if steps * size >= n or n == 1)  # fmt: skip
-    return f"{_name(axes, k)} {steps * size:.3g} {unit}".rstrip()

@@ -11,7 +11,7 @@ import numpy as np
 from corten.data.axes import Axis
 from corten.data.choices import Choice
 
-__all__ = ["Completion", "Fill", "Prepared", "PreparedMix"]
+__all__ = ["Completion", "Fill", "Prepared", "PreparedMix", "on_axes"]
 
 
 @dataclass(frozen=True)
@@ -63,3 +63,12 @@ class Completion(Protocol):
     """A completion; `prepare` must use only entries where `mask` is True."""
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> Prepared: ...
+
+
+def on_axes(prepared: Prepared, axes: Sequence[Axis]) -> Prepared:
+    """The same settings for data on other axes (a longer time), by the method `on_axes` of a completion that has it.
+
+    Completions whose settings do not depend on positions need no such method.
+    """
+    moved: Prepared = prepared.on_axes(axes) if hasattr(prepared, "on_axes") else prepared
+    return moved

@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, standardise
+from corten.completion.positions import Grid, grids_of
 from corten.completion.protocol import Fill
 from corten.data.axes import Axis
 from corten.data.choices import Choice
@@ -54,19 +55,35 @@ def axis_filter(basis: Basis, width: float) -> AxisFilter:
     """The Gaussian filter of this width (in steps) along one axis."""
     response = gaussian_symbol(width, basis.frequencies)
     matrix = None
+    if basis.rows is not None and basis.positions is not None:
+        return AxisFilter(basis, response, _gaussian_between(basis, width))
     if basis.rows is not None:
         rows = basis.rows.astype(np.float64)
         matrix = np.maximum((rows.T * response) @ rows, 0).astype(np.float32)
     return AxisFilter(basis, response, matrix)
 
 
+def _gaussian_between(basis: Basis, width: float) -> np.ndarray:
+    """Gaussian weights between positions, reflected at the ends of an ordered axis, around a periodic one."""
+    x, size = np.asarray(basis.positions), len(basis.frequencies)
+    distance = np.abs(np.subtract.outer(x, x))
+    if basis.kind == "periodic":
+        images = [np.minimum(distance, size - distance)]
+    else:
+        mirrored = np.add.outer(x, x) + 1
+        images = [distance, mirrored, 2 * size - mirrored]
+    weights = sum(np.exp(-0.5 * (image / width) ** 2) for image in images)
+    return np.asarray(weights / (np.sqrt(2 * np.pi) * width), dtype=np.float32)
+
+
 @dataclass(frozen=True)
 class PreparedSmooth:
-    """The pyramid with its relative width along every axis."""
+    """The pyramid with its relative width along every axis, in steps of its grid."""
 
     kinds: tuple[str, ...]
     stretch: tuple[float, ...]
     choices: tuple[Choice, ...] = ()
+    grids: tuple[Grid, ...] = ()
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         """Fill from the widest to the narrowest kernel."""
@@ -87,7 +104,8 @@ class PreparedSmooth:
 
     def _levels(self, shape: tuple[int, ...]) -> list[list[Filter]]:
         """The filters of all levels: first averaged over unordered axes, then separate for their positions."""
-        bases = [basis_of(kind, k, n) for k, (kind, n) in enumerate(zip(self.kinds, shape))]
+        grids = self.grids or grids_of(None, shape)
+        bases = [basis_of(kind, k, g.size, positions=g.positions) for k, (kind, g) in enumerate(zip(self.kinds, grids))]
         unordered = [k for k, kind in enumerate(self.kinds) if kind == "unordered" and shape[k] > 1]
         ordered = [k for k, kind in enumerate(self.kinds) if kind != "unordered" and shape[k] > 1]
         levels: list[list[Filter]] = []
@@ -128,6 +146,8 @@ class SmoothCompletion:
         lengths = np.array([n for n, kind in zip(mask.shape, kinds) if kind != "unordered"], dtype=float)
         typical = float(np.exp(np.log(lengths).mean())) if lengths.size else 1.0
         stretch = tuple(n / typical if kind != "unordered" else 1.0 for n, kind in zip(mask.shape, kinds))
+        grids = grids_of(axes, mask.shape)
+        stretch = tuple(s * grid.usual_step for s, grid in zip(stretch, grids))
         choice = Choice(
             "pyramid scale per axis",
             ", ".join(f"{s:.2f}" for s in stretch),
@@ -135,4 +155,4 @@ class SmoothCompletion:
             code="scale_by_length",
             values={"scales": stretch},
         )
-        return PreparedSmooth(kinds, stretch, (choice,))
+        return PreparedSmooth(kinds, stretch, (choice,), grids)

@@ -11,7 +11,7 @@ import scipy.optimize
 
 from corten.completion.axes_kinds import axis_kinds, pseudo_gap
 from corten.completion.gaussian_process import GaussianProcessCompletion
-from corten.completion.protocol import Completion, Fill, Prepared
+from corten.completion.protocol import Completion, Fill, Prepared, on_axes
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.unfoldings import UnfoldingCompletion
 from corten.data.choices import Choice
@@ -77,6 +77,10 @@ class PreparedStack:
                 estimate = member.fill(values, mask).estimate
             filled[name] = np.clip(np.nan_to_num(estimate, nan=(low + high) / 2), low - slack, high + slack)
         return Fill(self.mix(filled), filled)
+
+    def on_axes(self, axes: Sequence[Any]) -> PreparedStack:
+        """The stack with its members on other axes."""
+        return replace(self, members={name: on_axes(member, axes) for name, member in self.members.items()})
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
         """The weighted mean of the members, of full arrays or of values at some entries."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -15,6 +16,9 @@ __all__ = [
     "broadcast_by_name",
     "in_utc",
     "is_dataarray",
+    "is_distance",
+    "numbers_of",
+    "period_of",
     "position",
     "refine",
     "zone_of",
@@ -23,6 +27,8 @@ __all__ = [
 AxisKind = Literal["ordered", "unordered"]
 KINDS = ("ordered", "unordered")
 LONGITUDE_NAMES = {"lon", "long", "longitude", "glon"}
+LATITUDE_NAMES = {"lat", "latitude", "glat"}
+ANGLE = re.compile("deg(ree)?s?([ _]?(n|e|north|east))?", re.IGNORECASE)
 DEGREES_EAST = {"degrees_east", "degree_east", "degree_e", "degrees_e", "degreee", "degreese"}
 
 
@@ -201,6 +207,32 @@ def refine(
     return tuple(refined)
 
 
+def numbers_of(axis: Axis) -> tuple[np.ndarray, str] | None:
+    """Coordinates as numbers with their unit: dates in seconds, longitudes without a jump; None if they are names."""
+    values = axis.coordinates
+    if values is None or not _is_numeric(values):
+        return None
+    if values.dtype.kind == "O":
+        return np.array([(one - values[0]).total_seconds() for one in values]), "s"
+    if values.dtype.kind in "mM":
+        # Months and years have no fixed length: they are counted as dates.
+        fine = values.astype("datetime64[us]" if values.dtype.kind == "M" else "timedelta64[us]")
+        return (fine - fine[0]) / np.timedelta64(1, "s"), "s"
+    unit = axis.units or ("degrees" if _is_longitude(axis) or axis.name.lower() in LATITUDE_NAMES else "")
+    return _unwrapped(axis, values), "degrees" if ANGLE.fullmatch(unit) else unit
+
+
+def is_distance(axis: Axis) -> bool:
+    """Whether coordinates measure how far positions are apart: times, degrees. Levels, depths or doses may not."""
+    known = numbers_of(axis)
+    return known is not None and known[1] in ("s", "degrees")
+
+
+def period_of(axis: Axis) -> float | None:
+    """The length of the circle of a periodic axis, in the unit of its coordinates; None if it is not known."""
+    return 360.0 if _is_longitude(axis) else None
+
+
 def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
     """A DataArray of flags in the order of the axes of x, matched by name; coordinates must be equal."""
     extra = [str(dim) for dim in where.dims if dim not in x.dims]
@@ -257,6 +289,7 @@ def _check_sorted(axis: Axis) -> None:
         raise ValueError(
             f"axis {axis.name!r} has {int(missing.sum())} missing coordinate(s): every slice needs one"
         )
+    values = _unwrapped(axis, values)
     before, after = values[:-1], values[1:]
     if (after > before).all() or (after < before).all():
         return
@@ -273,15 +306,35 @@ def _check_sorted(axis: Axis) -> None:
     )
 
 
-def _full_circle(axis: Axis) -> bool:
-    """Whether the axis is a longitude that covers the full circle: length times step is 360 degrees."""
-    values = axis.coordinates
-    if values is None or values.dtype.kind not in "iuf" or axis.length < 3:
+def _is_longitude(axis: Axis) -> bool:
+    """Whether the axis is a longitude in degrees, by name or unit."""
+    if axis.coordinates is None or axis.coordinates.dtype.kind not in "iuf":
         return False
     units = (axis.units or "").lower().replace(" ", "_")
-    named = axis.name.lower() in LONGITUDE_NAMES and (not units or units.startswith("deg"))
-    if not (named or units in DEGREES_EAST):
+    return (axis.name.lower() in LONGITUDE_NAMES and (not units or units.startswith("deg"))) or units in DEGREES_EAST
+
+
+def _unwrapped(axis: Axis, values: np.ndarray) -> np.ndarray:
+    """Coordinates as float64 or dates; longitudes that jump once by a full circle (355, 0 or 175, -180) continue."""
+    if not _is_longitude(axis):
+        return values.astype(np.float64) if values.dtype.kind in "iuf" else values
+    numbers = values.astype(np.float64)
+    steps = np.diff(numbers)
+    jumps = np.flatnonzero(np.abs(steps) > 180.0)
+    if len(jumps) == 1:
+        continued = numbers.copy()
+        continued[jumps[0] + 1 :] -= 360.0 * np.sign(steps[jumps[0]])
+        others = np.sign(np.delete(steps, jumps))
+        # A jump against the direction of all other steps; two longitudes far apart are no jump.
+        if len(others) and (others == -np.sign(steps[jumps[0]])).all() and np.ptp(continued) <= 360.0:
+            return continued
+    return numbers
+
+
+def _full_circle(axis: Axis) -> bool:
+    """Whether the axis is a longitude that covers the full circle: length times step is 360 degrees."""
+    if axis.length < 3 or not _is_longitude(axis):
         return False
-    steps = np.diff(values.astype(np.float64))
+    steps = np.diff(_unwrapped(axis, np.asarray(axis.coordinates)))
     step = abs(float(steps.mean()))
     return bool(np.allclose(np.abs(steps), step, rtol=1e-3) and abs(step * axis.length - 360.0) < 0.01 * step)

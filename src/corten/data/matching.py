@@ -10,6 +10,7 @@ import numpy as np
 from corten.data.axes import Axis, is_dataarray
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
+from corten.data.wide import is_frame, matrix_of
 
 __all__ = ["Joined", "joined", "matching", "moving_axis"]
 
@@ -22,8 +23,8 @@ def matching(
 ) -> ObservedTensor:
     """New data as a tensor with the axes of `fit`; kinds and periods are those of the fit.
 
-    Names, units and positions must agree. Along one ordered axis the positions may be others, with the same step (a
-    time axis where the fit has one), and `least` of them or more.
+    Names, units and positions must agree, and without `where` the domain is that of the fit. Along one ordered axis the
+    positions may be others, with the same step (a time axis where the fit has one), and `least` of them or more.
 
     Examples
     --------
@@ -31,8 +32,8 @@ def matching(
     >>> matching(fit, [[1.0, 2.0, 3.0, 4.0], [3.0, float("nan"), 5.0, 6.0]]).shape
     (2, 4)
     """
-    labelled = is_dataarray(x)
-    if labelled:
+    labelled = is_dataarray(x) or is_frame(x)
+    if is_dataarray(x):
         _same_names(fit, [str(dim) for dim in x.dims])
     elif not isinstance(x, ObservedTensor) and np.ndim(x) != len(fit.axes):
         raise ValueError(f"the new data have {np.ndim(x)} axes, the fit has {_named(fit.axes)}: give the same axes")
@@ -62,7 +63,23 @@ def matching(
         raise ValueError(f"the new data lie on another grid: axes {names} have other positions than in the fit")
     for k in moved:
         _may_move(fit, fit.axes[k], new.axes[k], least)
-    return new
+    return _in_domain(fit, new, moved) if where is None and new.domain is None else new
+
+
+def _in_domain(fit: ObservedTensor, new: ObservedTensor, moved: list[int]) -> ObservedTensor:
+    """The new data in the domain of the fit, such as the sea; everywhere if that varies along an axis that moved."""
+    if fit.domain is None:
+        return new
+    domain: np.ndarray = fit.domain
+    for k in moved:
+        first = np.take(domain, [0], axis=k)
+        if not np.all(domain == first):
+            return new
+        domain = np.repeat(first, new.shape[k], axis=k)
+    mask = new.mask & domain
+    if not mask.any():
+        raise ValueError("the new data have no observed value in the domain of the fit")
+    return replace(new, mask=mask, domain=domain, values=np.where(mask, new.values, np.nan))
 
 
 def moving_axis(fit: ObservedTensor, new: ObservedTensor, axis: str | int | None) -> int:
@@ -120,7 +137,10 @@ def joined(fit: ObservedTensor, new: ObservedTensor, axis: int, window: int) -> 
         made.setflags(write=False)
         return made
 
-    coords = fit.coords
+    coords, table = fit.coords, None
+    if fit.table is not None and new.table is not None:
+        table = fit.table.joined(new.table, axis, kept, order)
+        coords = matrix_of(table.frame(join(fit.values, new.values)))[0].coords
     if fit.kind == "dataarray":
         import xarray as xr
 
@@ -136,8 +156,9 @@ def joined(fit: ObservedTensor, new: ObservedTensor, axis: int, window: int) -> 
     axes[axis] = replace(own, length=len(order), coordinates=positions)
     domain = None if fit.domain is None and new.domain is None else join(fit.inside, new.inside)
     tensor = replace(
-        fit, values=values, mask=join(fit.mask, new.mask), domain=domain, axes=tuple(axes), coords=coords, choices=()
-    )
+        fit, values=values, mask=join(fit.mask, new.mask), domain=domain, axes=tuple(axes), coords=coords, choices=(),
+        table=table, kind="array" if fit.table is not None and table is None else fit.kind,
+    )  # fmt: skip
     return Joined(tensor, place, (order >= int(kept.sum())))
 
 
@@ -189,7 +210,10 @@ def _may_move(fit: ObservedTensor, old: Axis, new: Axis, least: int) -> None:
         raise ValueError(f"{where} has {new.length} position(s): give {least} or more, such as the last of the fit too")
     if old.coordinates is None or new.coordinates is None or min(old.length, new.length) < 2:
         return
-    if old.coordinates.dtype.kind != new.coordinates.dtype.kind and "O" in old.coordinates.dtype.kind:
+    kinds = {one.dtype.kind for one in (old.coordinates, new.coordinates)}
+    if kinds <= set("US"):
+        return  # names have no step
+    if len(kinds) > 1 and not kinds <= set("iuf"):
         raise ValueError(f"{where} has coordinates of type {new.coordinates.dtype}, in the fit {old.coordinates.dtype}")
     steps = [float(np.median(_steps(one))) for one in (old.coordinates, new.coordinates)]
     if steps[0] * steps[1] <= 0 or abs(steps[1] / steps[0] - 1) > MAX_STEP_DIFFERENCE:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corten.data.axes import is_dataarray
 from corten.data.missing_values import MissingValue, codes_of
+from corten.data.never_observed import is_mask_name
 from corten.io.apart import OPERATIONS, read_apart
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error
 from corten.io.frames import column_names
+from corten.io.names import UNNAMED
 from corten.io.registry import READABLE, format_of, resolve
 from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread, without_codes
-from corten.io.stores import Stored, choose
+from corten.io.stores import Stored, Variables, choose
 from corten.io.table import LongTable, from_table
+from corten.io.wide import WideTable, from_wide, looks_wide
 from corten.io.writers import WRITABLE, check_target, write
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
 
@@ -29,7 +35,9 @@ __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read",
 class Loaded:
     """A tensor from a file: `data` and its domain `where` (None = everywhere), ready for `corten.complete`.
 
-    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a long table.
+    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a table; `masks`
+    has the masks of land and sea in the file, by name, in shapes that broadcast to the data's; `like` has the global
+    attributes of a NetCDF file or Zarr store, its grid mapping and bounds: give it to `write`.
     """
 
     data: Any
@@ -37,7 +45,9 @@ class Loaded:
     path: Path
     variable: str
     notes: tuple[str, ...] = ()
-    table: LongTable | None = None
+    table: LongTable | WideTable | None = None
+    masks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    like: xr.Dataset | None = None
 
 
 def read(
@@ -48,6 +58,7 @@ def read(
     quality: str | None = None,
     accept: Sequence[float | str] | None = None,
     axes: Sequence[str] | None = None,
+    layout: str = "auto",
     axis_kinds: Mapping[str, str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
     missing_value: MissingValue = None,
@@ -63,14 +74,19 @@ def read(
     variable : str, optional
         The variable to read; for tables, the column of values. Default: the only one that fits.
     domain : str, optional
-        A variable that is nonzero where an entry could be observed, such as a sea mask.
+        A variable that is nonzero where an entry could be observed, such as a sea mask; ``"!land"`` is one that is
+        nonzero where it could not.
     quality : str, optional
         A variable of flags. Only entries whose flag is in `accept` are observed.
     accept : sequence of float or str, optional
         The accepted flags.
     axes : sequence of str, optional
         Names of the axes for files without names (npz, npy, mat). A one-dimensional variable of such a name becomes
-        its coordinate. For tables: the coordinate columns.
+        its coordinate. For long tables: the coordinate columns.
+    layout : {"auto", "long", "wide"}, default "auto"
+        Of a table: "long" has one row per entry, "wide" one column per station (say). "auto" is long if `variable` or
+        `axes` is given or a column is called value; else it is wide if the first column labels the rows and all others
+        hold numbers.
     axis_kinds : mapping from axis to {"ordered", "unordered"}, optional
         ``{"station": "unordered"}`` keeps a numeric coordinate as it is: no sorting, no steps inserted.
     fold : mapping from axis to (str, str), optional
@@ -95,14 +111,17 @@ def read(
     Examples
     --------
     >>> loaded = read("sst.nc", "sst", domain="sea")                  # doctest: +SKIP
-    >>> corten.complete(loaded.data, where=loaded.where)              # doctest: +SKIP
+    >>> result = corten.complete(loaded.data, where=loaded.where)     # doctest: +SKIP
+    >>> write("filled.nc", result, like=loaded.like)                  # doctest: +SKIP
     """
     found = existing(path)
+    if layout not in ("auto", "long", "wide"):
+        raise ValueError(f'layout is {layout!r}; give "auto", "long" or "wide"')
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
     wanted = _Wanted(
         found, variable, domain, quality, () if accept is None else accept, axes, dict(axis_kinds or {}), fold or {},
-        codes_of(missing_value), max_bytes, careful,
+        codes_of(missing_value), max_bytes, careful, layout,
     )  # fmt: skip
     return wanted.table() if format_of(found).opener is None else wanted.tensor()
 
@@ -111,6 +130,11 @@ def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -
     """The variables of a file and their shapes, or the columns of a table, () each; nothing is loaded."""
     found = _guarded(existing(path), "contents", max_bytes, careful)
     return {name: tuple(shape) for name, shape in found.items()}
+
+
+def read_columns(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -> Any:
+    """A table as it is, as a pandas DataFrame."""
+    return _guarded(existing(path), "frame", max_bytes, careful)
 
 
 def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **arguments: Any) -> Any:
@@ -154,7 +178,16 @@ def load(
         data = _load(path, store, name, max_bytes)
         if axes is not None and not is_dataarray(data):
             data = _name_axes(path, store, data, axes, name, max_bytes)
-        return {"name": name, "data": data, "others": {key: _load(path, store, key, max_bytes) for key in extra}}
+        masks = [key for key in store if is_mask_name(key) and key not in (name, *extra) and len(store[key].shape) > 1]
+        kept = {key: _load(path, store, key, max_bytes) for key in masks if store[key].dtype.kind in "biuf"}
+        others = {key: _load(path, store, key, max_bytes) for key in extra}
+        about: dict[str, dict[str, Any]] = {"attrs": {}, "variables": {}}
+        if isinstance(store, Variables):
+            about = {"attrs": dict(store.attrs), "variables": {}}
+            for key in store.beside(name):
+                with suppress(ValueError):  # damaged, but not asked for
+                    about["variables"][key] = _load(path, store, key, max_bytes)
+        return {"name": name, "data": data, "others": others, "masks": kept, "about": about}
 
 
 @dataclass(frozen=True)
@@ -172,11 +205,18 @@ class _Wanted:
     codes: tuple[float, ...]
     max_bytes: int
     careful: bool
+    layout: str
 
     @property
     def extra(self) -> list[str]:
         """Variables of flags."""
-        return sorted({name for name in (self.domain, self.quality) if name is not None})
+        names = (None if self.domain is None else self.domain.removeprefix("!"), self.quality)
+        return sorted({name for name in names if name is not None})
+
+    def inside(self, flags: Any) -> Any:
+        """True in the domain, from the variable that describes it; one that is not known is zero."""
+        nonzero = np.nan_to_num(np.asarray(flags, dtype=float)) != 0
+        return ~nonzero if str(self.domain).startswith("!") else nonzero
 
     def accepted(self, flags: np.ndarray) -> np.ndarray:
         return np.isin(flags, comparable(self.path, str(self.quality), flags, self.accept))
@@ -193,18 +233,27 @@ class _Wanted:
             data = blank(data, self.accepted(flags[self.quality]))
         where: Any = None
         if self.domain is not None:
-            inside = np.nan_to_num(np.asarray(flags[self.domain], dtype=float)) != 0
+            inside = self.inside(flags[self.domain.removeprefix("!")])
             where = np.array(np.broadcast_to(inside, data.shape))
             where = data.copy(data=where) if is_dataarray(data) else where
+        masks = {}
+        for key, mask in read["masks"].items():
+            with suppress(ValueError):  # a mask of something else
+                masks[key] = spread(self.path, key, mask, data)
         data, where, notes = in_sorted_order(data, where, self.axis_kinds)
         if self.fold:
             data, where = folded(self.path, data, where, self.fold)
-        return Loaded(data, where, self.path, name, (*declared, *notes))
+        if self.fold or any("sorted" in note for note in notes):
+            masks = {}  # their axes are those of the file
+        return Loaded(data, where, self.path, name, (*declared, *notes), masks=masks, like=_like(read["about"]))
 
     def table(self) -> Loaded:
         """Flags act on rows, before rows of one entry are averaged; an entry without a row is missing."""
         frame = _guarded(self.path, "frame", self.max_bytes, self.careful)
         names, value, axes = [str(name) for name in frame.columns], self.variable or "value", self.axes
+        described = self.variable is not None or axes is not None or value in names or bool(self.extra)
+        if self.layout == "wide" or (self.layout == "auto" and not described and looks_wide(frame)):
+            return self.wide(frame)
         unknown = sorted({*self.extra} - {*names})
         if unknown:
             raise ValueError(f"{self.path} has no column {unknown[0]!r}; the columns are {', '.join(names)}")
@@ -219,11 +268,24 @@ class _Wanted:
         table = replace(from_table(kept, self.variable, axes, missing_value=self.codes, **options), frame=frame)
         data, where = table.data, None
         if self.domain is not None:
-            where = from_table(frame, self.domain, axes, **options).data != 0
+            flags = from_table(frame, self.domain.removeprefix("!"), axes, **options).data
+            where = flags.copy(data=self.inside(flags))
         if self.fold:
             data, where = folded(self.path, data, where, self.fold)
         table = replace(table, data=data, where=where, fold=dict(self.fold))
         return Loaded(data, where, self.path, table.value, table.notes, table)
+
+
+    def wide(self, frame: Any) -> Loaded:
+        """A wide table has one variable, without a column of flags."""
+        asked = {"variable": self.variable, "domain": self.domain, "quality": self.quality, "fold": self.fold or None}
+        given = [name for name, one in asked.items() if one is not None]
+        if given:
+            raise ValueError(f"{self.path} is read as a wide table, which has no {given[0]}: use a long one (layout)")
+        table = from_wide(
+            frame, self.axes, missing_value=self.codes, max_bytes=self.max_bytes, source=str(self.path)
+        )  # fmt: skip
+        return Loaded(table.data, None, self.path, UNNAMED, table.notes, table)
 
 
 def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) -> Any:
@@ -235,6 +297,16 @@ def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) ->
         return one.load()
     except Exception as problem:
         raise plain_error(path, f"an array {name!r} of shape {one.shape}", problem) from None
+
+
+def _like(about: Mapping[str, Any]) -> Any:
+    """Global attributes and variables beside the data as a Dataset; None if there are none."""
+    if not about["attrs"] and not about["variables"]:
+        return None
+    import xarray as xr
+
+    variables = {name: one.variable for name, one in about["variables"].items()}
+    return xr.Dataset(variables, attrs=about["attrs"])
 
 
 def _name_axes(
