@@ -93,6 +93,9 @@ def run(name: str) -> None:
     )
     show(name, "filled by the fit", case, result, seconds)
     print(f"| {name} | the same after save and load: {same}; {size:.1f} MB | | | {loaded_seconds:.1f} |", flush=True)
+    if case.old.shape == case.new.shape:
+        moved, moved_seconds = timed(lambda: fitted.update(case.new))
+        show(name, "fit updated with the new data", case, moved.intervals(COVERAGE), moved_seconds)
     fresh, fresh_seconds = timed(lambda: completer.fit(case.new))
     show(name, "fresh fit", case, fresh.intervals(COVERAGE), fresh_seconds)
     print(

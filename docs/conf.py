@@ -10,9 +10,11 @@ from docutils.nodes import SkipNode
 from docutils.utils.math.latex2mathml import tex2mathml
 
 import corten
+from corten.results.fitted import _INTERNAL as INTERNAL
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import make_gallery  # noqa: E402
+import make_gallery
+import make_notebooks
 
 project = "corten"
 author = "the authors of corten"
@@ -41,7 +43,8 @@ html_copy_source = False
 html_theme_options: dict[str, Any] = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 5,
+    "navbar_persistent": ["search-button"],
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
@@ -65,7 +68,27 @@ def _block_math(writer: Any, node: Any) -> None:
     raise SkipNode
 
 
+def _bars(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Escape the bars of |x| in docstrings, which reStructuredText would take for a substitution."""
+    example = False
+    for place, line in enumerate(lines):
+        example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
+        if "|" in line and not example:
+            parts = line.split("``")
+            parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]
+            lines[place] = "``".join(parts)
+
+
+def _internal(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Whether a member of a result is left out: what `dir` of an instance does not list."""
+    owner = getattr(getattr(obj, "fget", None) or getattr(obj, "func", None) or obj, "__qualname__", "").split(".")[0]
+    inside = {"Fitted": name in INTERNAL, "Intervals": name.endswith("_array") or name == "widths_at"}
+    return True if inside.get(owner) else None
+
+
 def setup(app: Any) -> None:
-    """Register the renderer of formulas, and draw the gallery before pages are read."""
+    """Register the renderer of formulas; draw the gallery and write the notebooks before pages are read."""
     app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
-    app.connect("builder-inited", lambda app: make_gallery.main())
+    app.connect("autodoc-skip-member", _internal)
+    app.connect("autodoc-process-docstring", _bars)
+    app.connect("builder-inited", lambda app: (make_gallery.main(), make_notebooks.main()))

@@ -35,8 +35,8 @@ def claims(data: Rows) -> Table:
     found += _pooled(data.get("conformal", []))
     rows = tuple((claim, holds, text) for claim, holds, text in found if text)
     notes = (
-        f"too few: nothing speaks against it, but some cell has fewer than {ENOUGH} repetitions. Holm's correction uses"
-        f" cells of at least {ENOUGH} B*, or pairs where there is one B*; all cells are in the table below.",
+        f"too few: no evidence against the claim, but some cell has fewer than {ENOUGH} repetitions. Holm's correction"
+        f" uses cells of at least {ENOUGH} B*, or pairs where there is one B*; all cells are in the table below.",
         "A cell is a model, a size, a rank, a noise and a score. Differences are averaged over each B* first and "
         "tested between B*; cells of one size and rank share their B*, so pooled errors are those between B* within "
         "sizes and ranks.",
@@ -176,11 +176,10 @@ def _around(rows: list[Row], key: tuple[Any, ...], value: str) -> str:
     by = {name: take(some, method=name) for name in ("default", "plain", "oracle")}
     test = paired(by["oracle"], by["plain"], value)
     text = "" if test is None else f", oracle - plain {test}"
-    for column, shown in (("chosen_rank", "rank"), ("relative_error", "error of B"), ("effective_size", "worth")):
+    columns = (("chosen_rank", "rank", 2), ("relative_error", "error of B", 2), ("effective_size", "effective size", 0))
+    for column, shown, digits in columns:
         found = {name: summarise(rows, column) for name, rows in by.items()}
-        listed = [
-            f"{name} {one.mean:.{0 if shown == 'worth' else 2}f}" for name, one in found.items() if one is not None
-        ]
+        listed = [f"{name} {one.mean:.{digits}f}" for name, one in found.items() if one is not None]
         text += f"; {shown}: {', '.join(listed)}" if listed else ""
     return text
 

@@ -140,7 +140,7 @@ def quick_start(rng: np.random.Generator, number: int) -> Draw:
 
 
 def demo(rng: np.random.Generator, number: int) -> Draw:
-    """The data of `corten demo --seed NUMBER`, with its seed."""
+    """A simulated day of TEC with one ocean at the edge of the map, with its seed."""
     from corten import simulate
 
     field = simulate.tec_like(DEMO_SHAPE, number)
@@ -196,7 +196,7 @@ CLASSES: dict[str, Case] = {
             for edge in (False, True)
         ),
         Case("quick-start", "data of the quick start", "field", quick_start),
-        Case("demo", "data of `corten demo`", "field", demo),
+        Case("demo", "a simulated day of TEC, one ocean at the edge", "field", demo),
         paper("paper-bernoulli", "Bernoulli", told=False),
         paper("paper-bernoulli-told", "Bernoulli", told=True),
         paper("paper-ising", "Ising", told=False),

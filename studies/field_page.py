@@ -75,7 +75,7 @@ def page(
         "Tucker completion of rank 3, random split, ranks up to 7 by P-AIC, approximate weights. Mis-coverage is the "
         "mean of |coverage − asked| over 80 % to 99 %; widths are means of the finite intervals, so read them beside "
         "the share of infinite ones. ESS is the effective sample size of the weights. "
-        "Seconds are by the clock and of all cores together; by the clock they are too many where other programs ran.",
+        "Seconds are wall-clock and processor time of all cores; wall-clock times include other load.",
         "## What is asked of the defaults, and what they reach",
         _reached(rows),
         "## Every run",

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 import typer.main
 
+import corten
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<body>.*?)^(?P=indent)```", re.DOTALL | re.MULTILINE)
@@ -49,14 +51,14 @@ def python_blocks(page: Path) -> list[Block]:
 
 
 def given_to(page: Path) -> dict[str, Any]:
-    """What a page takes for granted: the README speaks of the reader's own data and function."""
+    """What a page takes for granted: the README speaks of the reader's own data."""
     if page.name != "README.md":
         return {}
     field = np.add.outer(np.linspace(0, 1, 8), np.sin(np.arange(90.0) / 9).reshape(9, 10))
     rng = np.random.default_rng(0)
     x = field + 0.1 * rng.normal(size=field.shape)
     x[rng.random(x.shape) < 0.3] = np.nan
-    return {"x": x, "my_function": lambda gappy: np.where(np.isnan(gappy), np.nanmean(gappy), gappy)}
+    return {"x": x}
 
 
 def name(page: Path) -> str:
@@ -169,6 +171,13 @@ def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ +(.+)$", text, flags=re.MULTILINE)
     slugs = {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
     return slugs | set(re.findall(r'id="([^"]+)"', text))
+
+
+def test_the_reference_lists_every_public_name():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^   (corten\.\S+)$", page, re.MULTILINE))
+    names = {f"corten.{name}" for name in corten.__all__ if callable(getattr(corten, name))}
+    assert sorted(names - listed) == []
 
 
 def test_every_page_of_the_site_is_in_a_table_of_contents():

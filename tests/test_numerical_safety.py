@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from test_engine import COUPLINGS, build, dense_log_odds, dense_loss
 
 import corten
 from corten.conformal import OddsWeights, WeightedScores
 from corten.engine.passes import MaskPass
 from corten.lowrank import TensorTrain, feasible_rank
-from test_engine import COUPLINGS, build, dense_log_odds, dense_loss
 
 SHAPE = (6, 5, 4)
 

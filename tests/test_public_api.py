@@ -8,8 +8,10 @@ import sys
 import numpy as np
 
 import corten
+from corten.results.fitted import _INTERNAL
 
 NAMES = [
+    "AdaptiveCoverage",
     "AdditivePropensity",
     "AutoPropensity",
     "BernoulliPropensity",
@@ -27,6 +29,7 @@ NAMES = [
     "ObservedTensor",
     "Polynomial",
     "Product",
+    "ScoreLog",
     "SplitCalibration",
     "RepeatedSplits",
     "Sigmoid",
@@ -103,7 +106,7 @@ def test_every_parameter_of_a_public_name_is_documented():
     things = [getattr(corten, name) for name in NAMES if name.isidentifier() and name not in ("__version__", "Fitted")]
     things = [thing for thing in things if callable(thing)]
     for owner in (corten.ConformalCompleter, corten.Fitted, corten.Intervals):
-        shown = [name for name in dir(owner) if not name.startswith("_") and name not in ("of", "facts", "widths_at")]
+        shown = [name for name in dir(owner) if not name.startswith("_") and name not in (*_INTERNAL, "widths_at")]
         things += [getattr(owner, name) for name in shown if inspect.isfunction(getattr(owner, name))]
     missing = {
         thing.__qualname__: sorted(set(inspect.signature(thing).parameters) - {"self"} - documented(thing))

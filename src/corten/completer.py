@@ -19,6 +19,7 @@ from corten.data.never_observed import skip_never_observed
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Transform, as_transform
 from corten.engine import as_engine, check_engine
+from corten.engine.lazy import takes_lazy
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.options import (
@@ -34,6 +35,7 @@ from corten.options import (
     as_completion,
     as_propensity,
     check_bounds,
+    predicted_seconds,
     unused_workers,
 )
 from corten.results.fitted import Fitted
@@ -160,7 +162,8 @@ class ConformalCompleter:
             Whether places without any observation are filled even if the variable or a mask suggests that they are
             land. All other such places are always filled.
         progress : function of (str, float), optional
-            Called with the name of a stage and the share of it that is done.
+            Called with the name of a stage and the share of it that is done. If it has an attribute ``predicted``, that
+            is called once before the fit with the seconds and the bytes that it will take.
         checkpoint : Checkpoint, optional
             Folder that keeps finished rounds, so that an interrupted fit can be resumed.
         coverage : float, optional
@@ -193,8 +196,11 @@ class ConformalCompleter:
             return Fitted(observed, np.array(observed.values), self._settings(describe(self.engine)))
         # An engine that is not available is reported before any work is done.
         settings = self._settings(as_engine(self.engine).label)
+        tell("planning", 0.0)
         calibration, chosen = as_calibration(self.calibration).choose(observed, self.seed)
         needed = calibration.peak_bytes(observed.values.size, observed.n_missing)
+        if hasattr(tell, "predicted"):
+            tell.predicted(predicted_seconds(calibration, observed.values.size, observed.n_missing), needed)
         why = "predicted before starting, from the number of entries and rounds"
         memory = Choice("peak memory", f"about {in_words(needed)}", why)
         refuse_beyond(
@@ -203,7 +209,8 @@ class ConformalCompleter:
             "work from disk (corten.complete_to_zarr, or corten complete to .zarr), complete a part of the tensor, or "
             "use calibration='random'",
         )
-        completion = as_completion(self.completion, calibration.pooled, self.engine)
+        mixed = not as_score(self.score).needs_leverage and not takes_lazy(as_engine(self.engine))
+        completion = as_completion(self.completion, calibration.pooled, self.engine, mixed)
         task = Task(
             observed=observed,
             completion=completion if checkpoint is None else checkpoint.keeping(completion),

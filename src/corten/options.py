@@ -13,6 +13,7 @@ from corten.calibration.cross import CrossCalibration
 from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration
+from corten.completion.auto import MixedCompletion
 from corten.completion.callables import CallableCompletion
 from corten.completion.protocol import Completion
 from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
@@ -43,6 +44,7 @@ __all__ = [
     "as_completion",
     "as_propensity",
     "check_bounds",
+    "predicted_seconds",
     "unused_workers",
 ]
 
@@ -89,7 +91,20 @@ class _Auto:
         return choose_calibration(observed, seed)
 
 
-USES_ENGINE = (TuckerCompletion, TensorTrainCompletion)
+SECONDS_AT_LEAST, SECONDS_PER_ENTRY_AND_ROUND = 8.0, 8e-6  # of pseudo-gaps with the stack, on one core
+SPLIT_SECONDS_AT_LEAST, SPLIT_SECONDS_PER_ENTRY = 2.0, 5e-6
+USES_ENGINE = (TuckerCompletion, TensorTrainCompletion, MixedCompletion)
+
+
+def predicted_seconds(calibration: Calibration, entries: int, missing: int) -> float:
+    """The seconds that a fit with the default completion takes, roughly, on one core."""
+    own = getattr(calibration, "seconds", None)
+    if callable(own):
+        return float(own(entries, missing))
+    rounds = getattr(calibration, "rounds", None)
+    if calibration.pooled and isinstance(rounds, int):
+        return SECONDS_AT_LEAST + SECONDS_PER_ENTRY_AND_ROUND * rounds * entries
+    return (SPLIT_SECONDS_AT_LEAST + SPLIT_SECONDS_PER_ENTRY * entries) * int(getattr(calibration, "count", 1))
 
 
 def as_calibration(calibration: str | Calibration) -> _Fixed | _Auto:
@@ -106,13 +121,17 @@ def as_calibration(calibration: str | Calibration) -> _Fixed | _Auto:
     raise TypeError(f"calibration is {calibration!r}; give a name or an object with calibrate(task)")
 
 
-def as_completion(completion: str | Completion | FillFunction, gaps: bool, engine: Any = "auto") -> Completion:
+def as_completion(
+    completion: str | Completion | FillFunction, gaps: bool, engine: Any = "auto", mixed: bool = True
+) -> Completion:
     """The completion behind a name, an object with prepare() or a function.
 
-    gaps: whether pseudo-gaps are hidden; "auto" then is the stack, else Tucker with an automatic ridge. A completion
-    that uses an engine and has none of its own gets `engine`.
+    gaps: whether pseudo-gaps are hidden; "auto" then is the stack, else the stack with Tucker completion as a member.
+    mixed: False where only a single low-rank model serves (a score needs its leverage, a cluster or a disk holds the
+    data); "auto" without pseudo-gaps is then Tucker with an automatic ridge. A completion that uses an engine and has
+    none of its own gets `engine`.
     """
-    made = _as_completion(completion, gaps)
+    made = _as_completion(completion, gaps, mixed)
     if isinstance(made, USES_ENGINE) and isinstance(made.engine, str) and made.engine == "auto":
         return replace(made, engine=engine)
     return made
@@ -126,10 +145,10 @@ def unused_workers(completion: Completion, engine: Any) -> tuple[Choice, ...]:
     return (Choice("completion runs on", "this machine", because),)
 
 
-def _as_completion(completion: str | Completion | FillFunction, gaps: bool) -> Completion:
+def _as_completion(completion: str | Completion | FillFunction, gaps: bool, mixed: bool) -> Completion:
     if isinstance(completion, str):
         if completion == "auto" and not gaps:
-            return TuckerCompletion(ridge="auto")
+            return MixedCompletion() if mixed else TuckerCompletion(ridge="auto")
         makers = {
             "auto": _stack,
             "tucker": TuckerCompletion,

@@ -11,9 +11,9 @@ from corten.calibration import gap_rounds
 from corten.calibration.gap_rounds import run_rounds
 from corten.calibration.gap_scale import learn_locally
 from corten.calibration.task import Round, Task
-from corten.completion.em_tucker import EMTuckerCompletion
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import StackedCompletion, simplex_weights
+from corten.completion.unfoldings import UnfoldingCompletion
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.local_scale import EntryFeatures, LearnedScale, block_folds
 from corten.conformal.scores import as_score
@@ -30,7 +30,7 @@ def gappy(shape: tuple[int, ...]) -> ObservedTensor:
 
 
 def task_of(observed: ObservedTensor) -> Task:
-    members = {"pyramid": SmoothCompletion(), "Tucker": EMTuckerCompletion(rank=2, iterations=3)}
+    members = {"pyramid": SmoothCompletion(), "low rank": UnfoldingCompletion("mean", iterations=3)}
     return Task(observed, StackedCompletion(members), None, as_score("absolute"), seed=3)
 
 
@@ -55,7 +55,7 @@ def test_streamed_rounds_give_the_scores_of_a_version_that_keeps_everything() ->
     describe = EntryFeatures.of(values, mask, axes)
 
     def features_at(where: np.ndarray, train: np.ndarray, fill: np.ndarray) -> np.ndarray:
-        own = {"pyramid": fill[0], "Tucker": fill[1]}
+        own = {"pyramid": fill[0], "low rank": fill[1]}
         return describe.at(where, values=values, train=train, estimate=np.tensordot(first, fill, 1), members=own)
 
     features = np.concatenate([features_at(i, one.train, fill) for one, fill, i in zip(rounds, fills, at)])

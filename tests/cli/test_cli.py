@@ -171,7 +171,7 @@ def test_mistakes_are_told_in_one_line(simulated, filled, tmp_path):
     assert "40x40x40" in refused("simulate", tmp_path / "s.nc", "--shape", "40")
     assert "ising" in refused("simulate", tmp_path / "s.nc", "--model", "magic")
     assert "constant" in refused("simulate", tmp_path / "s.nc", "--noise", "magic")
-    assert "paper and tec" in refused("simulate", tmp_path / "s.nc", "--kind", "magic")
+    assert "paper, tec and sea" in refused("simulate", tmp_path / "s.nc", "--kind", "magic")
     assert ".npz" in refused("simulate", tmp_path / "s.npy")
     assert "not a result" in refused("evaluate", simulated, simulated)
     assert "truth (axis_0" in refused("evaluate", filled, simulated, "--variable", "tec")
@@ -206,7 +206,7 @@ def test_help_is_there_and_names_every_option():
 def test_help_lists_every_allowed_value_and_no_type_beside_flags(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     given = " ".join(run(command, "--help").stdout.replace("│", " ").split())
-    assert "bool" not in given and "╭─ Data" in given and "╭─ Method" in given
+    assert "bool" not in given and "<" not in given and "╭─ Data" in given and "╭─ Method" in given
     for name, allowed in (
         ("completion", ["auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack"]),
         ("propensity", ["auto", "constant", "additive", "bernoulli", "ising"]),

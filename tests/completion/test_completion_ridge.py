@@ -52,8 +52,21 @@ def test_a_sparse_noisy_matrix_gets_a_larger_ridge_and_a_smaller_error() -> None
 
 
 def test_the_default_completion_chooses_its_ridge_and_others_do_not() -> None:
-    assert as_completion("auto", gaps=False) == TuckerCompletion(ridge="auto")
+    assert as_completion("auto", gaps=False, mixed=False) == TuckerCompletion(ridge="auto")
     assert as_completion("tucker", gaps=False) == TuckerCompletion(ridge=1e-3)
     for wrong in ({"ridge": "some"}, {"ridge": "auto", "rank": 2}, {"ridge": "auto", "criterion": "aic"}):
         with pytest.raises(ValueError, match="ridge is"):
             TuckerCompletion(**wrong)
+
+
+def test_the_completion_of_random_splits_mixes_where_sizes_allow_it() -> None:
+    completion = as_completion("auto", gaps=False)
+    x = low_rank((25, 30), 1, 0.1, seed=0)
+    mask = np.random.default_rng(11).random(x.shape) < 0.6
+    mix = completion.prepare(x, mask, (), seed=0)
+    assert set(mix.weights) == {"pyramid", "Gaussian process", "low rank", "Tucker"}
+    alone = TuckerCompletion(ridge="auto").prepare(x, mask, (), seed=0)
+    errors = [np.abs(one.fill(x, mask).estimate - x)[~mask].mean() for one in (mix, alone)]
+    assert errors[0] < 1.05 * errors[1]
+    few = mask & (np.random.default_rng(12).random(x.shape) < 0.3)
+    assert not hasattr(completion.prepare(x, few, (), seed=0), "weights")

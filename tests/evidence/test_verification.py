@@ -42,19 +42,21 @@ def test_scores_are_those_of_a_plain_count():
         assert row["entries"] == missing[..., k].sum()
         assert row["coverage"] == pytest.approx(hit[..., k][missing[..., k]].mean())
     block = (slice(0, 3), slice(4, 8))
-    found = {row["block"]: row for row in scores.by_block()}["lat 0.0 to 2.0, lon 4.0 to 7.0"]
+    found = {row["block"]: row for row in scores.by_block()}["lat 0 to 2, lon 4 to 7"]
     assert found["entries"] == missing[block].sum()
     assert found["coverage"] == pytest.approx(hit[block][missing[block]].mean())
     assert [row["coverage"] for row in scores.by_block()] == sorted(row["coverage"] for row in scores.by_block())
 
 
-def test_the_standard_error_counts_a_block_as_one_observation():
-    """The spread of the coverage over draws whose errors are the same within a block."""
+@pytest.mark.parametrize("alike", ["within a block", "within a slice"])
+def test_the_standard_error_allows_for_errors_that_are_alike(alike):
+    """The spread of the coverage over draws whose errors are the same at many entries."""
     _, _, intervals = given()
     found, errors = [], []
     for seed in range(200):
         rng = np.random.default_rng(seed)
-        off = np.kron(rng.normal(size=(3, 3)), np.ones((3, 4)))[..., None] * np.ones(6)
+        blocks = np.kron(rng.normal(size=(3, 3)), np.ones((3, 4)))[..., None] * np.ones(6)
+        off = blocks if alike == "within a block" else rng.normal(size=6) * np.ones((9, 12, 6))
         scores = verify(intervals, intervals.estimate + off)
         found.append(scores.coverage)
         errors.append(scores.standard_error)
@@ -62,7 +64,7 @@ def test_the_standard_error_counts_a_block_as_one_observation():
 
 
 def test_late_data_are_counted_once_in_whatever_parts_they_arrive(tmp_path):
-    truth, missing, intervals = given(width=0.8)
+    truth, _, intervals = given(width=0.8)
     whole, log = verify(intervals, truth), tmp_path / "scores.jsonl"
     some = truth.where(np.random.default_rng(3).random(truth.shape) < 0.4)
     first = verify(intervals, some.isel(time=slice(0, 4)), log)

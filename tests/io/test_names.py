@@ -12,7 +12,7 @@ from corten.io.dataset import write_netcdf, write_zarr
 from corten.io.names import refuse_for_netcdf, refuse_for_zarr
 
 NAMES = ["a/b", "a b", " a", "a ", "1a", "-a", "é", "日本", "a\x01b", "a" * 255, "a" * 257, "é" * 129, ".a", "a.b",
-         "[x]", "a\n", "\x7f", "a\\b", "_", "x-1"]  # fmt: skip
+         "[x]", "a\n", "\x7f", "a\\b", "_", "x-1", ".zattrs", ".zmetadata", "zarr.json"]  # fmt: skip
 
 
 @pytest.fixture

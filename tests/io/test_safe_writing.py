@@ -258,10 +258,11 @@ def test_axes_that_a_file_would_lose_or_put_elsewhere_are_refused(tmp_path, name
 
 
 def test_formulas_in_labels_are_text_in_csv_and_numbers_stay(tmp_path):
-    labels = ["=1+1", "+a", "-3.5", "@x", "\tb", "plain\r=1", "\r=2", "'q"]
-    x = xr.DataArray(gappy(), dims=("=name", "y", "t"), coords={"=name": labels, "y": np.arange(9.0) - 4}, name="v")
+    labels = ["=1+1", "+a", "-3.5", "@x", "\tb", "plain\r=1", "\r=2", "'q", "a;=3", "a; -b"]
+    places = {"=name": labels, "y": np.arange(9.0) - 4}
+    x = xr.DataArray(gappy((10, 9, 10)), dims=("=name", "y", "t"), coords=places, name="v")
     result = result_of(x)
-    safe = ["'=1+1", "'+a", "-3.5", "'@x", "'\tb", "plain\n=1", "'\n=2", "'q"]
+    safe = ["'=1+1", "'+a", "-3.5", "'@x", "'\tb", "plain\n'=1", "'\n'=2", "'q", "a;'=3", "a; -b"]
     corten.io.write(tmp_path / "o.csv", result)
     write(tmp_path / "several.csv.gz", result, further=[result.at(0.5)])
     for file in ("o.csv", "several.csv.gz"):
@@ -296,6 +297,15 @@ def test_a_reader_that_leaves_early_does_not_end_the_work(given):
         os.close(write)
         assert (done.returncode, done.stderr) == (0, "")
         assert written is None or given.with_name(written).exists()
+    coded = np.load(given)
+    coded[0] = -9999  # warned of, into a pipe that nobody reads
+    np.save(given, coded)
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-c", main, *complete[:-1], str(given.with_name("coded.npz")), *QUICK[:-1]]
+    assert subprocess.run(command, stdout=write, stderr=write).returncode == 0
+    os.close(write)
+    assert given.with_name("coded.npz").exists()
 
 
 @pytest.mark.parametrize("transform", ["log", "box-cox"])

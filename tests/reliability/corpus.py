@@ -15,11 +15,11 @@ import h5py
 import numpy as np
 import pandas as pd
 import xarray as xr
+from test_io_ionex import ionex
+from test_io_madrigal import cells, write_table
 
 import corten
 from corten.io import write
-from test_io_ionex import ionex
-from test_io_madrigal import cells, write_table
 
 __all__ = ["CORPUS", "KINDS", "RESULTS", "Content", "compressed", "rebuilt_archive", "zipped"]
 

@@ -28,7 +28,7 @@ def days(first, count, seed):
 def gap_fit(x, rounds=6, **options):
     calibration = corten.GapCalibration(rounds, drawn=0)
     completion = corten.StackedCompletion(MEMBERS)
-    return corten.ConformalCompleter(completion, calibration=calibration, **options).fit(x)
+    return corten.ConformalCompleter(completion, "constant", calibration, **options).fit(x)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,43 @@ def test_a_filled_result_can_be_saved_and_knows_what_it_cannot_do(fitted, tmp_pa
     assert fitted.fill(days(24, 24, 2)[1]).summary().to_dict()["missing"] == 0
 
 
+def test_the_domain_of_the_fit_is_used_where_it_does_not_depend_on_the_time():
+    x, sea = days(0, 12, 0)[0], np.arange(SHAPE[0])[:, None, None] > 2
+    calibration = corten.GapCalibration(2, drawn=0)
+    fit = corten.ConformalCompleter("smooth", "constant", calibration).fit(x, where=sea)
+    for result in (fit.fill(days(12, 14, 1)[0]), fit.update(days(12, 3, 1)[0]).intervals(0.9)):
+        assert np.isnan(result.estimate.values[:3]).all() and np.isfinite(result.lower.values[3:]).all()
+    assert fit.fill(days(12, 14, 1)[0], where=np.ones((1, 1, 1), bool)).observed.domain is None
+
+
+def test_calendars_further_coordinates_and_checkpoints(tmp_path):
+    """Labels come back after an update, and a fit that was made with a checkpoint can be saved and used."""
+    x, new = days(0, 12, 0)[0], days(10, 4, 1)[0]
+
+    def with_more(one):
+        dates = xr.date_range("2001-02-27", periods=30, calendar="noleap", use_cftime=True)
+        hour = (one.time.values - np.datetime64("2020-01-01", "ns")) // np.timedelta64(1, "h")
+        more = {"hour": ("time", hour), "site": (("lat", "lon"), np.ones(SHAPE)), "time": dates[hour]}
+        return one.assign_coords(more | {"version": 3})
+
+    calibration = corten.GapCalibration(2, drawn=0)
+    completer = corten.ConformalCompleter("smooth", "constant", calibration)
+    with corten.Checkpoint(tmp_path / "rounds") as kept:
+        resumable = completer.fit(x, checkpoint=kept)
+    same(resumable.fill(new), corten.load(resumable.save(tmp_path / "resumable.corten")).fill(new))
+    assert not (tmp_path / "rounds").exists()
+    fit = corten.load(completer.fit(with_more(x)).save(tmp_path / "fit.corten"))
+    moved = corten.load(fit.update(with_more(new)).save(tmp_path / "moved.corten"))
+    found = moved.observed.wrap(moved.observed.values)
+    expected = xr.concat([with_more(x).isel(time=slice(2, 10)), with_more(new)], "time")
+    assert found.time.values[-1].calendar == "noleap" and sorted(found.coords) == sorted(expected.coords)
+    assert np.array_equal(found.hour, expected.hour) and np.array_equal(found.time, expected.time)
+    assert np.array_equal(found, expected, equal_nan=True)
+    assert np.array_equal(fit.fill(with_more(new)).estimate.time, with_more(new).time)
+    with pytest.raises(ValueError, match="coordinates of type"):
+        fit.fill(new)
+
+
 def refusals():
     x = days(24, 24, 3)[0]
     yield "another order", x.transpose("time", "lat", "lon"), "transpose"
@@ -125,6 +162,8 @@ def test_a_random_split_fills_from_as_many_entries_and_weights_by_its_odds(tmp_p
     assert constant.fill(days(24, 30, 1)[0]).estimate.shape == (*SHAPE, 30)
     with pytest.raises(ValueError, match="calibration='gaps' can be updated"):
         fit.update(y)
+    with pytest.raises(ValueError, match="earlier fit"):
+        fit.fill(y).source.fill(y)
 
 
 def test_fits_without_their_method_say_so(tmp_path):
@@ -191,3 +230,12 @@ def test_plain_arrays_are_appended(fitted):
     for bad in ({"window": 1}, {"half_life": 0}, {"axis": "unknown"}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             plain.update(days(12, 3, 1)[0].values, **bad)
+
+
+def test_an_update_follows_noise_that_grew(fitted):
+    """With three times the noise, intervals of the fit do not cover the new slices; those of an update do."""
+    x, truth = days(24, 24, 11)
+    louder = 0.28 * np.random.default_rng(0).normal(size=x.shape)  # with the noise of 0.1: 0.3
+    before, _ = coverage_of(fitted.fill(x + louder), truth + louder)
+    after, _ = coverage_of(fitted.update(x + louder, half_life=12).intervals(0.9), truth + louder)
+    assert before < 0.6 and 0.85 < after < 0.95

@@ -5,11 +5,13 @@ Bounds may be infinite, never NaN; estimates, draws and means are finite. The da
 """
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import corten
+from corten.conformal.shaped import Joint
 
 TRANSFORMS = [None, "log", "box-cox", "standardise", "standardise:axis_0"]
 CALIBRATIONS = {
@@ -66,6 +68,17 @@ def test_no_answer_is_nan_and_all_keep_the_limits(transform, calibration, bounds
     for threshold in (-1.0, 2.0, np.inf):
         claims = result.exceedance(threshold), result.exceedance(threshold, above=False)
         assert not (claims[0] & claims[1]).any() and not (claims[0] | claims[1])[~gap].any()
+
+
+def test_an_infinite_bound_that_is_extrapolated_stays_infinite():
+    """Infinity minus infinity was a NaN flagged as filled; here an entry has no finite bound at either level."""
+    band = object.__new__(Joint)
+    ends = np.array([[0.0, -np.inf], [1.0, -np.inf]])
+    band._massless = SimpleNamespace(intervals=lambda entries, levels: (ends, 5 - ends))
+    band.inner = SimpleNamespace(possible_range=lambda entries: (np.full(2, -np.inf), np.full(2, np.inf)))
+    band._least, band._size, band._shares, band._heavier = 0.1, 50.0, np.array([0.0, 1.0]), np.ones(2)
+    lower, upper = band._continued(np.arange(2), np.full(2, 0.01))
+    assert lower[0] < 0 and upper[0] > 5 and lower[1] == -np.inf and upper[1] == np.inf
 
 
 def test_bounds_of_some_entries_are_those_of_all_whatever_the_promise():

@@ -85,7 +85,7 @@ def in_model(change: Any, observed: ObservedTensor) -> ObservedTensor:
     _refuse_other_positions(change, observed.shape)
     values = change.forward(observed.values).astype(observed.values.dtype)
     if not np.isfinite(values[observed.mask]).all():
-        raise ValueError("the transform of the fit is not finite at some of the new values: fit them, or use another one")
+        raise ValueError("the transform of the fit is not finite at some new values: fit them, or use another one")
     return replace(observed, values=np.where(observed.mask, values, np.nan))
 
 

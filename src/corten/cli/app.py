@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from corten.cli.audit import audit
+from corten.cli.check import check
 from corten.cli.complete import complete
 from corten.cli.demo import demo
 from corten.cli.evaluate import evaluate
@@ -32,22 +33,24 @@ _EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
 """What a user's input can cause; anything else is a fault of corten and shows where it happened."""
 
 
-class _PlainFlags:
-    """Help without a type beside flags, which take no value."""
+class _PlainTypes:
+    """Help without the type of flags, which take no value, and of arguments, whose name says what they are."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for one in found:
             if getattr(one, "is_flag", False):
                 one.metavar = ""
+            elif isinstance(one, TyperArgument):
+                one.display_type_rich = lambda ctx: None
         return found
 
 
-class _Command(_PlainFlags, TyperCommand):
+class _Command(_PlainTypes, TyperCommand):
     """A command of the program."""
 
 
-class _Group(_PlainFlags, TyperGroup):
+class _Group(_PlainTypes, TyperGroup):
     """Commands whose errors are one clear line and exit code 2; `--debug`, anywhere, shows where they arose."""
 
     alone = False  # whether corten may end the process
@@ -79,8 +82,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="First steps: [bold]corten demo --output demo-output[/bold], then "
-    "[bold]corten complete data.nc --output filled.nc[/bold]",
+    epilog="First steps: [bold]corten demo[/bold], then [bold]corten check data.nc[/bold] and "
+    "[bold]corten complete data.nc -o filled.nc[/bold]",
 )
 
 
@@ -104,7 +107,7 @@ def _root(
 
 _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Fill": (complete, fill, update),
-    "Check": (audit, evaluate, verify),
+    "Check": (check, audit, evaluate, verify),
     "Try": (demo, simulate, info),
 }
 for _panel, _commands in _PANELS.items():
@@ -113,7 +116,7 @@ for _panel, _commands in _PANELS.items():
 
 
 class _ClosedPipeIgnored(io.FileIO):
-    """Standard output that ignores a closed pipe (`corten ... | head`): the work is still done."""
+    """A stream that ignores a closed pipe (`corten ... 2>&1 | head`): the work is still done."""
 
     def write(self, data: Any) -> int:
         try:
@@ -121,6 +124,16 @@ class _ClosedPipeIgnored(io.FileIO):
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
             return len(data)
+
+
+def _tolerant(stream: Any) -> Any:
+    """The same stream without errors of closed pipes; a closed stream (`2>&-`) shows nothing."""
+    if stream is None:
+        return open(os.devnull, "w")
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    same = {name: getattr(stream, name) for name in ("encoding", "errors", "line_buffering")}
+    return io.TextIOWrapper(io.BufferedWriter(_ClosedPipeIgnored(stream.fileno(), "w", closefd=False)), **same)
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -132,10 +145,7 @@ def main() -> None:
     """Run the program."""
     _Group.alone = True
     warnings.showwarning = _warn
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        same = {name: getattr(sys.stdout, name) for name in ("encoding", "errors", "line_buffering")}
-        tolerant = _ClosedPipeIgnored(sys.stdout.fileno(), "w", closefd=False)
-        sys.stdout = io.TextIOWrapper(io.BufferedWriter(tolerant), **same)
+    sys.stdout, sys.stderr = _tolerant(sys.stdout), _tolerant(sys.stderr)
     try:
         watch_for_interrupt()
         app(prog_name="corten")

@@ -51,10 +51,11 @@ def audit(
         if target is not None:
             refuse_taken(target, overwrite)
     refuse_inputs([table, report], [file])
-    completer = method.completer()
-    loaded = data.read(file)
     with terminal.progress() as move:
-        fitted = completer.fit(loaded.data, **data.for_fit(loaded), progress=move)
+        completer = method.completer()
+        move("reading", 0.0)
+        loaded = data.read(file)
+        fitted = completer.fit(data.tensor(loaded), progress=move)
         found = fitted.audit(rounds, inner_rounds=inner_rounds, seed=method.seed, levels=wanted, progress=move)
     terminal.say(str(found))
     if table is not None:

@@ -56,6 +56,7 @@ def complete(
         ),
     ] = None,
     overwrite: Overwrite = False,
+    full: Annotated[bool, typer.Option("--full", help="Print every number and setting, with the reason.")] = False,
     memory: Annotated[
         str | None,
         typer.Option(
@@ -82,6 +83,16 @@ def complete(
     levels = _levels(coverage)
     targets = _Targets(output, report, save, checkpoint, overwrite)
     named = targets.for_several(files) if len(files) > 1 else targets.for_one(files[0])
+    with terminal.progress():
+        _complete(context, files, named, targets, data, method, levels, memory, cluster, terminal, full)
+
+
+def _complete(
+    context: typer.Context, files: list[Path], named: list[Path], targets: _Targets, data: DataOptions,
+    method: MethodOptions, levels: list[float], memory: str | None, cluster: str | None, terminal: Terminal, full: bool,
+) -> None:  # fmt: skip
+    """Complete one file or several, in memory or from disk."""
+    output = targets.output
     # Unknown options are refused before the file is read, and files before anything is fitted.
     completer = (method if cluster is None else replace(method, engine="auto")).completer()
     if cluster is not None and memory is not None:
@@ -100,27 +111,31 @@ def complete(
         from corten.cli.many import Job, complete_files
 
         job = Job(completer, method.backend, tuple(levels), data)
-        complete_files(files, named, read, job, workers, terminal, overwrite)
+        complete_files(files, named, read, job, workers, terminal, targets.overwrite)
         return
     (file,) = files
     if workers is None and too_large(file, data.variable, memory):
         refused = {
-            "--report": report, "--save": save, "--checkpoint": checkpoint, "--transform": method.transform,
-            "--climatology": method.climatology, "--axes": data.axes, "--quality": data.quality,
+            "--report": targets.report, "--save": targets.save, "--checkpoint": targets.checkpoint,
+            "--transform": method.transform, "--climatology": method.climatology, "--axes": data.axes,
+            "--quality": data.quality,
         }  # fmt: skip
-        complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=overwrite)
+        replaced = targets.overwrite
+        complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=replaced)
         return
-    loaded = read(file)
+    with terminal.progress() as move:
+        move("reading", 0.0)
+        loaded = read(file)
     if workers is not None:
         completer = replace(completer, engine=workers)
         if loaded.data.size < CLUSTER_PAYS:
             terminal.say(f"{file}: {loaded.data.size:,} entries; below 5 million one machine alone is faster")
-    _in_memory(file, loaded, completer, data, levels, targets, terminal)
+    _in_memory(file, loaded, completer, data, levels, targets, terminal, full)
 
 
 def _in_memory(
     file: Path, loaded: Loaded, completer: ConformalCompleter, data: DataOptions, levels: list[float],
-    targets: _Targets, terminal: Terminal,
+    targets: _Targets, terminal: Terminal, full: bool,
 ) -> None:  # fmt: skip
     """Fit, write the result and what else was asked for, and report."""
     from corten import io
@@ -130,7 +145,8 @@ def _in_memory(
     for note in loaded.notes:
         terminal.say(f"{file}: {note}")
     with terminal.progress() as move:
-        fitted = completer.fit(loaded.data, **data.for_fit(loaded), progress=move, checkpoint=kept)
+        fitted = completer.fit(data.tensor(loaded), progress=move, checkpoint=kept)
+        move("writing", 0.0)
     if kept is not None and kept.kept:
         terminal.say(f"resumed: {kept.kept} finished fills were read from {targets.checkpoint}")
     results = fitted.intervals(levels)
@@ -144,7 +160,7 @@ def _in_memory(
         written.append(fitted.save(targets.save, overwrite=targets.overwrite))
     if kept is not None:
         kept.clear()
-    summary = first.summary()
+    summary = first.summary(full)
     terminal.say(summary)
     for path in written:
         terminal.say(f"wrote {path}")

@@ -22,7 +22,7 @@ GAP = "#e3e3e3"
 
 
 def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path) -> None:
-    """Write a PNG: data, estimate, half-width and error of one time, and one place through the day with its band.
+    """Write a PNG: data, estimate, half-width and error of one time, and one place in time with its band.
 
     `truth` is the noiseless field, `measured` a noisy measurement of every entry. The file stores seed and settings.
     """
@@ -30,22 +30,23 @@ def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path)
     from matplotlib.figure import Figure
 
     observed = result.observed
-    slot = int(np.argmax(truth.mean(axis=(0, 1))))
+    slot = int(np.argmax(observed.missing.sum(axis=(0, 1))[1:-1])) + 1  # the cloudiest, with a time on either side
     place = _place(observed.mask, result.width_array)
     figure = Figure(figsize=(11, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(2, 4, height_ratios=(1.0, 1.15))
-    hour = f"{24 * slot // truth.shape[2]:02d}:00"
+    what, units = observed.attrs.get("long_name", observed.name), _units(result)
     figure.suptitle(
-        f"Gaps filled, with {result.coverage:.0%} intervals: simulated TEC at {hour} UT, in TECU",
+        f"Gaps filled, with {result.coverage:.0%} intervals: simulated {what}, {observed.axes[2].label(slot)}, "
+        f"in {units}",
         color=INK, fontsize=13, fontweight="bold",
     )  # fmt: skip
     half = np.where(observed.missing, result.width_array / 2, np.nan)[..., slot]
     error = np.where(observed.missing, np.abs(result.estimate_array - measured), np.nan)[..., slot]
-    shown = {"vmin": float(truth[..., slot].min()), "vmax": float(truth[..., slot].max())}
+    shown = {"vmin": float(np.nanmin(truth[..., slot])), "vmax": float(np.nanmax(truth[..., slot]))}
     spread = {"vmin": 0.0, "vmax": float(np.quantile(half[np.isfinite(half)], 0.97))}
     panels: list[tuple[str, np.ndarray, str, dict[str, float]]] = [
-        ("data, gaps in grey", observed.values[..., slot], "viridis", shown),
+        ("data, gaps and land in grey", observed.values[..., slot], "viridis", shown),
         ("estimate", result.estimate_array[..., slot], "viridis", shown),
         ("half-width of the interval", half, "cividis", spread),
         ("|estimate - new measurement|", error, "cividis", spread),
@@ -72,9 +73,10 @@ def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path)
 
 
 def _place(mask: np.ndarray, width: np.ndarray) -> tuple[int, int]:
-    """The grid cell with the widest intervals among those observed during much of the day, first and last hour too."""
+    """The grid cell with the widest intervals among those observed at many times, the first and the last too."""
     share = mask.mean(axis=2)
     shown = (share > 0.3) & (share < 0.75) & mask[..., 0] & mask[..., -1]
+    width = np.nan_to_num(width)
     mean = np.where(np.isfinite(width), width, 0.0).mean(axis=2)
     row, column = np.unravel_index(int(np.argmax(np.where(shown, mean, -1 + share))), share.shape)
     return int(row), int(column)
@@ -94,32 +96,43 @@ def _map(axes: Any, labels: Any, values: np.ndarray, title: str, colours: str, l
     axes.tick_params(labelsize=8, colors=INK, length=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{abs(value):.0f}°{'W' if value < 0 else 'E'}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):.0f}°N")
-    axes.set_xticks([-150, -110, -70])
-    axes.set_yticks([30, 50])
+    axes.set_xticks(_ticks(lon, 3))
+    axes.set_yticks(_ticks(lat, 2))
     for side in axes.spines.values():
         side.set_visible(False)
     return image
 
 
+def _ticks(coordinate: np.ndarray, count: int) -> list[float]:
+    """Round numbers inside the range of a coordinate."""
+    low, high = float(np.min(coordinate)), float(np.max(coordinate))
+    inner = np.linspace(low, high, 2 * count + 1)[1::2]
+    return sorted({float(one) for one in np.round(inner / 5) * 5 if low <= one <= high})
+
+
+def _units(result: Intervals) -> str:
+    return {"degree_Celsius": "°C"}.get(units := str(result.observed.attrs.get("units", "")), units)
+
+
 def _series(axes: Any, result: Intervals, truth: np.ndarray, measured: np.ndarray, place: tuple[int, int]) -> None:
     observed = result.observed
-    hours = np.arange(truth.shape[2]) * 24.0 / truth.shape[2]
+    times = observed.axes[2].coordinates
+    hours = np.arange(truth.shape[2]) if times is None else times
     lower, upper = result.lower_array[place], result.upper_array[place]
     finite = np.isfinite(lower) & np.isfinite(upper)
     axes.fill_between(
         hours, lower, upper, where=finite, color=BAND, alpha=0.45, lw=0, label=f"{result.coverage:.0%} interval"
     )
     axes.plot(hours, result.estimate_array[place], color="#0072b2", lw=1.8, label="estimate")
-    axes.plot(hours, truth[place], color=TRUTH, lw=1.4, ls="--", label="noiseless field (never seen)")
+    axes.plot(hours, truth[place], color=TRUTH, lw=1.4, ls="--", label="noiseless field (hidden)")
     known = observed.mask[place]
     axes.plot(hours[known], observed.values[place][known], "o", color=DOTS, ms=4, label="observed")
     axes.plot(
-        hours[~known], measured[place][~known], "o", mfc="white", mec=DOTS, ms=4, label="new measurement (never seen)"
+        hours[~known], measured[place][~known], "o", mfc="white", mec=DOTS, ms=4, label="new measurement (hidden)"
     )
     (lon,), (lat,) = _lonlat(observed.axes, *place)
-    axes.set_title(f"the circled place, {lat:.0f}°N {abs(lon):.0f}°W, through the day", fontsize=10, color=INK)
-    axes.set_xlabel("hour (UT)", fontsize=9, color=INK)
-    axes.set_ylabel("TECU", fontsize=9, color=INK)
+    axes.set_title(f"the circled place, {lat:.0f}°N {abs(lon):.0f}°W", fontsize=10, color=INK)
+    axes.set_ylabel(_units(result), fontsize=9, color=INK)
     axes.set_xlim(hours[0], hours[-1])
     axes.tick_params(labelsize=8, colors=INK)
     axes.grid(axis="y", color="#dddddd", lw=0.6)

@@ -24,14 +24,20 @@ def evaluate(
     ],
     truth: Annotated[Path, typer.Argument(help="A file with the truth, in any readable format.", show_default=False)],
     variable: Annotated[
-        str | None, typer.Option(help="Variable with the truth. Default: 'truth', or the only one.")
+        str | None,
+        typer.Option(
+            "--variable", "-v", metavar="NAME", help="Variable with the truth. Default: 'truth', or the only one."
+        ),
     ] = None,
     coverage: Annotated[
-        float | None, typer.Option(help="Nominal coverage of a .npy result; other formats store it.")
+        float | None, typer.Option(metavar="NUMBER", help="Nominal coverage of a .npy result; other formats store it.")
     ] = None,
     axes: Annotated[
         str | None,
-        typer.Option(help="For tables: the coordinate columns, as lat,lon,time. Default: all before the estimate."),
+        typer.Option(
+            metavar="NAMES",
+            help="For tables: the coordinate columns, as lat,lon,time. Default: all before the estimate.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

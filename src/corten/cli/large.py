@@ -45,6 +45,11 @@ def complete_from_disk(
             f"{file} does not fit in memory, and out-of-core mode does not support {', '.join(given)}: leave out, or "
             "give more memory (--memory, a larger machine)"
         )
+    if data.elsewhere is not None or (data.where or "").startswith("!"):
+        raise ValueError(
+            f"where is {data.where!r}: {file} does not fit in memory, and out-of-core mode takes a variable of the "
+            "same file that is nonzero where an entry could be observed"
+        )
     from corten.large.flow import complete_to_zarr
 
     in_memory_only = ("transform", "climatology")

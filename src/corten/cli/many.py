@@ -44,7 +44,7 @@ class Job:
         from corten import io
 
         completer = replace(self.completer, engine=cast("EngineName", self.engine))
-        fitted = completer.fit(loaded.data, **self.data.for_fit(loaded))
+        fitted = completer.fit(self.data.tensor(loaded))
         first, *further = fitted.intervals(list(self.levels))
         with tempfile.TemporaryDirectory() as folder:
             written = io.write(Path(folder, "filled.nc"), first, further=further)

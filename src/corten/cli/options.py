@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -15,6 +15,7 @@ from corten.cli.terminal import numbers
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
+    from corten.data.observed import ObservedTensor
     from corten.io import Loaded
 
 __all__ = ["DataOptions", "FileOptions", "MethodOptions", "with_options"]
@@ -23,8 +24,8 @@ Text = str | None
 Repeated = list[str] | None
 
 
-def _data(metavar: str, text: str) -> Any:
-    return typer.Option(metavar=metavar, help=text, rich_help_panel="Data")
+def _data(metavar: str, text: str, *names: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel="Data")
 
 
 def _method(metavar: str, text: str, **limits: Any) -> Any:
@@ -35,9 +36,18 @@ def _method(metavar: str, text: str, **limits: Any) -> Any:
 class FileOptions:
     """Which variable of a file is read, and which entries count as observed."""
 
-    variable: Annotated[Text, _data("NAME", "Variable to complete (tables: column), if there are several.")] = None
+    variable: Annotated[
+        Text, _data("NAME", "Variable to complete (tables: column), if there are several.", "--variable", "-v")
+    ] = None
     axes: Annotated[Text, _data("NAMES", "Names of the axes, if the file has none: lat,lon,time.")] = None
-    where: Annotated[Text, _data("NAME", "Variable that is nonzero where an entry could be observed.")] = None
+    where: Annotated[
+        Text,
+        _data(
+            "MASK",
+            "Where an entry could be observed: a variable that is nonzero there (sea), zero there (!land), the same of "
+            "another file (mask.nc:lsm), or a file (mask.npy).",
+        ),
+    ] = None
     quality: Annotated[Text, _data("NAME=FLAGS", "Quality variable and the flags to accept: quality=0,1.")] = None
     missing_value: Annotated[
         Text, _data("NUMBERS", "Undeclared numbers that mark missing values: -9999 or -9999,1e20.")
@@ -51,18 +61,44 @@ class FileOptions:
     def codes(self) -> list[float] | None:
         return None if self.missing_value is None else numbers(self.missing_value, "missing-value")
 
+    @property
+    def elsewhere(self) -> tuple[Path, str | None] | None:
+        """The other file that `where` names and its variable, or None if it names a variable of the data's file."""
+        name = (self.where or "").removeprefix("!")
+        file, colon, variable = name.rpartition(":")
+        if colon and variable and Path(file).exists():
+            return Path(file), variable
+        return (Path(name), None) if Path(name).suffix and Path(name).exists() else None
+
     def read(self, path: Path, *, careful: bool = True) -> Loaded:
         """The tensor that these options ask for."""
         from corten import io
 
         flags, accept = _quality(self.quality)
-        return io.read(
-            path, self.variable, domain=self.where, quality=flags, accept=accept,
+        loaded = io.read(
+            path, self.variable, domain=self.where if self.elsewhere is None else None, quality=flags, accept=accept,
             axes=None if self.axes is None else [name.strip() for name in self.axes.split(",")],
             axis_kinds=self.axis_kinds,
             missing_value=self.codes,
             careful=careful,
         )  # fmt: skip
+        return loaded if self.elsewhere is None else replace(loaded, where=self._mask_of(loaded, careful))
+
+    def _mask_of(self, loaded: Loaded, careful: bool) -> Any:
+        """The domain from another file, in the shape of the data."""
+        import numpy as np
+
+        from corten import io
+        from corten.data.axes import is_dataarray
+        from corten.io.shaping import spread
+
+        assert self.elsewhere is not None
+        file, variable = self.elsewhere
+        mask = io.read(file, variable, careful=careful)
+        flags = np.nan_to_num(np.asarray(spread(file, mask.variable, mask.data, loaded.data), dtype=float)) != 0
+        inside = ~flags if str(self.where).startswith("!") else flags
+        inside = np.array(np.broadcast_to(inside, loaded.data.shape))
+        return loaded.data.copy(data=inside) if is_dataarray(loaded.data) else inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,14 +109,27 @@ class DataOptions(FileOptions):
     unordered_axis: Annotated[
         Repeated, _data("AXIS", "Axis whose positions have no order, such as station. May be repeated.")
     ] = None
+    fill_never_observed: Annotated[
+        bool,
+        _data(
+            "", "Also fill places that are never observed and that a mask or the name of the variable suggests to be "
+            "land.", "--fill-never-observed",
+        ),
+    ] = False  # fmt: skip
 
     @property
     def axis_kinds(self) -> dict[Any, str]:
         return dict.fromkeys(self.unordered_axis or [], "unordered")
 
-    def for_fit(self, loaded: Loaded) -> dict[str, Any]:
-        """The arguments of `ConformalCompleter.fit` that describe the tensor."""
-        return {"where": loaded.where, "periodic": self.periodic or [], "axis_kinds": self.axis_kinds}
+    def tensor(self, loaded: Loaded) -> ObservedTensor:
+        """The tensor for `ConformalCompleter.fit`: with its domain and axes, and without never observed land."""
+        from corten.data.never_observed import skip_never_observed
+        from corten.data.observed import ObservedTensor
+
+        observed = ObservedTensor.of(
+            loaded.data, loaded.where, periodic=self.periodic or [], axis_kinds=self.axis_kinds
+        )
+        return skip_never_observed(observed, fill=self.fill_never_observed, masks=loaded.masks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +140,10 @@ class MethodOptions:
         str, _method("NAME", "What fills: auto, tucker, tensor-train, smooth, gaussian-process, stack.")
     ] = "auto"
     propensity: Annotated[
-        str, _method("NAME", "Model of the probability to be observed: auto, constant, additive, bernoulli, ising.")
+        str,
+        _method(
+            "NAME", "Model of the probability to be observed: auto, constant (or uniform), additive, bernoulli, ising."
+        ),
     ] = "auto"
     calibration: Annotated[
         str, _method("NAME", "Calibration set: auto, random (one split), cross (several splits), gaps (pseudo-gaps).")

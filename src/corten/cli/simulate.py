@@ -18,25 +18,37 @@ SUFFIXES = (".nc", ".npz", ".csv", ".csv.gz", ".parquet")
 
 
 def simulate(
-    out: Annotated[Path, typer.Argument(help="Where to write: .nc .npz .csv .parquet.", show_default=False)],
-    kind: Annotated[str, typer.Option(help="paper (block model, low-rank signal) or tec (a day of TEC).")] = "paper",
+    out: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Where to write: .nc .npz .csv .parquet.", show_default=False)
+    ],
+    kind: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="paper (block model, low-rank signal), tec (a day of TEC), sea (surface temperature under clouds).",
+        ),
+    ] = "paper",
     shape: Annotated[
-        str | None, typer.Option(help="Lengths of the axes, such as 40x40x40 (tec: 32x48x48).", show_default="40x40x40")
+        str | None,
+        typer.Option(
+            metavar="LENGTHS", help="Lengths of the axes: 40x40x40 (tec: 32x48x48, sea: 24x36x30).", show_default=False
+        ),
     ] = None,
-    rank: Annotated[int, typer.Option(min=1, help="paper: rank of the missingness parameter.")] = 3,
-    model: Annotated[str, typer.Option(help="paper: ising or bernoulli missingness.")] = "ising",
+    rank: Annotated[int, typer.Option(metavar="N", min=1, help="paper: rank of the missingness parameter.")] = 3,
+    model: Annotated[str, typer.Option(metavar="NAME", help="paper: missingness, ising or bernoulli.")] = "ising",
     noise: Annotated[
-        str, typer.Option(help="paper: constant or adversarial (large where entries go missing).")
+        str, typer.Option(metavar="NAME", help="paper: constant or adversarial (large where entries go missing).")
     ] = "adversarial",
-    missing: Annotated[float, typer.Option(help="tec: the share of missing entries.")] = 0.43,
+    missing: Annotated[float, typer.Option(metavar="SHARE", help="tec, sea: the share of missing entries.")] = 0.43,
     seed: Seed = 0,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
     json: Json = False,
-) -> None:
+) -> None:  # fmt: skip
     """Make data with gaps whose truth is known.
 
-    The file has the observed data ([bold]values[/bold], or [bold]tec[/bold]) and the [bold]truth[/bold].
+    The file has the observed data ([bold]values[/bold], [bold]tec[/bold] or [bold]sst[/bold]) and the
+    [bold]truth[/bold]. The truth of sst is without noise; [bold]measured[/bold] has it.
 
     Example: [bold]corten simulate sim.nc --shape 40x40x40 --model ising --seed 1[/bold]
     """
@@ -51,11 +63,16 @@ def simulate(
         from corten.simulate import tec_like
 
         dataset = tec_like(_lengths(shape or "32x48x48"), seed, missing).to_dataset()
+    elif kind == "sea":
+        from corten.simulate import sea_like
+
+        dataset = sea_like(_lengths(shape or "24x36x30"), seed, missing)
+        dataset["mask"] = ~dataset["sst"].isnull()
     elif kind == "paper":
         dataset = paper(_lengths(shape or "40x40x40"), rank, model, noise, seed)
     else:
-        raise ValueError(f"kind is {kind!r}: allowed are paper and tec")
-    name = "tec" if kind == "tec" else "values"
+        raise ValueError(f"kind is {kind!r}: allowed are paper, tec and sea")
+    name = {"tec": "tec", "sea": "sst"}.get(kind, "values")
     _write(dataset, out, name, overwrite)
     share = 1 - float(dataset["mask"].mean())
     sizes = " x ".join(str(length) for length in dataset["mask"].shape)

@@ -9,6 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from corten.data import flags
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredLevel", "read_result"]
 
-FILLED = (1, 2, 3)
+FILLED = (flags.FILLED, flags.INFINITE, flags.FORECAST, flags.BEYOND)
 _MAINS = ("estimate", "lower", "upper", "flag")
 _FURTHER = re.compile(r"^lower_(\d+(?:_\d+)?)$")
 

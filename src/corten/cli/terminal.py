@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
 
 from corten.data.printable import printable
 
-__all__ = ["FORMATS", "Json", "Overwrite", "Quiet", "Seed", "Terminal", "numbers", "remember", "typed"]
+__all__ = ["FORMATS", "Json", "Overwrite", "Quiet", "Seed", "Terminal", "cost", "numbers", "remember", "typed"]
 
 FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -27,12 +28,19 @@ Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed; the
 _command: ContextVar[str] = ContextVar("command", default="")
 
 STAGES = {
-    "reading": "reading",
-    "completion": "filling the gaps",
-    "missingness": "modelling the missingness",
-    "calibration": "calibrating",
-    "writing": "writing",
+    "starting": ("starting", 0.0, 0.02),
+    "reading": ("reading the data", 0.02, 0.04),
+    "planning": ("planning the calibration", 0.04, 0.14),
+    "completion": ("filling the gaps", 0.14, 0.85),
+    "missingness": ("modelling the missingness", 0.85, 0.9),
+    "calibration": ("calibrating", 0.9, 0.98),
+    "writing": ("writing", 0.98, 1.0),
 }
+"""The stages of a fit: what is shown, and the share of the whole time before and after each, roughly."""
+ALMOST_DONE = 0.9  # of the whole
+TRUST_PREDICTION_BELOW = 0.25  # of the whole; later the time left follows from the time that has passed
+
+_active: ContextVar[_Bar | None] = ContextVar("bar", default=None)
 
 
 @dataclass(frozen=True)
@@ -46,40 +54,121 @@ class Terminal:
         """Show text or a table to a person."""
         if self.quiet or self.as_json:
             return
-        _console()(soft_wrap=isinstance(what, str)).print(what, style=style, markup=False, highlight=False)
+        with _without_bar():
+            _console()(soft_wrap=isinstance(what, str)).print(what, style=style, markup=False, highlight=False)
 
     def answer(self, facts: dict[str, Any]) -> None:
         """Print the JSON object that scripts read."""
         if self.as_json:
             from corten.results.summary import plain
 
-            print(json.dumps(plain(facts), indent=2))
+            with _without_bar():
+                print(json.dumps(plain(facts), indent=2))
 
     @contextmanager
-    def progress(self) -> Iterator[Callable[[str, float], None]]:
-        """A bar per stage with the time left, on a terminal only; gives the function that moves them."""
-        if self.quiet or not sys.stderr.isatty():
-            yield lambda stage, share: None
+    def progress(self) -> Iterator[_Move]:
+        """The function that reports progress: a stage and the share of it that is done; inside another one, the same.
+
+        On a terminal it moves a bar with the name of the stage, the time that has passed and the time left. The time
+        and memory predicted before a fit are printed everywhere.
+        """
+        outer = _active.get()
+        if outer is not None:
+            yield outer
             return
+        if self.quiet or not sys.stderr.isatty():
+            yield _Move(self)
+            return
+        bar = _Bar(self)
+        token = _active.set(bar)
+        try:
+            with bar.shown():
+                bar("starting", 0.0)
+                yield bar
+        finally:
+            _active.reset(token)
+
+
+@contextmanager
+def _without_bar() -> Iterator[None]:
+    """Take the bar off the terminal while something else is printed."""
+    bar = _active.get()
+    if bar is not None:
+        bar.bars.stop()
+    try:
+        yield
+    finally:
+        if bar is not None:
+            bar.bars.start()
+
+
+class _Move:
+    """Reports progress; this one prints only what was predicted."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self.terminal = terminal
+
+    def __call__(self, stage: str, share: float) -> None:
+        pass
+
+    def predicted(self, seconds: float, needed: int) -> None:
+        """Print the time and memory that a fit will take."""
+        self.terminal.say(f"predicted: {cost(seconds, needed)}")
+
+
+class _Bar(_Move):
+    """A bar with the name of the stage, the time that has passed and the time left."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        super().__init__(terminal)
+        self.began = self.stage_began = monotonic()
+        self.stage, self.done, self.expected, self.ends = "", 0.0, 0.0, 0.0
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
+        from rich.text import Text
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with Progress(
-            *columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), transient=True
-        ) as bars:
-            tasks: dict[str, Any] = {}
+        clock = self.clock
 
-            def move(stage: str, share: float) -> None:
-                if stage not in tasks:
-                    for earlier in tasks.values():
-                        bars.update(earlier, total=1.0, completed=1.0)
-                    # A stage without progress yet pulses instead of showing 0 %.
-                    tasks[stage] = bars.add_task(STAGES.get(stage, stage), total=None)
-                if share > 0:
-                    bars.update(tasks[stage], total=1.0, completed=min(share, 1.0))
+        class Clock(ProgressColumn):
+            def render(self, task: Any) -> Text:
+                return Text(clock(monotonic()))
 
-            yield move
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=18), Clock())
+        # Standard output may be a file: it is never redirected to the terminal.
+        with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as self.bars:
+            self.task = self.bars.add_task("", total=None)
+            yield
+
+    def predicted(self, seconds: float, needed: int) -> None:
+        super().predicted(seconds, needed)
+        self.expected = monotonic() - self.began + seconds
+
+    def __call__(self, stage: str, share: float) -> None:
+        now = monotonic()
+        words, before, after = STAGES.get(stage, (stage, 0.0, 1.0))
+        if stage != self.stage:
+            self.stage, self.stage_began = stage, now
+        done = before + (after - before) * min(share, 1.0)
+        self.done = done
+        passed = now - (self.began if stage in STAGES else self.stage_began)
+        if stage in STAGES and done < TRUST_PREDICTION_BELOW:
+            self.ends = self.began + self.expected if self.expected else 0.0
+        else:
+            self.ends = now + passed * (1.0 - done) / done if done > 0.0 else 0.0
+        # A stage without progress yet pulses instead of showing 0 %.
+        self.bars.update(self.task, description=words, total=1.0 if done > 0.0 else None, completed=done)
+
+    def clock(self, now: float) -> str:
+        """The time that has passed, and the time left where it is known; a fit may take longer than predicted."""
+        from corten.results.summary import duration
+
+        left, about = self.ends - now, ""
+        if self.ends and (left >= 1.0 or self.done > ALMOST_DONE):
+            about = f", about {duration(left)} left" if left >= 1.0 else ", almost done"
+        return f"elapsed {duration(now - self.began)}{about}"
 
 
 @cache
@@ -95,6 +184,21 @@ def _console() -> Any:
                 yield part if part.control else Segment(printable(part.text), part.style)
 
     return Careful
+
+
+def cost(seconds: float, needed: int) -> str:
+    """Time and memory of a fit in words; they are predictions, so small ones are not told apart.
+
+    Example:
+        >>> cost(3.0, 10_000)
+        'less than 10 s on one core and less than 100 MB of memory'
+    """
+    from corten.engine.memory import in_words
+    from corten.results.summary import duration
+
+    time = f"about {duration(seconds)}" if seconds >= 10 else "less than 10 s"
+    memory = f"about {in_words(needed)}" if needed >= 100_000_000 else "less than 100 MB"
+    return f"{time} on one core and {memory} of memory"
 
 
 def typed() -> str:

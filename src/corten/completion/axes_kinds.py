@@ -12,9 +12,20 @@ from scipy import ndimage
 
 from corten.data.axes import Axis
 
-__all__ = ["Basis", "Standardised", "along", "axis_kinds", "basis_of", "edges_of", "move_gap", "standardise"]
+__all__ = [
+    "Basis",
+    "Standardised",
+    "along",
+    "axis_kinds",
+    "basis_of",
+    "edges_of",
+    "move_gap",
+    "pseudo_gap",
+    "standardise",
+]
 
 MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform
+MAX_COPIES = 16  # of the gaps, that hide entries together
 MIN_FOLDED_LENGTH = 32  # below this axis length a matrix product is faster than two halves and their sums
 MAX_PRIOR_ENTRIES = 5.0  # average entries added to each position of an unordered axis
 
@@ -55,6 +66,19 @@ def move_gap(
         steps = steps[::-1] if rng.random() < 0.5 else steps
         index.append(steps if k in kept else np.roll(steps, rng.integers(n)))
     return gap[np.ix_(*index)]
+
+
+def pseudo_gap(mask: np.ndarray, kinds: Sequence[str], rng: np.random.Generator, most: float) -> np.ndarray:
+    """Observed entries under a moved copy of the gaps, or under several copies at once, at most a share `most` of them.
+
+    Settings are compared there. If one copy of many gaps were hidden, they would be settings for much sparser data.
+    """
+    hidden = mask
+    for _ in range(MAX_COPIES):
+        hidden = hidden & move_gap(~mask, kinds, rng)
+        if np.count_nonzero(hidden) <= most * np.count_nonzero(mask):
+            break
+    return hidden
 
 
 def edges_of(gap: np.ndarray, kinds: Sequence[str]) -> tuple[int, ...]:

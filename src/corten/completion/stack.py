@@ -9,26 +9,27 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from corten.completion.axes_kinds import axis_kinds, move_gap
-from corten.completion.em_tucker import EMTuckerCompletion
+from corten.completion.axes_kinds import axis_kinds, pseudo_gap
 from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.completion.protocol import Completion, Fill, Prepared
 from corten.completion.smooth import SmoothCompletion
+from corten.completion.unfoldings import UnfoldingCompletion
 from corten.data.choices import Choice
 
 __all__ = ["PreparedStack", "StackedCompletion", "default_members", "simplex_weights"]
 
 ROUNDS = 2
+HIDDEN_SHARE = 0.15  # of the observed entries at most, in a round
 BEYOND = 0.5
 """Members may leave the observed range by this share of it, no further: none can explode."""
 
 
 def default_members() -> dict[str, Completion]:
-    """A smoother, a Gaussian process and a low-rank model; each starts from those before it."""
+    """A smoother, a Gaussian process, which starts from it, and a low-rank model."""
     return {
         "pyramid": SmoothCompletion(),
         "Gaussian process": GaussianProcessCompletion(),
-        "Tucker": EMTuckerCompletion(),
+        "low rank": UnfoldingCompletion(),
     }
 
 
@@ -95,7 +96,7 @@ class StackedCompletion:
     Parameters
     ----------
     members : mapping from str to completion, optional
-        The completions by name. Default: a kernel pyramid ("smooth"), a Gaussian process and a Tucker model.
+        The completions by name. Default: a kernel pyramid ("smooth"), a Gaussian process and a low-rank model.
 
     Examples
     --------
@@ -119,7 +120,7 @@ def _learn_mix(
     pooled: dict[str, list[np.ndarray]] = {name: [] for name in stack.members}
     truth = []
     for _ in range(ROUNDS if len(stack.members) > 1 else 0):
-        hidden = mask & move_gap(~mask, kinds, rng)
+        hidden = pseudo_gap(mask, kinds, rng, HIDDEN_SHARE)
         if not hidden.any() or hidden.sum() == mask.sum():
             continue
         for name, estimate in stack.fill(values, mask & ~hidden).members.items():

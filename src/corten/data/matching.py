@@ -22,8 +22,8 @@ def matching(
 ) -> ObservedTensor:
     """New data as a tensor with the axes of `fit`; kinds and periods are those of the fit.
 
-    Names, units and positions must agree. Along one ordered axis the positions may be others, with the same step (a
-    time axis where the fit has one), and `least` of them or more.
+    Names, units and positions must agree, and without `where` the domain is that of the fit. Along one ordered axis the
+    positions may be others, with the same step (a time axis where the fit has one), and `least` of them or more.
 
     Examples
     --------
@@ -62,7 +62,23 @@ def matching(
         raise ValueError(f"the new data lie on another grid: axes {names} have other positions than in the fit")
     for k in moved:
         _may_move(fit, fit.axes[k], new.axes[k], least)
-    return new
+    return _in_domain(fit, new, moved) if where is None and new.domain is None else new
+
+
+def _in_domain(fit: ObservedTensor, new: ObservedTensor, moved: list[int]) -> ObservedTensor:
+    """The new data in the domain of the fit, such as the sea; everywhere if that varies along an axis that moved."""
+    domain = fit.domain
+    for k in moved if domain is not None else ():
+        first = np.take(domain, [0], axis=k)
+        if not (domain == first).all():
+            return new
+        domain = np.repeat(first, new.shape[k], axis=k)
+    if domain is None:
+        return new
+    mask = new.mask & domain
+    if not mask.any():
+        raise ValueError("the new data have no observed value in the domain of the fit")
+    return replace(new, mask=mask, domain=domain, values=np.where(mask, new.values, np.nan))
 
 
 def moving_axis(fit: ObservedTensor, new: ObservedTensor, axis: str | int | None) -> int:
@@ -189,7 +205,10 @@ def _may_move(fit: ObservedTensor, old: Axis, new: Axis, least: int) -> None:
         raise ValueError(f"{where} has {new.length} position(s): give {least} or more, such as the last of the fit too")
     if old.coordinates is None or new.coordinates is None or min(old.length, new.length) < 2:
         return
-    if old.coordinates.dtype.kind != new.coordinates.dtype.kind and "O" in old.coordinates.dtype.kind:
+    kinds = {one.dtype.kind for one in (old.coordinates, new.coordinates)}
+    if kinds <= set("US"):
+        return  # names have no step
+    if len(kinds) > 1 and not kinds <= set("iuf"):
         raise ValueError(f"{where} has coordinates of type {new.coordinates.dtype}, in the fit {old.coordinates.dtype}")
     steps = [float(np.median(_steps(one))) for one in (old.coordinates, new.coordinates)]
     if steps[0] * steps[1] <= 0 or abs(steps[1] / steps[0] - 1) > MAX_STEP_DIFFERENCE:

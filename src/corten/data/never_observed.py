@@ -76,7 +76,7 @@ def find_never_observed(observed: ObservedTensor) -> NeverObserved | None:
 
 
 def _never(observed: ObservedTensor, along: tuple[int, ...]) -> NeverObserved:
-    places = ~observed.mask.any(axis=along, keepdims=True)
+    places = np.asarray(~observed.mask.any(axis=along, keepdims=True))
     places &= observed.missing.any(axis=along, keepdims=True)
     return NeverObserved(places, along, int(np.count_nonzero(observed.missing & places)))
 

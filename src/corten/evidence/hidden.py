@@ -61,9 +61,13 @@ def hidden_error(fitted: Fitted) -> HiddenError | None:
     best of them on these entries is compared, which favours the plain method.
     """
     calibrated = fitted.calibrated
+    if fitted.carried:  # the hidden entries lie in other data
+        return None
     if calibrated is None or len(fitted.entries) < MIN_ENTRIES or len(fitted.residuals) != len(fitted.entries):
         return None
     entries, number = np.asarray(fitted.entries), np.asarray(calibrated.round_numbers)
+    if int(number.max()) + 1 != len(fitted.rounds):  # scores of an earlier fit, or rounds that cannot be told apart
+        return None
     places = np.arange(0, len(entries), -(-len(entries) // MAX_COMPARED_ENTRIES))
     weight = _weights(np.asarray(calibrated.log_weights)[places])
     methods = _plain_methods(fitted.observed.axes)
@@ -73,8 +77,8 @@ def hidden_error(fitted: Fitted) -> HiddenError | None:
         own = number[places] == k
         at = entries[places[own]]
         error[own] = np.abs(_data_residuals(fitted, at, fitted.residuals[places[own]]))
-        train = fitted.rounds[k].train if k < len(fitted.rounds) else np.zeros(values.shape, bool)
-        if train.reshape(-1)[at].any() or not train.any():  # rounds that cannot be told apart
+        train = fitted.rounds[k].train
+        if train.shape != values.shape or train.reshape(-1)[at].any():
             return None
         for row, (_, method) in zip(plain, methods):
             row[own] = np.abs(values.reshape(-1)[at] - method(values, train, at))
@@ -102,12 +106,13 @@ def hidden_coverage(fitted: Fitted, coverage: float) -> HiddenCoverage | None:
         weight = _weights(one.log_weights)
         covered = _covered_by_others(one, part, coverage)
         inside, total = inside + float(weight @ covered), total + 1.0
-        sums = [np.bincount(part, mass) for mass in (weight * covered, weight)]
-        shares.append(np.divide(*sums, out=np.full(len(sums[0]), np.nan), where=sums[1] > 0))
         if len(lists) > 1:
-            shares[-1] = np.array([float(weight @ covered)])
+            shares.append(np.array([weight @ covered]))
+            continue
+        within, whole = np.bincount(part, weight * covered), np.bincount(part, weight)
+        shares.append(within[whole > 0] / whole[whole > 0])
     by_part = np.concatenate(shares)
-    low, high = np.nanquantile(by_part, MOST)
+    low, high = np.quantile(by_part, MOST)
     return HiddenCoverage(inside / total, float(low), float(high), by_part.size, "rounds" if rounds else "folds")
 
 

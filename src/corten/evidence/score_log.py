@@ -22,11 +22,12 @@ __all__ = ["Grid", "ScoreLog", "SliceScores"]
 FORMAT, VERSION = "corten scores", 1
 MAX_ENTRIES = 1 << 31  # of one slice, that a line of a log may claim
 WORST_BLOCKS = 3  # shown
+MIN_STRETCHES = 8  # of time, whose errors count as independent
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The axis along which slices are counted, the shape of a slice, a digest of its labels, and names of its blocks."""
+    """Where scores belong: axis of the slices, shape of a slice, a digest of its labels, names of its blocks."""
 
     axis: str
     shape: tuple[int, ...]
@@ -207,14 +208,23 @@ class ScoreLog:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of `coverage`; the parts of a block in one verification count as one observation."""
-        clusters: dict[int, list[SliceScores]] = {}
+        """Standard error of `coverage`: the larger of two that allow for correlated errors.
+
+        One takes each block of a slice in each verification as one observation, the other each of at least eight
+        stretches of time.
+        """
+        steps: dict[int, list[SliceScores]] = {}
         for one in self.records:
-            clusters.setdefault(one.step, []).append(one)
-        pairs = [_blocks(some) for some in clusters.values()]
-        return _clustered(np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])) if pairs else (
-            float("nan")
-        )
+            steps.setdefault(one.step, []).append(one)
+        places, stretches = [], []
+        for some in steps.values():
+            places += list(zip(*_blocks(some)))
+            parts = min(len(some), -(-MIN_STRETCHES // len(steps)))
+            ordered = sorted(some, key=lambda one: _in_order(one.name))
+            for k in range(parts):
+                own = ordered[k * len(some) // parts : (k + 1) * len(some) // parts]
+                stretches.append((sum(one.entries.sum() for one in own), sum(one.covered.sum() for one in own)))
+        return float(np.fmax(_clustered(*np.reshape(places, (-1, 2)).T), _clustered(*np.reshape(stretches, (-1, 2)).T)))
 
     @property
     def interval_score(self) -> float:

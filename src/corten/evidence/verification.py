@@ -137,8 +137,16 @@ def _ranges(axis: Axis) -> list[str]:
     count = min(BLOCKS_PER_AXIS, axis.length)
     number = (np.arange(axis.length) * count) // axis.length
     ends = [np.flatnonzero(number == b)[[0, -1]] for b in range(count)]
-    return [f"{axis.name} {axis.label(a)} to {axis.label(b)}" if b > a else f"{axis.name} {axis.label(a)}"
-            for a, b in ends]  # fmt: skip
+    names = [(_short(axis.label(a)), _short(axis.label(b))) for a, b in ends]
+    return [f"{axis.name} {a} to {b}" if a != b else f"{axis.name} {a}" for a, b in names]
+
+
+def _short(label: str) -> str:
+    """A number with four digits; other labels as they are."""
+    try:
+        return f"{float(label):.4g}"
+    except ValueError:
+        return label
 
 
 def _aligned(given: Given, late: Any, missing_value: MissingValue) -> np.ndarray:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from corten.data.axes import is_dataarray
 from corten.data.missing_values import MissingValue, codes_of
+from corten.data.never_observed import is_mask_name
 from corten.io.apart import OPERATIONS, read_apart
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error
 from corten.io.frames import column_names
@@ -29,7 +30,8 @@ __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read",
 class Loaded:
     """A tensor from a file: `data` and its domain `where` (None = everywhere), ready for `corten.complete`.
 
-    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a long table.
+    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a long table;
+    `masks` has the masks of land and sea in the file, by name, in shapes that broadcast to that of the data.
     """
 
     data: Any
@@ -38,6 +40,7 @@ class Loaded:
     variable: str
     notes: tuple[str, ...] = ()
     table: LongTable | None = None
+    masks: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def read(
@@ -63,7 +66,8 @@ def read(
     variable : str, optional
         The variable to read; for tables, the column of values. Default: the only one that fits.
     domain : str, optional
-        A variable that is nonzero where an entry could be observed, such as a sea mask.
+        A variable that is nonzero where an entry could be observed, such as a sea mask; ``"!land"`` is one that is
+        nonzero where it could not.
     quality : str, optional
         A variable of flags. Only entries whose flag is in `accept` are observed.
     accept : sequence of float or str, optional
@@ -154,7 +158,10 @@ def load(
         data = _load(path, store, name, max_bytes)
         if axes is not None and not is_dataarray(data):
             data = _name_axes(path, store, data, axes, name, max_bytes)
-        return {"name": name, "data": data, "others": {key: _load(path, store, key, max_bytes) for key in extra}}
+        masks = [key for key in store if is_mask_name(key) and key not in (name, *extra) and len(store[key].shape) > 1]
+        kept = {key: _load(path, store, key, max_bytes) for key in masks if store[key].dtype.kind in "biuf"}
+        others = {key: _load(path, store, key, max_bytes) for key in extra}
+        return {"name": name, "data": data, "others": others, "masks": kept}
 
 
 @dataclass(frozen=True)
@@ -176,7 +183,13 @@ class _Wanted:
     @property
     def extra(self) -> list[str]:
         """Variables of flags."""
-        return sorted({name for name in (self.domain, self.quality) if name is not None})
+        names = (None if self.domain is None else self.domain.removeprefix("!"), self.quality)
+        return sorted({name for name in names if name is not None})
+
+    def inside(self, flags: Any) -> Any:
+        """True in the domain, from the variable that describes it; one that is not known is zero."""
+        nonzero = np.nan_to_num(np.asarray(flags, dtype=float)) != 0
+        return ~nonzero if str(self.domain).startswith("!") else nonzero
 
     def accepted(self, flags: np.ndarray) -> np.ndarray:
         return np.isin(flags, comparable(self.path, str(self.quality), flags, self.accept))
@@ -193,13 +206,19 @@ class _Wanted:
             data = blank(data, self.accepted(flags[self.quality]))
         where: Any = None
         if self.domain is not None:
-            inside = np.nan_to_num(np.asarray(flags[self.domain], dtype=float)) != 0
+            inside = self.inside(flags[self.domain.removeprefix("!")])
             where = np.array(np.broadcast_to(inside, data.shape))
             where = data.copy(data=where) if is_dataarray(data) else where
+        masks = {}
+        for key, mask in read["masks"].items():
+            with suppress(ValueError):  # a mask of something else
+                masks[key] = spread(self.path, key, mask, data)
         data, where, notes = in_sorted_order(data, where, self.axis_kinds)
         if self.fold:
             data, where = folded(self.path, data, where, self.fold)
-        return Loaded(data, where, self.path, name, (*declared, *notes))
+        if self.fold or any("sorted" in note for note in notes):
+            masks = {}  # their axes are those of the file
+        return Loaded(data, where, self.path, name, (*declared, *notes), masks=masks)
 
     def table(self) -> Loaded:
         """Flags act on rows, before rows of one entry are averaged; an entry without a row is missing."""
@@ -219,7 +238,8 @@ class _Wanted:
         table = replace(from_table(kept, self.variable, axes, missing_value=self.codes, **options), frame=frame)
         data, where = table.data, None
         if self.domain is not None:
-            where = from_table(frame, self.domain, axes, **options).data != 0
+            flags = from_table(frame, self.domain.removeprefix("!"), axes, **options).data
+            where = flags.copy(data=self.inside(flags))
         if self.fold:
             data, where = folded(self.path, data, where, self.fold)
         table = replace(table, data=data, where=where, fold=dict(self.fold))

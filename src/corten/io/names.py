@@ -97,8 +97,10 @@ def refuse_for_members(path: str | os.PathLike[str], axes: Iterable[str]) -> Non
 def refuse_for_zarr(path: str | os.PathLike[str], names: Iterable[Any]) -> None:
     """Refuse names that cannot be the name of a folder."""
     for name in map(str, names):
-        if not _ZARR_NAME.fullmatch(name) or name in (".", "..") or len(name.encode("utf-8", "replace")) > _MAX_BYTES:
+        taken = name in (".", "..", "zarr.json") or name.startswith(".z")
+        if taken or not _ZARR_NAME.fullmatch(name) or len(name.encode("utf-8", "replace")) > _MAX_BYTES:
             raise ValueError(
                 f"{Path(path).name} cannot hold an axis or variable called {name[:80]!r}: in Zarr it names a folder, "
-                f"so without / or \\ and of at most {_MAX_BYTES} bytes; rename it, or write .npz or .csv"
+                f"so without / or \\, without .z in front and of at most {_MAX_BYTES} bytes; rename it, or write .npz "
+                "or .csv"
             )

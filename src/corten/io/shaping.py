@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ __all__ = ["blank", "comparable", "folded", "in_sorted_order", "spread", "withou
 
 
 def spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
-    """Flags in the shape of the data: matched by axis names if both have them, else from the first axis on."""
+    """Flags in the shape of the data: matched by axis names if both have them, else by lengths, first axes first."""
     if is_dataarray(flags) and is_dataarray(data):
         try:
             return broadcast_by_name(flags, data)
         except ValueError as problem:
             raise ValueError(f"{path}, {name!r}: {str(problem).replace('where', name)}") from None
-    plain = np.asarray(flags)
-    if plain.shape != data.shape[: plain.ndim]:
-        raise ValueError(f"{path}: {name!r} has shape {plain.shape}, the data {data.shape}: they must agree")
-    return plain.reshape(plain.shape + (1,) * (data.ndim - plain.ndim))
+    plain, shape = np.asarray(flags), data.shape
+    fitting = [
+        axes for axes in combinations(range(len(shape)), plain.ndim) if plain.shape == tuple(shape[k] for k in axes)
+    ]
+    if not fitting or (len(fitting) > 1 and fitting[0] != tuple(range(plain.ndim))):
+        raise ValueError(f"{path}: {name!r} has shape {plain.shape}, the data {shape}: they must agree")
+    return plain.reshape([length if k in fitting[0] else 1 for k, length in enumerate(shape)])
 
 
 def comparable(path: Path, name: str, flags: np.ndarray, accept: Sequence[float | str]) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.data.never_observed import is_mask_name
 from corten.io import npy
 from corten.io.files import plain_error, suffix_of
 from corten.io.guards import check_netcdf, refuse_outside
@@ -58,6 +59,7 @@ def choose(path: Path, store: Mapping[str, Stored], variable: str | None, extra:
         return variable
     fitting = [name for name, one in store.items() if one.is_tensor and name not in extra]
     fitting = [name for name in fitting if store[name].role == "main"] or fitting
+    fitting = [name for name in fitting if not is_mask_name(name)] or fitting
     if len(fitting) == 1:
         return fitting[0]
     if fitting:

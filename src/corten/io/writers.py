@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WRITABLE", "check_target", "write", "write_arrays", "write_table"]
 
-_FORMULA = re.compile(r"[=+\-@\t\n]")
+_FORMULA = re.compile(r"^(?=[\t\n])|(^|(?<=[;\t\n]))(?=[=+\-@＝＋－＠])")  # full-width signs too
 
 
 def check_target(path: str | os.PathLike[str], overwrite: bool = False) -> None:
@@ -85,9 +85,10 @@ def write(
 def write_table(frame: Any, path: Path, suffix: str) -> None:
     """Write a table as .parquet, .csv or .csv.gz.
 
-    In .csv text that a spreadsheet would take for a formula (=, +, -, @, a tab or a return in front) gets a ' in front,
-    in values and in the names of columns; numbers, also as text, stay as they are. A return inside text becomes a line
-    feed, which is quoted: what follows it would be the start of a row.
+    In .csv text that a spreadsheet would take for a formula (=, +, -, @, a tab or a return in front, also after a
+    semicolon, tab or return, where some spreadsheets begin a cell) gets a ' in front, in values and in the names of
+    columns; numbers, also as text, stay as they are. A return inside text becomes a line feed, which is quoted: what
+    follows it would be the start of a row.
     """
     if suffix == ".parquet":
         frame.to_parquet(path, index=False)
@@ -103,12 +104,10 @@ def _no_formula(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     value = value.replace("\r\n", "\n").replace("\r", "\n")
-    if not _FORMULA.match(value):
-        return value
     try:
         float(value)
     except ValueError:
-        return f"'{value}"
+        return _FORMULA.sub("'", value)
     return value
 
 

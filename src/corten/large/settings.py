@@ -46,7 +46,7 @@ def check_calibration(calibration: Any) -> SplitCalibration:
 
 def check_completion(completion: Any) -> TuckerCompletion | TensorTrainCompletion:
     """The completion; those that need the whole tensor in memory are refused."""
-    found = as_completion(completion, gaps=False)
+    found = as_completion(completion, gaps=False, mixed=False)
     if isinstance(found, TuckerCompletion | TensorTrainCompletion):
         return found
     raise ValueError(

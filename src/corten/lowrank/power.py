@@ -29,7 +29,7 @@ def spectral_start(
     Examples
     --------
     >>> goal = TensorTrain.random((5, 6, 7), rank=2, seed=1)
-    >>> found = spectral_start(lambda f: f.contractions_of(goal), TensorTrain.random(goal.shape, 2, seed=2))
+    >>> found = spectral_start(lambda f: f.contractions_of(goal), TensorTrain.random(goal.shape, 2, seed=2), 8)
     >>> bool((found - goal).norm() < 1e-6 * goal.norm())
     True
     """

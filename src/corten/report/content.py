@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten import __all__ as PUBLIC
+from corten.data.choices import Choice
 from corten.data.flags import FLAG_MEANINGS
+from corten.data.never_observed import CODE as NEVER_OBSERVED
 from corten.data.plain import NOTHING
+from corten.data.printable import unit_sign
 from corten.evidence.audit_table import RANDOM_TOLERANCE
 from corten.report import evidence
 from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
@@ -26,6 +29,7 @@ __all__ = ["MAX_ENTRIES", "page_content"]
 MAX_ENTRIES = 1_250_000  # of the tensor in a page: 8 bytes each in base64, under 15 MB without compression
 MAX_INFINITE_SHARE = 0.01  # of the intervals, above which the page advises a lower coverage
 OPTIONS = ("completion", "propensity", "calibration", "score", "weights", "transform", "climatology", "bounds", "seed")
+MIN_CANDIDATES = 3  # of a setting, below which an edge of the range means nothing
 INTERVAL_OPTIONS = ("groups", "joint", "odds_error")
 MAPS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividis", 1.0)}
 """Colour maps suitable for colour-blind readers, and the part of each that is used: the end of magma is black."""
@@ -45,7 +49,7 @@ def page_content(
         "title": name,
         "about": str(long_name) if long_name and str(long_name) != name else "",
         "shape": " × ".join(f"{length} {axis}" for axis, length in summary.axes),
-        "units": summary.units or "",
+        "units": unit_sign(summary.units),
         "coverage": result.coverage,
         "headline": _headline(summary),
         "notices": _notices(summary, curve, checked, getattr(audit, "tolerance", RANDOM_TOLERANCE)),
@@ -54,6 +58,7 @@ def page_content(
         "maps": {use: _colours(*pick) for use, pick in MAPS.items()},
         "evidence": {
             "audit": checked,
+            "hidden": evidence.hidden_rows(result),
             "past": evidence.past_coverage(scores),
             "audit_by_depth": evidence.audit_rows(audit, "depth", result.coverage),
             "verdict": str(audit.verdict()).splitlines() if hasattr(audit, "verdict") else [],
@@ -65,7 +70,7 @@ def page_content(
             "stopped": str(getattr(getattr(result.source, "propensity", None), "stopped_because", "") or ""),
         },
         "choices": [
-            {"what": c.what, "taken": c.taken, "because": c.because, "candidates": list(c.candidates)}
+            {"what": c.what, "taken": c.taken, "because": c.because + edge_remark(c), "candidates": list(c.candidates)}
             for c in summary.choices
         ],
         "numbers": summary.rows(),
@@ -78,7 +83,7 @@ def page_content(
 def _headline(summary: Summary) -> list[dict[str, str]]:
     """The most important numbers."""
     total = summary.observed + summary.missing
-    unit = f" {summary.units}" if summary.units else ""
+    unit = unit_sign(summary.units)
     cards = [
         {
             "value": f"{summary.missing / total:.1%}",
@@ -92,8 +97,14 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
         },
     ]
     if summary.missing:
-        width = "none" if summary.median_width is None else f"{summary.median_width:.3g}{unit}"
-        cards.append({"value": width, "label": "median width", "note": "of the finite intervals, upper − lower"})
+        width = "none" if summary.median_width is None else f"{summary.median_width:.3g}"
+        note = "of the finite intervals, upper − lower"
+        cards.append({"value": width, "unit": unit, "label": "median width", "note": note})
+        error = summary.facts.get("mean_absolute_error_on_hidden_entries")
+        if error is not None:
+            other = summary.facts["mean_absolute_error_of_the_baseline"]
+            note = f"mean absolute error on hidden entries; {summary.facts['baseline']}: {other:.3g}"
+            cards.append({"value": f"{error:.3g}", "unit": unit, "label": "typical error", "note": note})
         cards.append(
             {
                 "value": _percent(summary.finite_share),
@@ -135,9 +146,15 @@ def _notices(
     if checked:
         notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage)), tolerance))
     elif summary.missing:
-        notices.append(
-            {"kind": "info", "text": "No audit was run: the nominal coverage was not checked."}
-        )
+        found = summary.facts.get("coverage_on_hidden_entries")
+        if found is None:
+            text = "No audit was run: the nominal coverage was not checked."
+        else:
+            text = (
+                f"{found:.1%} of the entries that calibration hid lie in intervals that were computed without them. No "
+                "audit was run, which repeats the whole fit and is a stronger test."
+            )
+        notices.append({"kind": "info", "text": text})
     return notices
 
 
@@ -221,6 +238,29 @@ def _width_range(result: Intervals) -> list[float]:
     return [0.0, high if high > 0 else 1.0]
 
 
+def edge_remark(choice: Choice) -> str:
+    """A remark where the value of a setting is the smallest or largest of the candidates that were tried.
+
+    Examples
+    --------
+    >>> tried = tuple({"rank": rank, "loss": 1 / rank} for rank in (2, 3, 4, 5))
+    >>> edge_remark(Choice("rank", "5", "lowest loss", tried))
+    '. This is the largest of the values tried (2 to 5).'
+    """
+    if len(choice.candidates) < MIN_CANDIDATES:
+        return ""
+    for key in choice.candidates[0]:
+        values = [one.get(key) for one in choice.candidates]
+        if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in values):
+            continue
+        numbers_ = sorted({float(str(one)) for one in values})
+        taken = [one for one in numbers_ if choice.taken in (f"{one:g}", f"{one:.3g}")]
+        if len(numbers_) >= MIN_CANDIDATES and taken and taken[0] in (numbers_[0], numbers_[-1]):
+            which = "smallest" if taken[0] == numbers_[0] else "largest"
+            return f". This is the {which} of the values tried ({numbers_[0]:.3g} to {numbers_[-1]:.3g})."
+    return ""
+
+
 def _percent(share: float) -> str:
     """A share in percent; 100 % only if it is exactly 1."""
     if share in (0.0, 1.0):
@@ -265,6 +305,11 @@ def _settings(result: Intervals) -> dict[str, Any]:
 
 def _reproduce(result: Intervals) -> str:
     """The call that computes this result again; functions and arrays appear by a name that the reader has to define."""
+    name = result.observed.name
+    source = "x" if name is None else f"data[{name!r}]"
+    if getattr(result.source, "carried", False):
+        call = f'result = corten.load("fit.corten").fill({source}, coverage={result.coverage:g})'
+        return f"import corten\n\n{call}  # the fit that filled these data\n"
     given = result.source.settings()
     arguments = [f"coverage={result.coverage:g}"]
     options = [key for key in OPTIONS if str(given.get(key, "none")).lower() != "none"]
@@ -275,10 +320,9 @@ def _reproduce(result: Intervals) -> str:
     arguments.append("axis_kinds={" + ", ".join(f"{axis.name!r}: {axis.kind!r}" for axis in axes) + "}")
     if any(axis.periodic for axis in axes):
         arguments.append(f"periodic={[axis.name for axis in axes if axis.periodic]}")
-    if result.observed.domain is not None:
+    found = any(one.code == NEVER_OBSERVED and one.taken == "skipped" for one in result.choices)
+    if result.observed.domain is not None and not found:
         arguments.append("where=where")
-    name = result.observed.name
-    source = "x" if name is None else f"data[{name!r}]"
     call = "import corten\n\nresult = corten.complete(\n    " + ",\n    ".join([source, *arguments]) + ",\n)\n"
     # Labels are not kept, so they appear by a name that the reader has to define.
     asked = [one for one in result.choices if one.code in INTERVAL_OPTIONS]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "audit_rows",
+    "hidden_rows",
     "loss_history",
     "past_coverage",
     "weight_concentration",
@@ -69,9 +70,15 @@ def widths_by_propensity(result: Intervals, bins: int = 12) -> list[Row]:
         inside = place == b
         if inside.any():
             low, high = float(p[inside].min()), float(p[inside].max())
-            label = f"{low:.3g} to {high:.3g}" if high > low else f"{low:.3g}"
-            rows.append({"label": label, "at": float(np.median(p[inside])), **_spread(width[inside])})
+            label = f"{_chance(low)} to {_chance(high)}" if high > low else _chance(low)
+            middle = float(np.median(p[inside]))
+            rows.append({"label": label, "at": middle, "tick": _chance(middle), **_spread(width[inside])})
     return rows
+
+
+def _chance(probability: float) -> str:
+    """A probability with two digits; small ones are not told apart."""
+    return "< 0.001" if probability < 0.001 else f"{probability:.2g}"
 
 
 def _spread(width: np.ndarray) -> Row:
@@ -122,6 +129,17 @@ def loss_history(result: Intervals) -> np.ndarray:
     model = getattr(result.source, "propensity", None)
     history = np.asarray(getattr(model, "history", ()), dtype=float).ravel()
     return history[np.isfinite(history)]
+
+
+def hidden_rows(result: Intervals, levels: Sequence[float] = LEVELS) -> list[Row]:
+    """Coverage of the entries that calibration hid, and where most rounds lie, at several levels; [] if unknown."""
+    source: Any = result.source
+    rows = []
+    for level in sorted({*levels, result.coverage}) if hasattr(source, "hidden_coverage") else ():
+        found = source.hidden_coverage(level)
+        if found is not None:
+            rows.append({"level": float(level), **vars(found)})
+    return rows
 
 
 def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[Row]:

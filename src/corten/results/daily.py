@@ -19,11 +19,15 @@ from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.data.transform import as_transform
 from corten.engine.threads import one_library_thread
+from corten.results.groups import refuse_carried
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
 __all__ = ["fill", "update"]
+
+RENEWED = ("filled_by_a_fit", "renewed")  # codes of the records of this module
+
 
 def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue = None) -> Fitted:
     """New data filled with a fit; see `Fitted.fill`."""
@@ -31,16 +35,17 @@ def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue 
     split, completion = _usable(fitted)
     fit = fitted.observed
     new = matching(fit, x, where, missing_value)
-    if where is None and fit.domain is not None and new.domain is None and new.shape == fit.shape:
-        new = matching(fit, _inside(new, fit.domain), None)
     _warn_of_range(fit, new)
-    base = replace(fitted, observed=new, propensity=None, rounds=(), carried=True)
+    base = replace(
+        fitted, observed=new, propensity=None, rounds=(), carried=True, choices=(*new.choices, *_of_method(fitted))
+    )
     if new.complete:
         return replace(base, estimate=np.array(new.values), calibrated=None, residuals=np.empty(0), choices=())
     with one_library_thread:
         if split.local is not None:
             made = fill_gaps(split, completion, new)
         else:
+            refuse_carried(fitted, "fill")
             share = fitted.rounds[0].train_share if fitted.rounds else None
             made = fill_split(split, completion, new, share or 1.0, int(fitted.options["seed"]))
     note = Choice("settings", "of an earlier fit", "nothing was chosen again (fitted.fill)", code="filled_by_a_fit")
@@ -61,7 +66,7 @@ def update(
     """A fit moved to a window with new slices; see `Fitted.update`."""
     began = perf_counter()
     split, completion = _usable(fitted)
-    fitted.refuse_carried("update")
+    refuse_carried(fitted, "update")
     if split.local is None:
         raise ValueError("only a fit with calibration='gaps' can be updated: fit the new data, or use that calibration")
     if fitted.completer is None:
@@ -96,8 +101,9 @@ def update(
         f"{name}; a score loses half its weight in {decay:g} slices"
     )
     base = replace(
-        fitted, observed=moved.observed, propensity=None, rounds=made.rounds, residuals=made.residuals
-    )
+        fitted, observed=moved.observed, propensity=None, rounds=made.rounds, residuals=made.residuals,
+        choices=_of_method(fitted),
+    )  # fmt: skip
     note = Choice("calibration", "renewed", because, code="renewed", values={"rounds": len(made.rounds)})
     return _with(base, made.calibrated, (note,), began)
 
@@ -113,10 +119,15 @@ def _usable(fitted: Fitted) -> tuple[CalibratedSplit, Any]:
     return fitted.calibrated, fitted.completion
 
 
+def _of_method(fitted: Fitted) -> tuple[Choice, ...]:
+    """The settings of a fit without what was found in its data, and without the memory that it took."""
+    return tuple(one for one in fitted.choices if one not in fitted.observed.choices and one.what != "peak memory")
+
+
 def _with(base: Fitted, split: CalibratedSplit, notes: tuple[Choice, ...], began: float) -> Fitted:
     """A fit with another calibration, its estimate and its settings."""
     estimate = split.data_estimate()
-    kept = [one for one in base.choices if not one.code.startswith("pseudo_gaps") and one.code not in _NOTES]
+    kept = [one for one in base.choices if not one.code.startswith("pseudo_gaps") and one.code not in RENEWED]
     if split.beyond is not None:
         notes = (*notes, reach(int(np.count_nonzero(split.beyond)), base.observed.n_missing))
     return replace(
@@ -126,15 +137,6 @@ def _with(base: Fitted, split: CalibratedSplit, notes: tuple[Choice, ...], began
         choices=(*kept, *notes),
         seconds=perf_counter() - began,
     )
-
-
-_NOTES = ("filled_by_a_fit", "renewed")
-
-
-def _inside(new: ObservedTensor, domain: np.ndarray) -> ObservedTensor:
-    """The tensor with another domain."""
-    mask = new.mask & domain
-    return replace(new, mask=mask, domain=domain, values=np.where(mask, new.values, np.nan))
 
 
 def _warn_of_range(fit: ObservedTensor, new: ObservedTensor) -> None:

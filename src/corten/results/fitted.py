@@ -19,7 +19,7 @@ from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.propensity import FittedPropensity
-from corten.results.groups import Groups
+from corten.results.groups import Groups, refuse_carried
 from corten.results.intervals import Intervals
 from corten.results.settings import circumstances
 
@@ -36,7 +36,7 @@ WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with fi
 # Parts of a fit that the rooms of this package share; `dir` does not list them.
 _INTERNAL = {
     "beyond", "bounds", "calibrated", "completion", "entries", "facts", "limits", "log_weights", "missing_entries",
-    "of", "options", "probabilities", "propensity_array", "residuals", "rounds", "scores",
+    "of", "options", "probabilities", "propensity_array", "refuse_carried", "residuals", "rounds", "scores",
 }  # fmt: skip
 WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded")  # of settings whose reason is shown as a warning
 
@@ -172,7 +172,7 @@ class Fitted:
         """
         source = self
         if groups is not None or joint is not None:
-            self.refuse_carried("groups and joint")
+            refuse_carried(self, "groups and joint")
         if odds_error != 1.0 or groups is not None or joint is not None:
             from corten.results.predictive import reshaped
 
@@ -374,7 +374,7 @@ class Fitted:
         """
         from corten.evidence.audit import audit
 
-        self.refuse_carried("an audit")
+        refuse_carried(self, "an audit")
         return audit(self, rounds, **options)
 
     @property
@@ -403,7 +403,8 @@ class Fitted:
         coverage : float, default 0.9
             Nominal coverage, between 0 and 1.
         where : boolean array or xarray.DataArray, optional
-            The domain of the new data. Default: that of the fit if the shapes agree, else everywhere.
+            The domain of the new data. Default: that of the fit; everywhere if that varies along an axis whose
+            positions are others.
         missing_value : float or sequence of float, optional
             Numbers that stand for a missing value.
 
@@ -463,7 +464,7 @@ class Fitted:
         half_life : float, optional
             Age in slices at which a score has half the weight of one of the last slice. Default: half the window.
         where : boolean array or xarray.DataArray, optional
-            The domain of the new slices. Default: everywhere.
+            The domain of the new slices. Default: that of the fit; everywhere if that varies along the axis.
         missing_value : float or sequence of float, optional
             Numbers that stand for a missing value.
         progress : function of (str, float), optional
@@ -538,14 +539,6 @@ class Fitted:
         return self.intervals(coverage).verify(
             late, log, axis=axis, target=target, label=label, missing_value=missing_value
         )
-
-    def refuse_carried(self, what: str) -> None:
-        """Raise if the calibration entries are those of earlier data, and `what` needs entries of these data."""
-        if self.carried:
-            raise ValueError(
-                f"{what}: not defined for data that an earlier fit filled, as the calibration entries lie in the data "
-                "of that fit; use fitted.update(x), or fit these data"
-            )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write this fit to one file, without pickle.

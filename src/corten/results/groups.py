@@ -14,7 +14,7 @@ from corten.data.observed import ObservedTensor
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
-__all__ = ["DRAWS", "Groups", "axes_of", "group_numbers", "hidden_groups", "like_missing", "lists_of"]
+__all__ = ["DRAWS", "Groups", "axes_of", "group_numbers", "hidden_groups", "like_missing", "lists_of", "refuse_carried"]
 
 Groups = str | int | Sequence[str | int] | NDArray[Any]
 """Axes by name or position, or one label per entry."""
@@ -78,3 +78,12 @@ def like_missing(logs: NDArray[np.float64], rng: np.random.Generator) -> NDArray
     """
     chance = np.exp(np.minimum(logs - np.quantile(logs, CAPPED_WEIGHT_LEVEL), 0.0))
     return rng.random(logs.size) < chance
+
+
+def refuse_carried(fitted: Fitted, what: str) -> None:
+    """Raise if the calibration entries are those of earlier data, and `what` needs entries of the same data."""
+    if fitted.carried:
+        raise ValueError(
+            f"{what}: not defined for data that an earlier fit filled, as the calibration entries lie in the data of "
+            "that fit; use fitted.update(x), or fit these data"
+        )

@@ -244,9 +244,10 @@ class Intervals:
 
         Notes
         -----
-        The error is the mean absolute error on entries that calibration hid, beside that of the best plain method on the
-        same entries: linear interpolation along one axis, or the mean of a slice where no axis is ordered. The coverage
-        is that of the entries hidden in one round by a cutoff from the other rounds; `Fitted.audit` is a stronger test.
+        The error is the mean absolute error on entries that calibration hid, beside that of the best plain method on
+        the same entries: linear interpolation along one axis, or the mean of a slice where no axis is ordered. The
+        coverage is that of the entries hidden in one round by a cutoff from the other rounds. It is close to the
+        nominal one where rounds resemble each other; `Fitted.audit` is a stronger test.
 
         Examples
         --------

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from corten.conformal.split import CalibratedSplit
 from corten.data.coverage import check_coverage
-from corten.results.groups import DRAWS, axes_of, group_numbers, hidden_groups, like_missing, lists_of
+from corten.results.groups import (
+    DRAWS,
+    axes_of,
+    group_numbers,
+    hidden_groups,
+    like_missing,
+    lists_of,
+    refuse_carried,
+)
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
@@ -81,7 +89,7 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     >>> region_mean(fitted, "lat", "lon", coverage=0.9).upper        # doctest: +SKIP
     """
     level = check_coverage(coverage)
-    fitted.refuse_carried("means")
+    refuse_carried(fitted, "means")
     observed = fitted.observed
     places = axes_of(observed, over)
     left = [k for k in range(len(observed.shape)) if k not in places]

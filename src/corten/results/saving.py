@@ -33,7 +33,7 @@ TYPES = {
     "calibration.cross": "CrossCalibration RepeatedSplits", "completion.smooth": "SmoothCompletion PreparedSmooth",
     "completion.riemannian": "TuckerCompletion TensorTrainCompletion PreparedLowRank",
     "completion.stack": "StackedCompletion PreparedStack", "completion.covariance": "Covariance Component",
-    "completion.em_tucker": "EMTuckerCompletion PreparedEMTucker",
+    "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
     "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess",
     "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.trees": "Trees",
     "conformal.split": "CalibratedSplit",
@@ -45,6 +45,7 @@ TYPES = {
     "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity",
     "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain",
 }  # fmt: skip
+OWN_ENGINE = ("FittedPropensity", "PreparedLowRank")  # the engine may not be available where the file is read
 METHODS = ("neighbours", "pair")  # of a fitted propensity model, which exact weights call
 
 
@@ -152,7 +153,7 @@ class _Packer:
             return {"!": name, "of": str(value) if name == "float" else self.pack(list(value), place)}
         if isinstance(value, MethodType) and isinstance(value.__self__, FittedPropensity) and value.__name__ in METHODS:
             return {"!": value.__name__, "of": self.pack(replace(value.__self__, choices=(), history=()), place)}
-        if name in ("FittedPropensity", "PreparedLowRank"):
+        if name in OWN_ENGINE:
             value = replace(value, engine="auto")  # the engine may not be available where the file is read
         if _types().get(name) is type(value):
             arguments = {one: getattr(value, one) for one in signature(type(value)).parameters}
@@ -205,7 +206,7 @@ class _Unpacker:
                 raise ValueError("it refers to the same arrays again and again")
             return self.arrays[of] if tag == "array" else self.arrays[of][()]
         if tag in _types():
-            if tag == "FittedPropensity":
+            if tag in OWN_ENGINE:
                 of = of | {"engine": "auto"}  # a file starts no cluster when its fit is used
             return _types()[tag](**{name: self.unpack(one, depth + 1) for name, one in of.items()})
         made = self.unpack(of, depth + 1)

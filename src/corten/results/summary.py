@@ -14,7 +14,7 @@ from corten.data.choices import Choice
 from corten.data.flags import BEYOND, FORECAST, INFINITE, OUTSIDE
 from corten.data.never_observed import CODE as NEVER_OBSERVED
 from corten.data.plain import FOOTNOTE, NOTHING, plain
-from corten.data.printable import printable
+from corten.data.printable import printable, unit_sign
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -27,6 +27,10 @@ __all__ = ["FOOTNOTE", "Summary", "plain"]
 PRINT_WIDTH = 80  # columns
 MOST = (0.1, 0.9)  # quantiles between which most widths lie
 MORE = "summary(full=True), or --full on the command line, lists every setting and its reason."
+ERRORS = {
+    "mean_absolute_error_on_hidden_entries": "error on hidden entries",
+    "mean_absolute_error_of_the_baseline": "error of the baseline",
+}
 IN_A_ROW = ("pseudo_gaps_too_short",)  # codes of settings whose warning is a row of the short form
 
 
@@ -125,7 +129,7 @@ class Summary:
 
     def rows(self) -> list[tuple[str, str]]:
         """Every number: a name and a value, as text."""
-        unit = f" {self.units}" if self.units else ""
+        unit = f" {unit_sign(self.units)}" if self.units else ""
         total = self.observed + self.missing
         rows = [
             ("tensor", self._tensor()),
@@ -144,13 +148,14 @@ class Summary:
             rows.append(("finite intervals", f"{self.finite_share:.2%} ({self.infinite:,} infinite)"))
             rows.append(("mean finite width", _number(self.mean_width) + unit))
             rows.append(("median finite width", _number(self.median_width) + unit))
-        return rows + [(key.replace("_", " "), self._fact(key, value)) for key, value in self.facts.items()]
+        words = {key: ERRORS.get(key, key.replace("_", " ")) for key in self.facts}
+        return rows + [(words[key], self._fact(key, value)) for key, value in self.facts.items()]
 
     def _fact(self, key: str, value: Any) -> str:
         """One of the facts, with its unit."""
         if key.startswith("coverage_"):
             return " to ".join(f"{share:.1%}" for share in np.atleast_1d(value))
-        return _number(value) + (f" {self.units}" if self.units and key.startswith("mean_absolute_error") else "")
+        return _number(value) + (f" {unit_sign(self.units)}" if self.units and key in ERRORS else "")
 
     def short_rows(self) -> list[tuple[str, str]]:
         """The most important numbers: a name and a sentence, as text."""
@@ -175,6 +180,7 @@ class Summary:
         if "seconds" in self.facts:
             engine = self.facts.get("engine")
             memory = next((f", {one.taken} of memory" for one in self.choices if one.what == "peak memory"), "")
+            memory = memory if "MB" in memory or "GB" in memory else ""
             on = f" on {engine}" if engine else ""
             rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}"))
         return rows
@@ -182,7 +188,7 @@ class Summary:
     def _interval_row(self) -> tuple[str, str] | None:
         if not self.missing:
             return None
-        unit = f" {self.units}" if self.units else ""
+        unit = f" {unit_sign(self.units)}" if self.units else ""
         if self.median_width is None:
             return "intervals", f"{self.coverage:.4g} coverage asked; none is finite"
         spread = "" if self.most_widths is None else " (most {} to {})".format(*map(_short, self.most_widths))
@@ -192,7 +198,7 @@ class Summary:
         error = self.facts.get("mean_absolute_error_on_hidden_entries")
         if error is None:
             return None
-        unit = f" {self.units}" if self.units else ""
+        unit = f" {unit_sign(self.units)}" if self.units else ""
         plain_error = _short(self.facts["mean_absolute_error_of_the_baseline"])
         return "error", f"{_short(error)}{unit} on hidden entries; {self.facts['baseline']}: {plain_error}"
 
@@ -219,7 +225,7 @@ class Summary:
                 text = f"{skipped:,} entries of {own:,} places never observed: {one.values['why']}"
                 rows.append(("skipped", f"{text} (fill_never_observed=True fills them)"))
                 entries, places = entries - skipped, places - own
-            if places:
+            if places and not (self.extrapolated and len(self.axes) == 2):  # there they are slices
                 rows.append(("never observed", f"{places:,} places ({entries:,} entries), filled"))
         if given > 0:
             rows.insert(0, ("skipped", f"{given:,} entries outside the domain (flag {OUTSIDE})"))
@@ -288,7 +294,10 @@ class Summary:
         def table(rows: Iterable[tuple[str, ...]], head: tuple[str, ...] = ()) -> str:
             cell = "style='text-align:left;vertical-align:top;padding:2px 12px 2px 0'"
             lines = ["".join(f"<th {cell}>{name}</th>" for name in head)] if head else []
-            lines += ["".join(f"<td {cell}>{shown(text)}</td>" for text in row) for row in rows]
+            first = cell.replace("style='", "style='font-weight:bold;white-space:nowrap;")
+            lines += [
+                "".join(f"<td {cell if k else first}>{shown(text)}</td>" for k, text in enumerate(row)) for row in rows
+            ]
             return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
         parts = [f"<b>corten: {shown(self._tensor())}</b>", table(self.short_rows())]

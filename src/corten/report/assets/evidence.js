@@ -22,27 +22,46 @@ function addChart(host, spec) {
   chart(place, spec);
 }
 
-function auditCard(host, rows, verdict) {
-  const text = rows.length
-    ? "Coverage of observed entries that were hidden again. The dashed line is the nominal coverage; bars are two standard errors."
-    : "No audit was run, so the coverage is not checked. Run audit = fitted.audit() and write the report with audit=audit to see it here.";
-  const figure = card("Coverage found by the audit", text);
-  host.append(figure);
-  if (!rows.length) { figure.classList.add("whole"); return; }
-  const levels = rows.map((r) => r.level), found = rows.map((r) => r.coverage);
-  const low = Math.max(0, Math.min(...levels, ...found.map((v, i) => v - 2 * rows[i].standard_error)) - 0.03);
+// Coverage found against nominal coverage, with a bar for each level.
+function coverageChart(figure, label, rows) {
+  const levels = rows.map((r) => r.level);
+  const low = Math.max(0, Math.min(...levels, ...rows.map((r) => r.low)) - 0.03);
   addChart(figure, {
-    label: `Coverage found by the audit against nominal coverage, at ${rows.length} levels.`,
+    label,
     x: { title: "nominal coverage", domain: [low, 1] }, y: { title: "coverage found", domain: [low, 1.005] },
     layers: [
       { kind: "line", class: "quiet", points: [[low, low], [1, 1]] },
-      { kind: "errors", points: rows.map((r) => [r.level, Math.max(low, r.coverage - 2 * r.standard_error), Math.min(1, r.coverage + 2 * r.standard_error)]) },
+      { kind: "errors", points: rows.map((r) => [r.level, Math.max(low, r.low), Math.min(1, r.high)]) },
       { kind: "dots", class: "main", radius: 4.5, points: rows.map((r) => [r.level, r.coverage]) },
     ],
-    hover: rows.map((r) => ({ x: r.level, text: `asked ${show(r.level)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}` })),
+    hover: rows.map((r) => ({ x: r.level, text: `asked ${show(r.level)}\nfound ${show(r.coverage)}${r.words}` })),
   });
+}
+
+function auditCard(host, rows, verdict) {
+  if (!rows.length) return;
+  const figure = card("Coverage found by the audit", "Coverage of observed entries that were hidden again. The dashed line is the nominal coverage; bars are two standard errors.");
+  host.append(figure);
+  coverageChart(figure, `Coverage found by the audit against nominal coverage, at ${rows.length} levels.`, rows.map((r) => ({
+    level: r.level, coverage: r.coverage, low: r.coverage - 2 * r.standard_error, high: r.coverage + 2 * r.standard_error, words: ` ± ${show(r.standard_error, 2)}`,
+  })));
   figure.append(...verdict.map((line) => make("p", { text: line })));
   figure.append(numbersOf(["nominal", "found", "standard error"], rows.map((r) => [r.level, r.coverage, r.standard_error])));
+}
+
+function hiddenCard(host, rows, audited) {
+  if (!rows.length) {
+    if (!audited) host.append(make("figure", { class: "card whole" }, make("h3", { text: "Coverage" }), make("p", { text: "No audit was run, so the coverage is not checked. Run audit = fitted.audit() and write the report with audit=audit to see it here." })));
+    return;
+  }
+  const kind = rows[0].kind, parts = rows[0].parts;
+  const how = kind === "rounds" ? `Entries that calibration hid in ${parts} rounds. The interval of an entry is computed from the errors of the other rounds.` : `Calibration entries in ${parts} folds. The interval of an entry is computed from the errors of the other folds.`;
+  const figure = card("Coverage of hidden entries", `${how} Bars show where most ${kind} lie. This tests the calibration; an audit (result.source.audit()) repeats the whole fit.`);
+  host.append(figure);
+  coverageChart(figure, `Coverage of hidden entries against nominal coverage, at ${rows.length} levels.`, rows.map((r) => ({
+    level: r.level, coverage: r.found, low: r.low, high: r.high, words: `\nmost ${kind} ${show(r.low, 3)} to ${show(r.high, 3)}`,
+  })));
+  figure.append(numbersOf(["nominal", "found", `most ${kind} from`, "to"], rows.map((r) => [r.level, r.found, r.low, r.high])));
 }
 
 // Coverage found in groups, one place per row; the dashed line is what was asked for.
@@ -98,7 +117,7 @@ function widthCard(host, title, words, across, rows) {
   const figure = card(title, words);
   host.append(figure);
   const spots = rows.map((_, k) => k);
-  const ticks = rows.map((r, k) => [k, across.startsWith("chance") ? show(r.at, 2) : r.label]);
+  const ticks = rows.map((r, k) => [k, r.tick ?? r.label]);
   const x = { domain: [-0.5, rows.length - 0.5], ticks };
   const infinite = rows.some((r) => r.infinite_share > 0);
   const told = rows.map((r, k) => ({
@@ -144,7 +163,7 @@ function levelCard(host, rows) {
 function weightCard(host, weights) {
   if (!weights) return;
   const share = weights.effective / weights.count;
-  const figure = card("Weights of the calibration entries", `The effective sample size is ${show(weights.effective, 3)} of ${weights.count.toLocaleString("en")} calibration entries (${percent(share)}); the largest weight is ${percent(weights.largest)} of the weight. The further the curve lies above the dashed one, the fewer entries decide.`);
+  const figure = card("Weights of the calibration entries", `The effective sample size is ${Math.round(weights.effective).toLocaleString("en")} of ${weights.count.toLocaleString("en")} calibration entries (${percent(share)}); the largest weight is ${percent(weights.largest)} of the weight. The further the curve lies above the dashed one, the fewer entries decide.`);
   host.append(figure);
   const even = weights.entries.map((n) => [n, n / weights.count]);
   addChart(figure, {
@@ -186,11 +205,12 @@ function choiceCard(choice) {
   const bare = (text) => String(text).replace(/[^0-9a-z.]+/gi, " ").trim();
   const taken = values.findIndex((row) => [bare(row[0]), bare(row[0]).replaceAll("x", " ")].includes(bare(choice.taken)));
   const measure = columns.findIndex((_, c) => c > 0 && values.every((row) => isNumber(row[c])) && !/rank/.test(columns[c]));
-  if (measure > 0 && rows.length > 2) {
+  const named = values.every((row) => isNumber(row[0]) || !/[[{]/.test(String(row[0])));
+  if (measure > 0 && rows.length > 2 && named) {
     const points = values.map((row, k) => [k, row[measure]]);
     addChart(figure, {
       label: `${columns[measure]} of ${rows.length} candidates for the ${choice.what}.`, height: 165,
-      x: { title: columns[0], domain: [-0.4, rows.length - 0.6], ticks: values.map((row, k) => [k, String(row[0])]) },
+      x: { title: columns[0], domain: [-0.4, rows.length - 0.6], ticks: values.map((row, k) => [k, isNumber(row[0]) ? show(row[0], 3) : String(row[0])]) },
       y: { title: columns[measure], domain: domainOf(points.map((p) => p[1])) },
       layers: [{ kind: "line", class: "alt", points }, { kind: "dots", class: "alt", points }, { kind: "dots", class: "main", radius: 5.5, points: points.filter((_, k) => k === taken) }],
       hover: values.map((row, k) => ({ x: k, text: columns.map((c, j) => `${c} ${typeof row[j] === "number" ? show(row[j], 5) : row[j]}`).join("\n") })),
@@ -206,6 +226,7 @@ function evidence() {
   const trust = find("trust"), fit = find("fit");
   pastCard(trust, given.past);
   auditCard(trust, given.audit, given.verdict);
+  hiddenCard(trust, given.hidden, given.audit.length > 0);
   groupCard(trust, "Coverage by depth inside gaps", "Hidden entries of the audit by their distance to the nearest remaining entry. The dashed line is the nominal coverage; bars are two standard errors.", "distance in entries", given.audit_by_depth);
   levelCard(trust, given.coverage);
   weightCard(trust, given.weights);

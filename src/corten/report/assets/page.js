@@ -4,7 +4,7 @@ function words() {
   find("title").textContent = content.title;
   find("about").textContent = [content.about, content.shape, content.units].filter(Boolean).join(" · ");
   find("headline").replaceChildren(...content.headline.map((one) => make("div", {},
-    make("dt", {}, make("span", { class: "value", text: one.value }), one.label), make("dd", {}, make("span", { class: "note", text: one.note })))));
+    make("dt", {}, make("span", { class: "value", text: one.value }, make("small", { text: one.unit ? " " + one.unit : "" })), one.label), make("dd", {}, make("span", { class: "note", text: one.note })))));
   find("notices").replaceChildren(...content.notices.map((one) => make("li", { class: ["warn", "info", "good"].includes(one.kind) ? one.kind : "info", text: one.text })));
   find("footnote").textContent = content.footnote;
   find("reproduce").textContent = content.reproduce;

@@ -56,7 +56,7 @@ function legendOf(kind, map) {
   const bar = make("i");
   bar.style.background = `linear-gradient(to right, ${stops.join(",")})`;
   const [low, high] = kind.range;
-  const inner = niceTicks(low, high, 4).filter((v) => v - low > 0.16 * (high - low) && high - v > 0.16 * (high - low));
+  const inner = niceTicks(low, high, 4).filter((v) => v - low > 0.25 * (high - low) && high - v > 0.25 * (high - low));
   const shares = [low, ...inner, high];
   const marks = make("div", {}, ...shares.map((v, k) => {
     const ends = kind.clips && k === shares.length - 1 ? "≥ " : kind.clips && k === 0 && kind.map === "value" ? "≤ " : "";

@@ -1,0 +1,217 @@
+"""`corten check`: what a file holds, what its gaps look like, and what completing it will take; nothing is fitted."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from corten.cli.large import too_large
+from corten.cli.options import DataOptions, with_options
+from corten.cli.terminal import FORMATS, Json, Quiet, Terminal, cost
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from corten.data.axes import Axis
+    from corten.data.observed import ObservedTensor
+
+__all__ = ["check"]
+
+EVEN_STEPS = 0.01  # relative difference between the steps of an axis that counts as even
+MAX_VARIABLES = 12  # that are checked if none is named
+
+
+@with_options
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Data with gaps: {FORMATS}.")],
+    data: DataOptions,
+    quiet: Quiet = False,
+    json: Json = False,
+) -> None:
+    """Describe the gaps of a file, and predict what filling them takes. Nothing is fitted or written.
+
+    Lists variables, share and shape of the gaps, places never observed,
+    suspicious values, uneven axes, predicted time and memory, and the command to run.
+
+    Example: [bold]corten check data.nc[/bold]
+    """
+    terminal = Terminal(quiet, json)
+    from corten.io.formats import contents
+
+    with terminal.progress() as move:
+        move("reading", 0.0)
+        shapes = contents(file, careful=True)
+        terminal.say(f"{file}: {', '.join(_sized(name, shape) for name, shape in shapes.items())}")
+        found = {}
+        for name in _variables(data, shapes):
+            described = replace(data, variable=name)
+            if too_large(file, name, None):
+                facts = {"note": "does not fit in memory: corten complete works from disk and writes .zarr"}
+                facts["run"] = _command(file, name, described, suffix=".zarr")
+            else:
+                facts = _facts(file, described)
+            found[name or facts.pop("variable")] = facts
+    for name, facts in found.items():
+        _show(terminal, name, facts)
+    terminal.answer({"file": str(file), "contents": shapes, "variables": found})
+
+
+def _sized(name: str, shape: tuple[int, ...]) -> str:
+    return f"{name} ({' x '.join(map(str, shape))})" if shape else name
+
+
+def _variables(data: DataOptions, shapes: dict[str, tuple[int, ...]]) -> list[str | None]:
+    """The variables to check: the one named, all that could be completed, or None where the reader has to choose."""
+    from corten.data.never_observed import is_mask_name
+
+    if data.variable is not None:
+        return [data.variable]
+    tensors = [name for name, shape in shapes.items() if len(shape) > 1 and not is_mask_name(name)]
+    flags = [(data.where or "").removeprefix("!"), (data.quality or "").partition("=")[0]]
+    tensors = [name for name in tensors if name not in flags]
+    return list(tensors[:MAX_VARIABLES]) if len(tensors) > 1 else [None]
+
+
+def _facts(file: Path, data: DataOptions) -> dict[str, Any]:
+    """What is found in one variable; a variable that cannot be completed has a note that says why."""
+    import numpy as np
+
+    from corten.data.never_observed import CODE
+    from corten.options import as_calibration, predicted_seconds
+
+    try:
+        loaded = data.read(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # suspected values are shown below
+            observed = data.tensor(loaded)
+    except (ValueError, TypeError) as problem:
+        return {"variable": data.variable, "note": " ".join(str(problem).split())}
+    size, entries = int(np.count_nonzero(observed.inside)), observed.n_missing
+    facts: dict[str, Any] = {
+        "variable": loaded.variable,
+        "tensor": ", ".join(f"{axis.name} {axis.length}" for axis in observed.axes),
+        "missing": f"{entries:,} of {size:,} entries ({entries / size:.1%})",
+        "values": _range(observed),
+    }
+    if entries:
+        facts["gaps"] = _gaps(observed)
+    for one in observed.choices:
+        if one.code == CODE:
+            facts["never observed"] = one.because
+        elif one.taken == "suspected":
+            facts["suspicious"] = one.because
+        else:
+            facts[one.what] = f"{one.taken}: {one.because}"
+    facts["axes"] = "; ".join(_axis(axis) for axis in observed.axes)
+    facts |= {f"note {k}" if k > 1 else "note": note for k, note in enumerate(loaded.notes, 1)}
+    if not entries:
+        return facts | {"note": "nothing is missing"}
+    calibration, chosen = as_calibration("auto").choose(observed, 0)
+    seconds = predicted_seconds(calibration, observed.values.size, entries)
+    needed = calibration.peak_bytes(observed.values.size, entries)
+    facts["calibration"] = chosen[0].taken
+    facts["predicted"] = cost(seconds, needed)
+    facts["run"] = _command(file, loaded.variable, data)
+    return facts
+
+
+def _range(observed: ObservedTensor) -> str:
+    values = observed.values[observed.mask]
+    units = observed.attrs.get("units")
+    return f"{values.min():.6g} to {values.max():.6g}{'' if units is None else f' {units}'}"
+
+
+def _gaps(observed: ObservedTensor) -> str:
+    """The number of connected gaps, and the longest run of missing entries along each ordered axis."""
+    from scipy import ndimage
+
+    _, count = ndimage.label(observed.missing)
+    runs = [
+        f"{axis.name} {_longest_run(observed.missing, k)}"
+        for k, axis in enumerate(observed.axes)
+        if axis.kind != "unordered"
+    ]
+    return f"{count:,} connected" + (f"; longest along {', '.join(runs)}" if runs else "")
+
+
+def _longest_run(missing: np.ndarray, axis: int) -> int:
+    """The largest number of consecutive missing entries along an axis."""
+    import numpy as np
+
+    moved = np.moveaxis(missing, axis, 0)
+    run = np.zeros(moved.shape[1:], np.int64)
+    longest = 0
+    for plane in moved:
+        run = (run + 1) * plane
+        longest = max(longest, int(run.max()))
+    return longest
+
+
+def _axis(axis: Axis) -> str:
+    """An axis in words: ordered or not, periodic, even or uneven steps."""
+    import numpy as np
+
+    kind = f"{axis.name} {axis.kind}{', periodic' if axis.periodic else ''}"
+    given = axis.coordinates
+    if given is None:
+        return f"{kind}, without labels"
+    if axis.kind == "unordered" or given.dtype.kind not in "iufM" or axis.length < 3:
+        return kind
+    steps = np.abs(np.diff(given))
+    words = [_step(one, axis.units) for one in (steps.min(), steps.max())]
+    numbers = steps.astype(np.float64)
+    if np.ptp(numbers) <= EVEN_STEPS * numbers.mean():
+        return f"{kind}, every {words[0]}"
+    return f"{kind}, uneven: steps of {words[0]} to {words[1]}"
+
+
+def _step(step: Any, units: str | None) -> str:
+    import numpy as np
+
+    if isinstance(step, np.timedelta64):
+        seconds = float(step / np.timedelta64(1, "s"))
+        for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+            if seconds >= length:
+                return f"{seconds / length:.4g} {unit}"
+        return f"{seconds:.4g} s"
+    return f"{float(step):.4g}{'' if units is None else f' {units}'}"
+
+
+def _command(file: Path, variable: str | None, data: DataOptions, suffix: str | None = None) -> str:
+    """The command that completes this variable, with the options that were given."""
+    from corten.io.files import suffix_of
+    from corten.io.registry import WRITABLE
+
+    own = suffix_of(file)
+    suffix = suffix or (own if own in WRITABLE else ".nc")
+    words = ["corten", "complete", str(file)]
+    words += [] if data.variable is None else ["-v", str(variable)]
+    for name, given in (
+        ("axes", data.axes), ("where", data.where), ("quality", data.quality), ("missing-value", data.missing_value)
+    ):  # fmt: skip
+        words += [] if given is None else [f"--{name}", given]
+    for name, several in (("periodic", data.periodic), ("unordered-axis", data.unordered_axis)):
+        words += [part for one in several or [] for part in (f"--{name}", one)]
+    words += ["--fill-never-observed"] if data.fill_never_observed else []
+    stem = file.name[: len(file.name) - len(own)] if own else file.stem
+    return shlex.join([*words, "-o", f"{stem}-filled{suffix}"])
+
+
+def _show(terminal: Terminal, name: str | None, facts: dict[str, Any]) -> None:
+    """One variable as a short table."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for left, right in facts.items():
+        if left != "variable":
+            table.add_row(Text("note" if left.startswith("note ") else left), Text(str(right)))
+    terminal.say(Text(f"\n{name or facts.get('variable')}", style="bold"))
+    terminal.say(table)

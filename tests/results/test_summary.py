@@ -1,0 +1,88 @@
+"""The summary: about ten lines at 80 columns, the rest with full=True; land stays land in new data."""
+
+import json
+
+import numpy as np
+import pytest
+
+import corten
+from corten.data.choices import Choice
+from corten.report.content import edge_remark
+from corten.results.summary import Summary
+
+
+@pytest.fixture(scope="module")
+def days():
+    return corten.simulate.sea_like((8, 9, 16), seed=3, land=0.3)
+
+
+@pytest.fixture(scope="module")
+def fitted(days):
+    return corten.ConformalCompleter("smooth", "constant", "random").fit(days["sst"])
+
+
+def test_the_short_form_has_ten_lines_of_80_columns(fitted):
+    text = str(fitted.intervals(0.9).summary())
+    lines = text.splitlines()
+    assert len(lines) <= 13 and max(map(len, lines)) <= 80
+    labels = [line.split()[0] for line in lines[1:-3] if not line.startswith(" ")]
+    assert labels == ["filled", "intervals", "error", "coverage", "skipped", "computed"]
+    assert "°C on hidden entries; linear along" in text and "of entries hidden at random (most folds" in text
+    assert "places never observed" in text and "on threads" in text and "full=True" in text
+
+
+def test_the_full_form_adds_settings_and_keeps_the_numbers(fitted):
+    result = fitted.intervals(0.9)
+    text = str(result.summary(full=True))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "Setting" in text and "Value" in text and "Why" in text and "error of the baseline" in text
+    facts, full = result.summary().to_dict(), result.summary(full=True).to_dict()
+    assert facts == full and json.loads(json.dumps(facts)) == facts
+    width = result.width_array[result.observed.missing]
+    assert facts["most_widths"] == pytest.approx(np.quantile(width[np.isfinite(width)], (0.1, 0.9)).tolist())
+    page = result._repr_html_()
+    assert "<details>" in page and "<th" in page and "on hidden entries" in page
+
+
+def test_error_and_coverage_are_those_of_the_calibration_entries(fitted):
+    facts = fitted.facts(0.8)
+    weight = np.exp(fitted.log_weights)
+    assert facts["mean_absolute_error_on_hidden_entries"] == pytest.approx(
+        np.average(np.abs(fitted.residuals), weights=weight)
+    )
+    assert abs(facts["coverage_on_hidden_entries"] - 0.8) < 0.05 and facts["engine"].startswith("threads")
+
+
+def test_a_transform_is_undone_in_the_error(days):
+    x = np.exp(days["sst"] / 10)
+    fitted = corten.ConformalCompleter("smooth", "constant", "random", transform="log").fit(x)
+    truth = fitted.observed.values.reshape(-1)[fitted.entries]
+    estimate = np.exp(np.log(truth) - fitted.residuals)
+    assert fitted.hidden_error.error == pytest.approx(np.abs(truth - estimate).mean())
+
+
+def test_land_stays_land_in_new_data(days, fitted):
+    land = days["land"].values != 0
+    filled = fitted.fill(days["sst"].isel(time=slice(2, 8)))
+    assert (np.asarray(filled.flag).transpose(2, 0, 1)[:, land] == 4).all()
+    assert not (np.asarray(filled.flag)[~land] == 4).any()
+
+
+def test_what_is_careful_about_is_a_row_and_not_repeated():
+    because = "The coverage of 5 missing entries is unknown"
+    summary = Summary(
+        name=None, units=None, axes=(("a", 9), ("b", 9), ("c", 2)), coverage=0.9, observed=100, missing=60, outside=2,
+        forecast=4, infinite=3, finite_share=0.95, mean_width=1.0, median_width=1.0, facts={},
+        choices=(Choice("reach", "too short", because, code="pseudo_gaps_too_short"),),
+        warnings=(because, "Something else."), beyond_tested=5, extrapolated="a 1, 2",
+    )  # fmt: skip
+    text = str(summary)
+    assert because not in text and "! Something else." in text
+    for part in ("5 entries (8.3%) lie deeper", "3 entries (5.0%) have no finite", "4 entries before", "a 1, 2", "2 ent"):
+        assert part in text, part
+
+
+def test_a_setting_at_the_edge_of_what_was_tried_has_a_remark():
+    tried = tuple({"strength": one, "loss": one} for one in (0.0, 1 / 30, 0.3))
+    assert "smallest" in edge_remark(Choice("s", "0", "", tried)) and "largest" in edge_remark(Choice("s", "0.3", "", tried))
+    assert edge_remark(Choice("s", "0.0333", "", tried)) == "" == edge_remark(Choice("s", "0", "", tried[:2]))
