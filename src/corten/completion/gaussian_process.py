@@ -40,7 +40,7 @@ COARSE_ITERATIONS = 60
 MIN_HALVED_LENGTH, MIN_HALVED_ENTRIES = 16, 20_000
 """Axes and tensors that are smaller are not halved."""
 UNEVEN_FACTOR = 3
-"""So many times the iterations where an axis has unequal steps or a cycle: the coarse grid leaves that axis as it is."""
+"""So many times the iterations where an axis has unequal steps or a cycle: no coarse grid has half its positions."""
 SETTLED = 2e-3
 """Iterations stop when ten of them move the missing entries by less than this, in standard deviations of the data."""
 
@@ -228,11 +228,8 @@ class PreparedProcess:
         """The start with its smooth part solved on a grid with half the positions along every long ordered axis."""
         grids = list(self.grids or grids_of(None, kept.shape))
         cycled = {season.axis for season in self.covariance.seasons}
-        halved = [
-            k
-            for k, n in enumerate(kept.shape)
-            if self.kinds[k] != "unordered" and n >= MIN_HALVED_LENGTH and grids[k].positions is None and k not in cycled
-        ]
+        even = [k for k, grid in enumerate(grids) if grid.positions is None and k not in cycled]
+        halved = [k for k in even if self.kinds[k] != "unordered" and kept.shape[k] >= MIN_HALVED_LENGTH]
         if not halved or kept.size < MIN_HALVED_ENTRIES:
             return start
         # Means of what the start leaves, not of the values: a cell observed on one side only would be off its centre.
