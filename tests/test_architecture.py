@@ -10,8 +10,8 @@ import corten
 
 SOURCE = Path(corten.__file__).parent
 ROOMS = (
-    "cli", "large", "functions", "completer", "checkpoint", "options", "results", "report", "evidence", "calibration",
-    "simulate", "completion", "propensity", "io", "conformal", "data", "engine", "lowrank",
+    "cli", "large", "xarray", "sklearn", "functions", "completer", "checkpoint", "options", "results", "report",
+    "evidence", "calibration", "simulate", "completion", "propensity", "io", "conformal", "data", "engine", "lowrank",
 )  # fmt: skip
 """From top to bottom. `__init__` only says where names are, `__main__` starts the program."""
 

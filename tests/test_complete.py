@@ -99,7 +99,8 @@ def test_labels_come_back():
         assert array.dims == x.dims and array.dtype == np.float32
         xr.testing.assert_equal(array.coords.to_dataset(), x.coords.to_dataset())
     dataset = result.to_dataset()
-    assert {"estimate", "lower", "upper", "flag", "propensity"} <= set(dataset)
+    companions = [f"temperature_{what}" for what in ("lower", "upper", "flag", "propensity")]
+    assert {"temperature", *companions} == set(dataset)
     assert "TECU" not in str(result.summary()) and "K" in str(result.summary())
 
 
@@ -311,7 +312,7 @@ def test_output_that_exists_is_refused(tmp_path):
     assert path.read_text() == "precious"
     result.to_netcdf(path, overwrite=True)
     with xr.open_dataset(path) as back:
-        assert np.array_equal(back.lower.values, result.lower)
+        assert np.array_equal(back.value_lower.values, result.lower)
 
 
 def test_progress_is_reported():

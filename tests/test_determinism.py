@@ -88,6 +88,8 @@ def stored_settings(path):
 
     if path.suffix in (".nc", ".zarr"):
         with xr.open_dataset(path, engine="zarr" if path.suffix == ".zarr" else None) as dataset:
+            if "corten_settings" in dataset.attrs:
+                return json.loads(dataset.attrs["corten_settings"])
             return {key.removeprefix("corten_"): value for key, value in dataset.attrs.items()}
     if path.suffix == ".parquet":
         import pandas as pd

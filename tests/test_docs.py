@@ -74,7 +74,7 @@ def commands() -> list[tuple[str, str]]:
                 continue
             lines = re.split(r"\n|&&", block.body.replace("\\\n", " "))
             lines = [line.strip() for line in lines]
-            found += [(name(page), line.removeprefix("$ ")) for line in lines if re.match(r"(\$ )?corten\b", line)]
+            found += [(name(page), line.removeprefix("$ ")) for line in lines if re.match(r"(\$ )?corten\s", line)]
     return found
 
 

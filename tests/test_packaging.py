@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
+
+import pytest
+
+import corten
 
 ROOT = Path(__file__).resolve().parents[1]
 OUTSIDE = {"studies", "benchmarks", "bench", "tests"}
@@ -37,3 +42,25 @@ def test_the_source_archive_holds_studies_and_benchmarks():
     included = about["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
     assert {"src", "tests", "studies", "benchmarks"} <= set(included)
     assert [name for name in included if not (ROOT / name).exists()] == []
+
+
+def test_the_conda_recipe_and_the_citation_are_those_of_this_version():
+    yaml = pytest.importorskip("yaml", reason="needs PyYAML: pip install pyyaml")
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert about["version"] == recipe["context"]["version"] == citation["version"] == corten.__version__
+    conda_names = {"netCDF4": "netcdf4", "matplotlib": "matplotlib-base"}
+    wanted = {f"python {about['requires-python']}"}
+    for one in about["dependencies"]:
+        name, version = re.fullmatch(r"([\w-]+)(.*)", one).groups()
+        wanted.add(f"{conda_names.get(name, name)} {version}")
+    assert set(recipe["requirements"]["run"]) == wanted
+    extras = [one for extra in about["optional-dependencies"].values() for one in extra]
+    optional = {re.sub(r"([<>=])", r" \1", one, count=1) for one in extras}
+    assert set(recipe["requirements"]["run_constraints"]) <= optional
+
+
+def test_extras_are_named_after_purposes():
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"files", "geo", "gpu", "cluster", "sklearn", "peers", "docs", "test"} == set(about["optional-dependencies"])

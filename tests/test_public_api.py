@@ -50,6 +50,8 @@ NAMES = [
     "metrics",
     "propensity",
     "simulate",
+    "sklearn",
+    "xarray",
 ]
 
 SLOW = ("numba", "xarray", "pandas", "matplotlib", "sklearn", "scipy", "jax", "dask", "rich", "typer")

@@ -9,6 +9,7 @@ Names are loaded when they are first used, so importing corten is quick.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 
 TYPE_CHECKING = False  # type checkers know the name; the module that has it takes longer to load than all of this
@@ -56,6 +57,8 @@ _MODULES = {
     "metrics": "corten.evidence.metrics",
     "propensity": "corten.propensity",
     "simulate": "corten.simulate",
+    "sklearn": "corten.sklearn",
+    "xarray": "corten.xarray",
 }
 
 __all__ = ["__version__", *_HOME, *_MODULES]
@@ -63,7 +66,7 @@ __all__ = ["__version__", *_HOME, *_MODULES]
 if TYPE_CHECKING:
     from typing import Any
 
-    from corten import conformal, io, lowrank, propensity, simulate
+    from corten import conformal, io, lowrank, propensity, simulate, sklearn, xarray
     from corten.calibration.cross import CrossCalibration, RepeatedSplits
     from corten.calibration.gaps import GapCalibration
     from corten.calibration.split import SplitCalibration
@@ -98,7 +101,14 @@ if TYPE_CHECKING:
     from corten.results.saving import load
 
 
+def _register_accessor() -> None:
+    """Give xarray its accessor, if xarray is loaded: corten does not load it for that."""
+    if "corten.xarray" not in sys.modules and hasattr(sys.modules.get("xarray"), "register_dataset_accessor"):
+        import_module("corten.xarray")
+
+
 def __getattr__(name: str) -> Any:
+    _register_accessor()
     if name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
     elif name in _MODULES:
@@ -111,3 +121,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_register_accessor()

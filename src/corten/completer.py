@@ -42,6 +42,7 @@ from corten.results.fitted import Fitted
 from corten.results.settings import describe
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
     from distributed import Client
     from numpy.typing import ArrayLike
@@ -133,7 +134,7 @@ class ConformalCompleter:
 
     def fit(
         self,
-        x: ArrayLike | xr.DataArray | ObservedTensor,
+        x: ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor,
         *,
         where: ArrayLike | xr.DataArray | None = None,
         periodic: Sequence[str | int] = (),
@@ -148,8 +149,8 @@ class ConformalCompleter:
 
         Parameters
         ----------
-        x : array with NaN, masked array, xarray.DataArray or ObservedTensor
-            The tensor, with two or more axes.
+        x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray or ObservedTensor
+            The tensor, with two or more axes; a DataFrame is a wide table.
         where : boolean array or xarray.DataArray, optional
             The domain: True where an entry could be observed. Default: everywhere.
         periodic : sequence of str or int, default ()

@@ -39,7 +39,7 @@ __all__ = ["complete", "complete_table"]
 
 
 def complete(
-    x: ArrayLike | xr.DataArray | ObservedTensor,
+    x: ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor,
     coverage: float = 0.9,
     *,
     completion: CompletionName | Completion | FillFunction = "auto",
@@ -64,8 +64,10 @@ def complete(
 
     Parameters
     ----------
-    x : array with NaN, masked array, xarray.DataArray or ObservedTensor
-        The tensor, with two or more axes. Missing entries are NaN or masked. The input is not changed.
+    x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray or ObservedTensor
+        The tensor, with two or more axes. Missing entries are NaN or masked. The input is not changed. A DataFrame is a
+        wide table, such as times in rows and stations in columns; for a long one, with one row per entry, see
+        `complete_table`.
     coverage : float, default 0.9
         Nominal coverage: the probability that an interval contains the value, between 0 and 1. A higher coverage gives
         wider intervals. `Intervals.at` gives other coverages without a new fit.

@@ -49,9 +49,9 @@ def filled(simulated):
 def test_simulate_complete_evaluate(simulated, filled):
     with xr.open_dataset(simulated) as given, xr.open_dataset(filled) as found:
         seen = ~np.isnan(given["values"].values)
-        assert np.array_equal(found.estimate.values[seen], given.truth.values[seen])
+        assert np.array_equal(found["values"].values[seen], given.truth.values[seen])
         same = corten.complete(given["values"], completion="tucker", propensity="bernoulli", calibration="random")
-        assert np.array_equal(found.lower.values, same.lower.values)
+        assert np.array_equal(found.values_lower.values, same.lower.values)
         covered = corten.metrics.coverage(given.truth, same)
     facts = json.loads(run("evaluate", filled, simulated, "--json").stdout)
     assert facts["levels"][0]["covered"] == pytest.approx(covered) and facts["levels"][0]["asked"] == 0.9
@@ -116,8 +116,8 @@ def test_domain_flags_axes_and_saved_fit(tmp_path):
     options += ["--unordered-axis", "time", "--save", kept, "--score", "signed", "--engine", 1, "--bounds", "-9,"]
     run("complete", tmp_path / "in.npz", "--variable", "x", "--output", out, *options, *QUICK, "--quiet")
     with xr.open_dataset(out) as found:
-        assert (found.flag[:2] == 4).all() and found.estimate[:2].isnull().all()
-        assert np.array_equal(found.flag.values[2:] == 0, quality[2:] < 2)
+        assert (found.x_flag[:2] == 4).all() and found.x[:2].isnull().all()
+        assert np.array_equal(found.x_flag.values[2:] == 0, quality[2:] < 2)
     fitted = corten.load(kept)
     assert fitted.completer.bounds == (-9.0, None)
     lat, lon, time = fitted.observed.axes
@@ -148,7 +148,7 @@ def test_existing_output_is_refused_before_any_work(simulated, tmp_path):
     assert "taken.nc exists" in refused("simulate", taken)
     assert taken.read_text() == "precious"
     run("complete", simulated, "--variable", "values", "--output", taken, "--overwrite", *QUICK)
-    assert xr.open_dataset(taken).estimate.shape == (16, 15, 14)
+    assert xr.open_dataset(taken)["values"].shape == (16, 15, 14)
 
 
 def test_mistakes_are_told_in_one_line(simulated, filled, tmp_path):

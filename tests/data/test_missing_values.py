@@ -157,6 +157,6 @@ def test_the_command_line_declares_them(tmp_path, suffix):
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["summary"]["missing"] == 6
-    assert float(xr.load_dataset(tmp_path / "o.nc").estimate.min()) > 0
+    assert float(xr.load_dataset(tmp_path / "o.nc")["value"].min()) > 0
     with pytest.warns(UserWarning, match="6 entries are exactly -9999"):
         ObservedTensor.of(io.read(path).data)

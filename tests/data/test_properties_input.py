@@ -205,6 +205,16 @@ def test_tec_like_days_have_their_gaps(shape, missing, seed):
     assert not day.mask.all()
 
 
+@given(st.tuples(*[st.integers(3, 9)] * 3), st.floats(0.1, 0.8), st.floats(0.0, 0.6), seeds)
+def test_simulated_seas_have_land_and_clouds(shape, missing, land, seed):
+    days = simulate.sea_like(shape, seed % 10_000, missing, land)
+    assert days.attrs["corten_land"] == land and days["sst"].shape == shape
+    dry = np.broadcast_to(days["land"].values[..., None] != 0, shape)
+    seen = ~np.isnan(days["sst"].values)
+    assert not (seen & dry).any() and (np.isnan(days["measured"].values) == dry).all() and not dry.all()
+    np.testing.assert_array_equal(days["sst"].values[seen], days["measured"].values[seen])
+
+
 @given(shapes(orders=(2, 4), longest=5, most=60), st.data())
 def test_tables_are_tensors_and_come_back(shape, data):
     """Rows in any order, some without a value, some doubled, some absent."""

@@ -398,7 +398,7 @@ def test_several_files_are_completed_each_by_itself(client, days, tmp_path, wher
     single = runner.invoke(app, ["complete", days[1], *OPTIONS, "--output", str(tmp_path / "one.nc")])
     assert single.exit_code == 0, single.output
     one, many = xr.load_dataset(tmp_path / "one.nc"), xr.load_dataset(folder / "day1.nc")
-    for name in ("estimate", "lower", "upper"):
+    for name in ("tec", "tec_lower", "tec_upper"):
         np.testing.assert_array_equal(one[name], many[name])
 
 
@@ -423,7 +423,7 @@ def test_gpus_are_looked_for_on_the_workers(client, days, tmp_path, monkeypatch)
     many = ["complete", *days[:2], *options, *there, "--output", str(tmp_path / "many")]
     done = CliRunner().invoke(app, many)
     assert done.exit_code == 0, done.output
-    assert "jax" in xr.load_dataset(tmp_path / "many" / "day1.nc").attrs["corten_engine"]
+    assert "jax" in xr.load_dataset(tmp_path / "many" / "day1.nc").attrs["corten_settings"]
 
 
 def test_workers_without_a_gpu_are_named_before_the_file_is_read(client, days, tmp_path):

@@ -57,10 +57,10 @@ def test_names_are_refused_before_the_fit(tmp_path, no_fit):
     for target in ("o.nc", "o.zarr"):
         said = refused(tmp_path / "x.csv", "-o", tmp_path / target)
         assert f"{target} cannot hold an axis or variable called 'a/b'" in said
-    frame.rename(columns={"a/b": "estimate"}).to_csv(tmp_path / "y.csv", index=False)
-    assert "called estimate: rename it" in refused(tmp_path / "y.csv", "-o", tmp_path / "o.nc")
+    frame.rename(columns={"a/b": "value_flag"}).to_csv(tmp_path / "y.csv", index=False)
+    assert "called value_flag: rename it" in refused(tmp_path / "y.csv", "-o", tmp_path / "o.nc")
     said = refused(tmp_path / "x.csv", tmp_path / "y.csv", "-o", tmp_path / "folder")
-    assert "x.nc cannot hold an axis or variable called 'a/b'" in said and "called estimate" in said
+    assert "x.nc cannot hold an axis or variable called 'a/b'" in said and "called value_flag" in said
 
 
 def test_attributes_are_refused_before_the_fit(tmp_path, no_fit):
@@ -74,7 +74,9 @@ def test_attributes_are_refused_before_the_fit(tmp_path, no_fit):
 def test_names_are_refused_before_the_work_from_disk(tmp_path):
     pytest.importorskip("zarr", reason="needs zarr: pip install 'corten[files]'")
     x, began = xr.DataArray(np.ones((2, 3, 4)), dims=("a/b", "b", "c")), []
-    for dim, message in (("a/b", "cannot hold an axis or variable called 'a/b'"), ("upper", "called upper: rename it")):
+    for dim, message in (
+        ("a/b", "cannot hold an axis or variable called 'a/b'"), ("value_upper", "called value_upper: rename it"),
+    ):
         with pytest.raises(ValueError, match=message):
             corten.complete_to_zarr(
                 x.rename({"a/b": dim}), tmp_path / "o.zarr", progress=lambda *_: began.append(1)

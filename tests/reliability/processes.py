@@ -22,6 +22,7 @@ import corten
 import corten.cli.app  # before any fork: who may read nothing later has it loaded
 from corten import io
 from corten.__main__ import main
+from corten.cli.stored import read_result
 from corten.results.intervals import Intervals
 
 SUFFIXES = (".nc", ".zarr", ".npz", ".npy", ".csv", ".parquet", ".mat", ".html", ".corten")
@@ -139,7 +140,8 @@ def command(*arguments: object) -> None:
 
 
 def arrays_of(path: Path) -> list[np.ndarray]:
-    return [np.asarray(io.read(path, name).data) for name in ("estimate", "lower", "upper")]
+    estimate, (level, *_) = read_result(path, None, None)
+    return [np.asarray(one) for one in (estimate, level.lower, level.upper)]
 
 
 def same(one: list[np.ndarray], other: list[np.ndarray]) -> bool:
@@ -234,7 +236,5 @@ def check_written(path: Path, result: Intervals) -> None:
     elif path.suffix == ".npy":
         assert np.array_equal(np.asarray(io.read(path).data)[0], result.estimate_array), "other values"
     else:
-        axes = [axis.name for axis in result.observed.axes]
-        table = {"axes": axes} if path.suffix in (".csv", ".parquet") else {}
-        found = np.asarray(io.read(path, "lower", **table).data)
+        found = np.asarray(read_result(path, result.coverage, None)[1][0].lower)
         assert np.allclose(found, result.lower_array, rtol=1e-12, equal_nan=True), "other values"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,8 @@ def test_every_coverage_of_a_fit_comes_from_the_one_fit(case, completer, asked):
     assert chances.shape == case.shape and ((chances >= 0) & (chances <= 1)).all()
     assert fitted.settings()["seed"] == completer.seed and fitted.settings()["axes"].count("axis_") == case.x.ndim
     assert all(sentence.endswith(".") for sentence in fitted.warnings())
+    few, many = (fitted.hidden_coverage(level) for level in (min(asked), max(asked)))
+    assert (few is None) == (len(fitted.scores) < 20) and (few is None or 0 <= few.found <= many.found <= 1)
     for level in asked:
         one, other = first.at(level), fitted.intervals(level)
         assert one.coverage == level
@@ -86,8 +89,8 @@ def test_every_coverage_of_a_fit_comes_from_the_one_fit(case, completer, asked):
         assert (summary.observed, summary.missing) == (case.mask.sum(), missing.sum())
         assert summary.infinite == infinite.sum() and summary.coverage == level
         stored = other.to_dataset()
-        np.testing.assert_array_equal(stored.upper.values, other.upper_array)
-        assert stored.attrs["corten_seed"] == completer.seed
+        np.testing.assert_array_equal(stored["value_upper"].values, other.upper_array)
+        assert json.loads(stored.attrs["corten_settings"])["seed"] == completer.seed
 
 
 @costly(4)
@@ -158,14 +161,14 @@ def test_runs_and_chunks_change_a_store_by_rounding_alone(case, score, weights, 
         two = corten.complete_to_zarr(source, Path(folder, "two.zarr"), 0.8, axis_kinds=kinds, engine=2, **options)
         whole, cut = one.open().load(), two.open().load()
     size = max(1.0, float(np.abs(x[case.mask]).max()))
-    np.testing.assert_array_equal(whole.flag.values, cut.flag.values)
-    for name in ("estimate", "lower", "upper"):
+    np.testing.assert_array_equal(whole.value_flag.values, cut.value_flag.values)
+    for name in ("value", "value_lower", "value_upper"):
         np.testing.assert_allclose(cut[name].values, whole[name].values, rtol=1e-6, atol=1e-6 * size)
     memory = corten.complete(x, 0.8, axis_kinds=kinds, **options)
-    np.testing.assert_allclose(whole.estimate.values, memory.estimate_array, rtol=1e-5, atol=1e-5 * size)
-    np.testing.assert_array_equal(whole.flag.values, memory.flag_array)
-    assert (whole.upper.values >= memory.upper_array - 1e-4 * size).all()
-    assert (whole.lower.values <= memory.lower_array + 1e-4 * size).all()
+    np.testing.assert_allclose(whole.value.values, memory.estimate_array, rtol=1e-5, atol=1e-5 * size)
+    np.testing.assert_array_equal(whole.value_flag.values, memory.flag_array)
+    assert (whole.value_upper.values >= memory.upper_array - 1e-4 * size).all()
+    assert (whole.value_lower.values <= memory.lower_array + 1e-4 * size).all()
 
 
 @costly(6)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from corten import io
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.results.intervals import Intervals, IntervalSource, check_coverage
@@ -126,7 +127,7 @@ def test_entries_beyond_what_was_tested_have_a_flag_of_their_own():
     assert result.beyond_tested.dims == result.flag.dims
     first = str(result.summary()).splitlines()[:8]
     assert any(line.startswith("beyond tested") and "(100.0%) lie deeper" in line for line in first)
-    assert 5 in result.to_dataset()["flag"].values
+    assert 5 in result.to_dataset()["tec_flag"].values
 
 
 def test_at_other_levels_asks_the_source_only():
@@ -204,21 +205,25 @@ def test_netcdf_round_trip(tmp_path, x):
     path = result.to_netcdf(tmp_path / "filled.nc")
     with xr.open_dataset(path) as read:
         read = read.load()
-    assert (
-        np.array_equal(read.estimate, result.estimate_array)
-        and read.estimate.dtype == result.estimate_array.dtype
-    )
-    assert np.array_equal(read.upper, result.upper_array) and np.array_equal(read.flag, result.flag_array)
-    assert read.attrs["Conventions"].startswith("CF-") and read.attrs["corten_seed"] == 7
-    assert json.loads(read.attrs["corten_choices"])[0]["taken"] == "3"
-    assert read.estimate.attrs["ancillary_variables"].split() == ["lower", "upper", "flag", "propensity"]
-    assert read.lower.attrs["coverage"] == 0.9 and FOOTNOTE in read.attrs["comment"]
+    name = "tec" if isinstance(x, xr.DataArray) else "value"
+    companions = [f"{name}_{what}" for what in ("lower", "upper", "flag", "propensity")]
+    assert [*read.data_vars] == [name, *companions]
+    found = {what: read[one] for what, one in zip(("estimate", "lower", "upper", "flag"), (name, *companions))}
+    for what, one in found.items():
+        given_array = getattr(result, f"{what}_array")
+        assert np.array_equal(one, given_array) and one.dtype == given_array.dtype
+    assert read.attrs["Conventions"].startswith("CF-")
+    settings = json.loads(read.attrs["corten_settings"])
+    assert settings["seed"] == 7 and settings["coverage"] == 0.9 and "3" in settings["chosen"].values()
+    assert sum(len(str(value)) for value in read.attrs.values()) < 2000
+    assert read[name].attrs["ancillary_variables"].split() == companions
+    assert found["lower"].attrs["coverage"] == 0.9 and FOOTNOTE in read.attrs["comment"]
+    assert found["flag"].attrs["standard_name"] == "status_flag"
     if isinstance(x, xr.DataArray):
-        assert read.time.equals(x.time) and list(read.station.values) == ["a", "b"]
-        assert (
-            read.attrs["history"].endswith("born")
-            and read.flag.attrs["standard_name"] == "tec_sn status_flag"
-        )
+        assert np.array_equal(read.time, x.time) and list(read.station_name.values) == ["a", "b"]
+        assert read.attrs["history"].startswith("born\n") and read["tec"].attrs["standard_name"] == "tec_sn"
+        again = io.read(path, "tec", careful=True).data
+        assert list(again.station.values) == ["a", "b"] and np.array_equal(again.time, x.time)
 
 
 def test_existing_file_is_refused_and_kept(tmp_path):
@@ -246,8 +251,8 @@ def test_failed_write_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_name_clash_is_refused():
-    x = labelled().rename(lat="lower")
-    with pytest.raises(ValueError, match="lower"):
+    x = labelled().rename(lat="tec_lower")
+    with pytest.raises(ValueError, match="tec_lower"):
         result_of(x).to_dataset()
 
 
@@ -256,7 +261,7 @@ def test_stacked_index_can_be_written(tmp_path):
     source = Plain(ObservedTensor.of(x), infinite=False)
     path = Intervals(source, 0.5).to_netcdf(tmp_path / "stacked.nc")
     with xr.open_dataset(path) as read:
-        assert read.estimate.shape == (6, 4)
+        assert read.tec.shape == (6, 4)
 
 
 def test_dataframe_has_one_row_per_cell_of_the_domain():

@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from corten.calibration.task import Round, Task
+from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
 from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.conformal.depth import depth
 from corten.conformal.local_scale import EntryFeatures, block_folds
@@ -29,7 +30,8 @@ class Hidden:
 
     entries: flat indices of the hidden entries that are scored; truth: their values in the variable that the round
     modelled; estimate: their estimates, with weights of the members learned from other blocks; members: the estimates
-    of each member; features, depths: what the scale and the weights are learned from.
+    of each member; features, depths: what the scale and the weights are learned from; around: what a correction of a
+    stack is learned from in addition.
     """
 
     entries: np.ndarray
@@ -38,6 +40,7 @@ class Hidden:
     members: dict[str, np.ndarray] = field(repr=False)
     features: np.ndarray = field(repr=False)
     depths: np.ndarray = field(repr=False)
+    around: np.ndarray | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, cha
     task.tell("completion", 0.0)
     first = task.completion.prepare(values, changed.mask, changed.axes, task.seed)
     describe = EntryFeatures.of(values, changed.mask, changed.axes)
+    neighbours = NeighbourFeatures.of(values, changed.mask, describe)
     limit = MAX_POOLED_ENTRIES // len(rounds)
     one_transform = Lock()  # a transform of the user may not be safe to run in two threads
 
@@ -100,7 +104,11 @@ def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, cha
                 own = values_of_round(task, change, train)
         # Every round has a start of its own: a start from another round would depend on the entries now hidden.
         fill = first.fill(own, train)
-        return reduced(fill, own, train, scored(one, limit, [task.seed, number]), describe)
+        hidden = reduced(fill, own, train, scored(one, limit, [task.seed, number]), describe)
+        if not fill.members:
+            return hidden
+        around = neighbours.at(hidden.entries, own, train, fill.estimate, fill.members)
+        return replace(hidden, around=around)
 
     done = [completed(0)]
     threads = None if done[0].members else 1  # a function of the user may not be safe to run in two threads
@@ -109,12 +117,34 @@ def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, cha
     for number, hidden in enumerate(others, 2):
         task.tell("completion", number / steps)
         done.append(hidden)
-    prepared: Prepared = first
+    prepared, choices = first, first.choices
     if done[0].members:
-        prepared, done = _mix(cast(PreparedMix, first), done, changed.shape, task.seed)
+        mixed, done = _mix(cast(PreparedMix, first), done, changed.shape, task.seed)
+        prepared, done, choice = _corrected(cast(PreparedMix, first), mixed, done, neighbours, changed.shape, task.seed)
+        choices = (*mixed.choices, choice)
     final = prepared.fill(values, changed.mask)
     task.tell("completion", 1.0)
-    return Run(tuple(done), final, prepared, describe, first, tuple(prepared.choices))
+    return Run(tuple(done), final, prepared, describe, first, tuple(choices))
+
+
+def _corrected(
+    first: PreparedMix,
+    mixed: PreparedMix,
+    rounds: list[Hidden],
+    neighbours: NeighbourFeatures,
+    shape: tuple[int, ...],
+    seed: int,
+) -> tuple[Prepared, list[Hidden], Choice]:
+    """The mix with a learned correction of it, and rounds with corrected estimates, if that lowers their errors."""
+    entries = np.concatenate([h.entries for h in rounds])
+    residuals = np.concatenate([h.truth - h.estimate for h in rounds])
+    features = np.concatenate([np.hstack([h.features, cast(np.ndarray, h.around)]) for h in rounds])
+    correction, choice = learn_correction(neighbours, features, residuals, entries, shape=shape, seed=seed)
+    if correction is None:
+        return mixed, rounds, choice
+    added = np.split(correction.predict(features, entries), np.cumsum([len(h.entries) for h in rounds])[:-1])
+    done = [replace(h, estimate=h.estimate + one) for h, one in zip(rounds, added)]
+    return PreparedCorrected(mixed, first, correction, choice), done, choice
 
 
 def reduced(

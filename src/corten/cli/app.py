@@ -42,7 +42,7 @@ class _PlainTypes:
             if getattr(one, "is_flag", False):
                 one.metavar = ""
             elif isinstance(one, TyperArgument):
-                one.display_type_rich = lambda ctx: None
+                one.display_type_rich = lambda ctx: None  # type: ignore[method-assign]
         return found
 
 

@@ -151,7 +151,11 @@ def _in_memory(
         terminal.say(f"resumed: {kept.kept} finished fills were read from {targets.checkpoint}")
     results = fitted.intervals(levels)
     first, *further = results
-    written = [io.write(targets.output, first, further=further, overwrite=targets.overwrite, table=loaded.table)]
+    written = [
+        io.write(
+            targets.output, first, further=further, overwrite=targets.overwrite, table=loaded.table, like=loaded.like
+        )
+    ]
     if targets.report is not None:
         from corten.report.page import write_report
 

@@ -62,7 +62,7 @@ def compare(
     result: Path, truth: Path, variable: str | None = None, coverage: float | None = None, axes: list[str] | None = None
 ) -> dict[str, Any]:
     """All measures of a file of results against a file with the truth."""
-    estimate, levels = read_result(result, coverage, axes)
+    estimate, levels = read_result(result, coverage, axes, variable)
     known = _truth(truth, variable, estimate, result)
     try:
         facts = measure(known, estimate, levels)
@@ -109,16 +109,17 @@ def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[
 
 def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any:
     """The truth on the grid of the estimate; NaN where it is not known."""
-    import numpy as np
-
     from corten import io
     from corten.data.axes import is_dataarray
     from corten.io.files import suffix_of
+    from corten.io.formats import contents
     from corten.io.registry import TABLES
 
     labelled = is_dataarray(estimate)
     axes = [str(dim) for dim in estimate.dims] if labelled else None
     table = suffix_of(path) in TABLES
+    if table and variable is None and labelled and estimate.dims[-1] not in contents(path, careful=True):
+        return _aligned(io.read(path, layout="wide", axes=axes, careful=True).data, estimate, path, result)
     try:
         named = axes if table or suffix_of(path) == ".npz" else None
         data = io.read(path, variable or "truth", axes=named, careful=True).data
@@ -126,9 +127,18 @@ def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any
         if variable is not None:
             raise
         data = io.read(path, axes=axes if table else None, careful=True).data
+    return _aligned(data, estimate, path, result)
+
+
+def _aligned(data: Any, estimate: Any, path: Path, result: Path) -> Any:
+    """The truth in the order of the labels of the estimate, as an array."""
+    import numpy as np
+
+    from corten.data.axes import is_dataarray
+
     if np.asarray(data).dtype.kind not in "biuf":
         raise ValueError(f"{path}: the truth has dtype {np.asarray(data).dtype}: numbers are expected")
-    if labelled and is_dataarray(data) and set(data.dims) == set(estimate.dims):
+    if is_dataarray(estimate) and is_dataarray(data) and set(data.dims) == set(estimate.dims):
         try:
             data = data.transpose(*estimate.dims).reindex_like(estimate)
         except Exception as problem:  # labels that repeat, or cannot be compared

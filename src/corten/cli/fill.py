@@ -77,7 +77,7 @@ def fill(
     loaded = read_new(file, fitted, data)
     check_labels(output, loaded.data)
     result = fitted.fill(loaded.data, level.asked, where=loaded.where)
-    written = [io.write(output, result, overwrite=overwrite, table=loaded.table)]
+    written = [io.write(output, result, overwrite=overwrite, table=loaded.table, like=loaded.like)]
     if report is not None:
         from corten.report.page import write_report
 

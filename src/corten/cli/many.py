@@ -47,7 +47,7 @@ class Job:
         fitted = completer.fit(self.data.tensor(loaded))
         first, *further = fitted.intervals(list(self.levels))
         with tempfile.TemporaryDirectory() as folder:
-            written = io.write(Path(folder, "filled.nc"), first, further=further)
+            written = io.write(Path(folder, "filled.nc"), first, further=further, like=loaded.like)
             return written.read_bytes(), first.summary().to_dict()
 
 

@@ -39,6 +39,9 @@ class FileOptions:
     variable: Annotated[
         Text, _data("NAME", "Variable to complete (tables: column), if there are several.", "--variable", "-v")
     ] = None
+    layout: Annotated[
+        str, _data("NAME", "Of a table: auto, long (one row per entry), wide (one column per station).")
+    ] = "auto"
     axes: Annotated[Text, _data("NAMES", "Names of the axes, if the file has none: lat,lon,time.")] = None
     where: Annotated[
         Text,
@@ -78,7 +81,7 @@ class FileOptions:
         loaded = io.read(
             path, self.variable, domain=self.where if self.elsewhere is None else None, quality=flags, accept=accept,
             axes=None if self.axes is None else [name.strip() for name in self.axes.split(",")],
-            axis_kinds=self.axis_kinds,
+            axis_kinds=self.axis_kinds, layout=self.layout,
             missing_value=self.codes,
             careful=careful,
         )  # fmt: skip

@@ -9,7 +9,8 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corten.data import flags
+from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE
+from corten.io.names import companion
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredLevel", "read_result"]
 
-FILLED = (flags.FILLED, flags.INFINITE, flags.FORECAST, flags.BEYOND)
+IS_FILLED = (FILLED, INFINITE, FORECAST, BEYOND)
 _MAINS = ("estimate", "lower", "upper", "flag")
-_FURTHER = re.compile(r"^lower_(\d+(?:_\d+)?)$")
+_BOUND = re.compile(r"(lower|upper)(_\d+(?:_\d+)?)?")
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,12 @@ class StoredLevel:
         raise ValueError(f"the file holds coverage {self.coverage:g} only; save the fit (--save) to ask for others")
 
 
-def read_result(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
+def read_result(
+    path: Path, coverage: float | None, places: list[str] | None, variable: str | None = None
+) -> tuple[Any, list[Any]]:
     """The estimate and the intervals of every coverage; coverage and places are for files that do not store them.
+
+    variable: which one, where a file holds the results of several.
 
     Formats of C libraries are read in another process; a damaged file is a ValueError that names it.
     """
@@ -48,7 +53,7 @@ def read_result(path: Path, coverage: float | None, places: list[str] | None) ->
     if suffix == ".npy":
         found = _stacked(path, coverage)
     elif suffix in WRITABLE:
-        found = _variables(path, coverage, places)
+        found = _variables(path, coverage, places, variable)
     else:
         found = _fit(path)
     file.check(whole=True)
@@ -68,8 +73,12 @@ def _fit(path: Path) -> tuple[Any, list[Any]]:
         raise plain_error(path, "a saved fit", problem) from None
 
 
-def _variables(path: Path, coverage: float | None, places: list[str] | None) -> tuple[Any, list[Any]]:
-    """Variables of a file, or columns of a long table: places, estimate, lower, upper, flag."""
+def _variables(
+    path: Path, coverage: float | None, places: list[str] | None, variable: str | None
+) -> tuple[Any, list[Any]]:
+    """Variables of a file, or columns of a long table: places, estimate, lower, upper, flag (of NetCDF: sst, sst_lower,
+    sst_upper, sst_flag).
+    """
     from corten import io
     from corten.io.files import suffix_of
     from corten.io.formats import contents
@@ -77,23 +86,81 @@ def _variables(path: Path, coverage: float | None, places: list[str] | None) -> 
 
     shapes = contents(path, careful=True)
     names = list(shapes)
-    if not set(_MAINS) <= set(names):
-        raise ValueError(
-            f"{path} is not a result of corten complete: it has {', '.join(names)}, not {', '.join(sorted(_MAINS))}"
-        )
+    table = suffix_of(path) in TABLES
+    if table and "estimate" not in names:
+        return _wide(path, names, coverage)
+    main = _main(path, names, variable)
+    kept = {_generic(name, main): name for name in names if _generic(name, main) is not None}
     axes = None
-    if suffix_of(path) in TABLES:
-        first = names.index("estimate")
-        axes, names = places or names[:first], names[first:]
-    read = {
-        name: io.read(path, name, axes=axes, careful=True).data for name in names if name in _MAINS or _is_bound(name)
-    }
-    main = getattr(read["lower"], "attrs", {}).get("coverage", coverage)
+    if table:
+        axes = places or names[: names.index("estimate")]
+    read = {str(what): io.read(path, name, axes=axes, careful=True).data for what, name in kept.items()}
+    asked = getattr(read["lower"], "attrs", {}).get("coverage", coverage)
     if axes is None and "coverage" in shapes:
         if prod(shapes["coverage"]) != 1:
             raise ValueError(f"{path}: 'coverage' has shape {shapes['coverage']}: one number is expected")
-        main = io.read(path, "coverage", careful=True).data
-    return read["estimate"], _levels(path, read, _level(path, main))
+        asked = io.read(path, "coverage", careful=True).data
+    return read["estimate"], _levels(path, read, _level(path, asked))
+
+
+def _wide(path: Path, names: list[str], coverage: float | None) -> tuple[Any, list[Any]]:
+    """The columns of a wide table: labels of the rows, A, B, ..., then A_lower, A_upper, A_flag, B_lower, ..."""
+    from corten.io.formats import read_columns
+    from corten.io.wide import from_wide
+
+    mains = _filled(names)
+    if not mains:
+        raise _no_result(path, names)
+    frame = read_columns(path, careful=True)
+    first = [name for name in map(str, frame.columns[:1]) if name not in mains]
+    frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
+    after = dict.fromkeys(name.removeprefix(companion(mains[0], "")) for name in names if name.startswith(mains[0]))
+    kept = {"estimate": mains} | {
+        what: [companion(one, what) for one in mains] for what in after if what == "flag" or _BOUND.fullmatch(what)
+    }
+    absent = [name for columns in kept.values() for name in columns if name not in frame.columns]
+    if absent:
+        raise ValueError(f"{path} is not a result of corten complete: it has no column {absent[0]!r}")
+    read = {
+        what: from_wide(frame[[*first, *columns]].set_axis([*first, *mains], axis=1), source=str(path)).data
+        for what, columns in kept.items()
+    }
+    return read["estimate"], _levels(path, read, _level(path, coverage))
+
+
+def _filled(names: list[str]) -> list[str]:
+    """Variables with bounds and flags."""
+    return [name for name in names if {companion(name, what) for what in _MAINS[1:]} <= set(names)]
+
+
+def _no_result(path: Path, names: list[str]) -> ValueError:
+    return ValueError(
+        f"{path} is not a result of corten complete: it has {', '.join(names)}, and no variable with a lower and an "
+        "upper bound and a flag"
+    )
+
+
+def _main(path: Path, names: list[str], variable: str | None) -> str:
+    """The variable of a result that holds the estimate."""
+    if set(_MAINS) <= set(names):
+        return "estimate"
+    found = _filled(names)
+    if len(found) == 1:
+        return found[0]
+    if variable in found:
+        return variable
+    if found:
+        raise ValueError(f"{path} has several filled variables, {', '.join(found)}: say which variable (--variable)")
+    raise _no_result(path, names)
+
+
+def _generic(name: str, main: str) -> str | None:
+    """What a variable holds: "estimate", "flag", "lower", "upper_95"; None for any other."""
+    if name == main:
+        return "estimate"
+    what = name if main == "estimate" else name.removeprefix(companion(main, ""))
+    known = what == "flag" or _BOUND.fullmatch(what) is not None
+    return what if known and (main == "estimate" or name != what) else None
 
 
 def _levels(path: Path, read: Mapping[str, Any], main: float) -> list[StoredLevel]:
@@ -107,15 +174,15 @@ def _levels(path: Path, read: Mapping[str, Any], main: float) -> list[StoredLeve
                 f"{path}: {name!r} has dtype {kind} and shape {np.shape(array)}: numbers in the shape of the estimate, "
                 f"{shape}, are expected"
             )
-    missing = np.isin(np.asarray(read["flag"]), FILLED)
-    levels = [StoredLevel(read["lower"], read["upper"], missing, main)]
-    for name in read:
-        if _FURTHER.match(name):
-            upper = name.replace("lower", "upper")
-            if upper not in read:
-                raise ValueError(f"{path} is not a result of corten complete: it has {name!r} and not {upper!r}")
-            levels.append(StoredLevel(read[name], read[upper], missing, _level(path, _percent(name))))
-    return levels
+    missing = np.isin(np.asarray(read["flag"]), IS_FILLED)
+    levels = []
+    for name in (name for name in read if name.startswith("lower")):
+        upper = name.replace("lower", "upper")
+        if upper not in read:
+            raise ValueError(f"{path} is not a result of corten complete: it has {name!r} and not {upper!r}")
+        level = main if name == "lower" else _level(path, _percent(name))
+        levels.append(StoredLevel(read[name], read[upper], missing, level))
+    return sorted(levels, key=lambda one: one.lower is not read["lower"])
 
 
 def _stacked(path: Path, coverage: float | None) -> tuple[Any, list[Any]]:
@@ -144,10 +211,6 @@ def _level(path: Path, coverage: Any) -> float:
         return check_coverage(np.asarray(coverage, np.float64).item())
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{path}: {problem}") from None
-
-
-def _is_bound(name: str) -> bool:
-    return _FURTHER.match(name.replace("upper", "lower")) is not None
 
 
 def _percent(name: str) -> float:

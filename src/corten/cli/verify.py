@@ -49,7 +49,8 @@ def verify(
     from corten.io.whole import refuse_inputs
 
     refuse_inputs([log], [result, late])
-    estimate, levels = read_result(result, coverage, None if data.axes is None else data.axes.split(","))
+    axes = None if data.axes is None else data.axes.split(",")
+    estimate, levels = read_result(result, coverage, axes, data.variable)
     loaded = data.read(late)
     scores = compared(
         _given(estimate, levels[0], coverage), loaded.data, log, axis=axis, target=target, label=label

@@ -193,7 +193,7 @@ class LearnedScale:
             for one in fits
         )
         gain = _loss(size, simple.hidden) - _loss(size, rich.hidden)
-        return rich if _exceeds(gain, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS)) else simple
+        return rich if exceeds(gain, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS)) else simple
 
     @staticmethod
     def _crossed(
@@ -267,7 +267,7 @@ def _loss(size: NDArray[np.floating], scale: NDArray[np.floating]) -> NDArray[np
     return np.log(scale * factor) + ratio / factor
 
 
-def _exceeds(gain: NDArray[np.floating], block: NDArray[np.intp]) -> bool:
+def exceeds(gain: NDArray[np.floating], block: NDArray[np.intp]) -> bool:
     """Whether the gain exceeds zero by two standard errors, clustered by blocks as errors in a gap are correlated."""
     totals = np.bincount(np.unique(block, return_inverse=True)[1], gain)
     error = np.sqrt(len(totals)) * totals.std(ddof=1) if len(totals) > 1 else np.inf

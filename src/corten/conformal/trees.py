@@ -16,7 +16,7 @@ LEAF = -1  # in `feature`
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """The sum of regression trees on a logarithmic scale; `predict` returns the exponential of the sum.
+    """The sum of regression trees; `predict` returns the exponential of the sum, for trees with a logarithmic link.
 
     Nodes of all trees lie one after another; tree t starts at ``starts[t]``. An inner node goes to ``left`` if its
     feature is at most ``threshold``, else to ``right``; a leaf has feature -1 and adds its ``value``.
@@ -45,7 +45,7 @@ class Trees:
 
     @staticmethod
     def of(boosted: Any) -> Trees:
-        """The trees of a fitted ``HistGradientBoostingRegressor`` with a logarithmic link and numeric features."""
+        """The trees of a fitted ``HistGradientBoostingRegressor`` with numeric features."""
         nodes = [one.nodes for (one,) in boosted._predictors]
         starts = np.cumsum([0, *map(len, nodes)])[:-1]
         joined = np.concatenate(nodes)
@@ -62,14 +62,18 @@ class Trees:
         )
 
     def predict(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The prediction for every row of (entries, features); features are finite."""
+        """The exponential of the sum for every row of (entries, features)."""
+        return np.exp(self.sum(features))
+
+    def sum(self, features: NDArray[np.floating]) -> NDArray[np.float64]:
+        """The sum for every row of (entries, features); features are finite."""
         if self.feature.max(initial=LEAF) >= features.shape[1]:
             raise ValueError(f"trees: {features.shape[1]} features were given, {self.feature.max() + 1} are needed")
         rows = np.ascontiguousarray(features, np.float64)
         walked = _walk(
             rows, self.baseline, self.starts, self.feature, self.threshold, self.left, self.right, self.value
         )
-        return np.exp(walked)
+        return np.asarray(walked)
 
 
 @njit(cache=True, nogil=True)

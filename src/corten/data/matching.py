@@ -10,6 +10,7 @@ import numpy as np
 from corten.data.axes import Axis, is_dataarray
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
+from corten.data.wide import is_frame, matrix_of
 
 __all__ = ["Joined", "joined", "matching", "moving_axis"]
 
@@ -31,8 +32,8 @@ def matching(
     >>> matching(fit, [[1.0, 2.0, 3.0, 4.0], [3.0, float("nan"), 5.0, 6.0]]).shape
     (2, 4)
     """
-    labelled = is_dataarray(x)
-    if labelled:
+    labelled = is_dataarray(x) or is_frame(x)
+    if is_dataarray(x):
         _same_names(fit, [str(dim) for dim in x.dims])
     elif not isinstance(x, ObservedTensor) and np.ndim(x) != len(fit.axes):
         raise ValueError(f"the new data have {np.ndim(x)} axes, the fit has {_named(fit.axes)}: give the same axes")
@@ -69,7 +70,7 @@ def _in_domain(fit: ObservedTensor, new: ObservedTensor, moved: list[int]) -> Ob
     """The new data in the domain of the fit, such as the sea; everywhere if that varies along an axis that moved."""
     if fit.domain is None:
         return new
-    domain = fit.domain
+    domain: np.ndarray = fit.domain
     for k in moved:
         first = np.take(domain, [0], axis=k)
         if not np.all(domain == first):
@@ -136,7 +137,10 @@ def joined(fit: ObservedTensor, new: ObservedTensor, axis: int, window: int) -> 
         made.setflags(write=False)
         return made
 
-    coords = fit.coords
+    coords, table = fit.coords, None
+    if fit.table is not None and new.table is not None:
+        table = fit.table.joined(new.table, axis, kept, order)
+        coords = matrix_of(table.frame(join(fit.values, new.values)))[0].coords
     if fit.kind == "dataarray":
         import xarray as xr
 
@@ -152,8 +156,9 @@ def joined(fit: ObservedTensor, new: ObservedTensor, axis: int, window: int) -> 
     axes[axis] = replace(own, length=len(order), coordinates=positions)
     domain = None if fit.domain is None and new.domain is None else join(fit.inside, new.inside)
     tensor = replace(
-        fit, values=values, mask=join(fit.mask, new.mask), domain=domain, axes=tuple(axes), coords=coords, choices=()
-    )
+        fit, values=values, mask=join(fit.mask, new.mask), domain=domain, axes=tuple(axes), coords=coords, choices=(),
+        table=table, kind="array" if fit.table is not None and table is None else fit.kind,
+    )  # fmt: skip
     return Joined(tensor, place, (order >= int(kept.sum())))
 
 

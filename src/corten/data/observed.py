@@ -1,7 +1,7 @@
 """The input of a fit: values, mask, domain and axes. Only this module knows input types and labels.
 
-`ObservedTensor.of` reads arrays with NaN, masked arrays, xarray.DataArray and nested lists; `ObservedTensor.wrap`
-returns arrays of the same type, with labels. Everything else works on plain arrays.
+`ObservedTensor.of` reads arrays with NaN, masked arrays, xarray.DataArray, pandas.DataFrame and nested lists;
+`ObservedTensor.wrap` returns arrays of the same type, with labels. Everything else works on plain arrays.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from corten.data.choices import Choice
 from corten.data.missing_values import MissingValue, blank_declared, codes_of, declared_by, report_suspects
 from corten.data.order import unordered_axes
 from corten.data.printable import printable
+from corten.data.wide import WideLabels, is_frame, matrix_of
 
 __all__ = ["Axis", "ObservedTensor", "largest_size", "refuse_extreme"]
 
 MAX_SIZE = 1e100  # of the largest absolute value; 1 / MAX_SIZE is the smallest
 
-InputKind = Literal["array", "masked", "dataarray"]
+InputKind = Literal["array", "masked", "dataarray", "frame"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +46,14 @@ class ObservedTensor:
         Name of the variable.
     attrs : mapping
         Attributes of a DataArray, such as units.
-    kind : {"array", "masked", "dataarray"}
+    kind : {"array", "masked", "dataarray", "frame"}
         Type of the input.
     coords : xarray coordinates or None
-        Coordinates of a DataArray.
+        Coordinates of a DataArray or DataFrame.
     choices : tuple of Choice
         What was found in the data: kinds of axes, suspected missing values.
+    table : WideLabels or None
+        Index and columns of a DataFrame.
 
     Notes
     -----
@@ -72,6 +75,7 @@ class ObservedTensor:
     kind: InputKind = "array"
     coords: Any = None
     choices: tuple[Choice, ...] = ()
+    table: WideLabels | None = None
 
     @classmethod
     def of(
@@ -88,8 +92,9 @@ class ObservedTensor:
 
         Parameters
         ----------
-        x : array with NaN, masked array, xarray.DataArray or nested lists
-            The tensor, with two or more axes. Integers and booleans become float64; float32 stays float32.
+        x : array with NaN, masked array, xarray.DataArray, pandas.DataFrame or nested lists
+            The tensor, with two or more axes; those of a DataFrame are rows and columns. Integers and booleans become
+            float64; float32 stays float32.
         where : boolean array or xarray.DataArray, optional
             The domain: True where an entry could be observed. An array of the same shape (lengths of 1 are repeated)
             or a DataArray, matched by axis names. Default: everywhere.
@@ -134,15 +139,17 @@ class ObservedTensor:
                 "x is an ObservedTensor, which has its domain and axes: give where, axes, periodic, axis_kinds and "
                 "missing_value to ObservedTensor.of"
             )
+        table = None
+        if is_frame(x):
+            x, table = matrix_of(x)
+            where = table.flags(where)
         refuse_foreign(x)
         labelled = _axes.is_dataarray(x)
         if labelled and axes is not None:
-            raise ValueError(
-                "axes= is for plain arrays; x is a DataArray and has its own: x.rename(old='new') renames one"
-            )
-        kind: InputKind = (
-            "dataarray" if labelled else "masked" if isinstance(x, np.ma.MaskedArray) else "array"
-        )
+            how = "x.rename(old='new')" if table is None else "x.rename_axis(index='time', columns='station')"
+            raise ValueError(f"axes= is for plain arrays; x has axes with names of its own: {how} changes them")
+        kind: InputKind = "dataarray" if labelled else "masked" if isinstance(x, np.ma.MaskedArray) else "array"
+        kind = kind if table is None else "frame"
         values, mask, choices = _numbers(x, (*codes_of(missing_value), *declared_by(x.attrs if labelled else {})))
         if values.ndim < 2:
             raise ValueError(
@@ -173,7 +180,7 @@ class ObservedTensor:
         values[~mask] = np.nan
         refuse_extreme(largest_size(values))
         choices += report_suspects(values)
-        if not labelled:
+        if not labelled or table is not None:
             described, found = _ordered_or_not(described, axes, periodic, axis_kinds or {}, values, mask)
             choices = (*found, *choices)
         for array in (values, mask, *(() if domain is None else (domain,))):
@@ -188,6 +195,7 @@ class ObservedTensor:
             kind=kind,
             coords=x.coords.copy(deep=True) if labelled else None,
             choices=choices,
+            table=table,
         )
 
     @property
@@ -257,7 +265,7 @@ class ObservedTensor:
         return beyond
 
     def wrap(self, array: np.ndarray, name: str | None = None, attrs: Mapping[str, Any] | None = None) -> Any:
-        """An array in the type of the input: ndarray, masked array (masked outside the domain) or DataArray.
+        """An array in the type of the input: ndarray, masked array (masked outside the domain), DataArray or DataFrame.
 
         Parameters
         ----------
@@ -268,7 +276,7 @@ class ObservedTensor:
 
         Returns
         -------
-        ndarray, masked array or xarray.DataArray
+        ndarray, masked array, xarray.DataArray or pandas.DataFrame
 
         Raises
         ------
@@ -288,7 +296,7 @@ class ObservedTensor:
         if self.kind == "masked":
             outside = np.zeros(self.shape, dtype=bool) if self.domain is None else ~self.domain
             return np.ma.MaskedArray(array, mask=outside)
-        return array
+        return array if self.table is None else self.table.frame(array)
 
     def _others(self, k: int) -> tuple[int, ...]:
         return tuple(j for j in range(len(self.shape)) if j != k)
@@ -305,13 +313,12 @@ def refuse_foreign(x: Any) -> None:
     module, kind = type(x).__module__.split(".")[0], type(x).__name__
     if module == "xarray" and kind == "Dataset":
         raise TypeError(
-            f"x is a Dataset; give one variable of it, x[name] with name one of {sorted(map(str, x))}"
+            "x is a Dataset: x.corten.complete() fills every variable (after import corten.xarray); or give one of "
+            f"them, x[name] with name one of {sorted(map(str, x))}"
         )
-    if module == "pandas":
-        raise TypeError(
-            f"x is a pandas {kind}: a long table becomes a tensor by corten.io.from_table(table, value=...), "
-            "a plain matrix by x.to_numpy()"
-        )
+    if module in ("pandas", "polars"):
+        cure = "x.to_pandas()" if kind == "DataFrame" else "a table with rows and columns, or an array"
+        raise TypeError(f"x is a {module} {kind}: give {cure}")
     if isinstance(x, str | bytes) or hasattr(x, "__fspath__"):
         raise TypeError(f"x is the text {str(x)!r}: read a file first, corten.io.read(path).data")
 
@@ -336,6 +343,7 @@ def _ordered_or_not(
     closed = (periodic,) if isinstance(periodic, str | int) else periodic
     said = {_axes.position(name, names, "axis") for name in (*closed, *axis_kinds)}
     said |= {k for k, one in enumerate(given or ()) if isinstance(one, Axis)}
+    said |= {k for k, one in enumerate(described) if given is None and one.coordinates is not None}
     if len(said) == len(described):
         return described, ()
     axes, choices = list(described), []

@@ -15,6 +15,7 @@ from corten.conformal.local_scale import block_of
 from corten.data.axes import Axis, is_dataarray, position
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue, blank_declared, codes_of
+from corten.data.wide import is_frame
 from corten.evidence.metrics import covered, interval_scores
 from corten.evidence.score_log import Grid, ScoreLog, SliceScores
 
@@ -169,6 +170,8 @@ def _aligned(given: Given, late: Any, missing_value: MissingValue) -> np.ndarray
                 raise ValueError(f"the late data have length {late.sizes[dim]} along {dim!r}, the intervals "
                                  f"{given.estimate.sizes[dim]}, and no coordinates to align them by")  # fmt: skip
         late = late.transpose(*given.estimate.dims).reindex_like(given.estimate)
+    if is_frame(late) and is_frame(given.estimate):
+        late = late.reindex_like(given.estimate)
     late = getattr(late, "values", late)
     filled = np.ma.filled(np.ma.asarray(late).astype(np.float64), np.nan)
     values = np.array(filled, np.float64)

@@ -76,8 +76,10 @@ def _is_answer(operation: str, found: Any) -> bool:
     if not isinstance(found, dict):
         return False
     if operation == "load":
-        arrays = [found["data"], *found["others"].values()]
-        return isinstance(found["name"], str) and all(isinstance(a, np.ndarray) or is_dataarray(a) for a in arrays)
+        arrays, about = [found["data"], *found["others"].values()], found["about"]
+        labelled = isinstance(about["attrs"], dict) and all(is_dataarray(one) for one in about["variables"].values())
+        plain = all(isinstance(one, np.ndarray | np.generic) or is_dataarray(one) for one in arrays)
+        return isinstance(found["name"], str) and plain and labelled
     return all(isinstance(one, list) and all(isinstance(n, int) and n >= 0 for n in one) for one in found.values())
 
 

@@ -8,13 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corten.engine.memory import full_disk
 from corten.io.dataset import prepare_for_file
 from corten.io.whole import whole_file
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["ChunkedStore", "chunk_shape", "write_in_chunks"]
 
@@ -53,30 +56,33 @@ class ChunkedStore:
                 raise
             raise full_disk(self.folder, planes.nbytes, f"a chunk of {name!r}", problem) from None
 
-    def describe(self, name: str, attrs: Mapping[str, Any]) -> None:
-        self.arrays[name].attrs.update(_plain(attrs))
+    def describe(self, attrs: Mapping[str, Any], name: str | None = None) -> None:
+        """Set attributes of an array, or of the store."""
+        (self.group if name is None else self.arrays[name]).attrs.update(_plain(attrs))
 
 
 @contextmanager
 def write_in_chunks(
     path: str | os.PathLike[str],
     dims: Sequence[str],
-    coords: Any,
+    labels: xr.Dataset,
     shape: Sequence[int],
     chunks: Sequence[int],
     dtypes: Mapping[str, np.dtype],
     *,
     overwrite: bool = False,
 ) -> Iterator[ChunkedStore]:
-    """A store to fill, under a temporary name; renamed when the `with` block succeeds, removed when it fails."""
+    """A store to fill, under a temporary name; renamed when the `with` block succeeds, removed when it fails.
+
+    labels: coordinates, and small variables such as a grid mapping, written as they are.
+    """
     zarr = _zarr()
-    import xarray as xr
     from numcodecs import Blosc
 
     target = Path(path)
     with whole_file(target, overwrite, store=True) as temporary:
         try:
-            prepare_for_file(xr.Dataset(coords=coords)).to_zarr(temporary, mode="w-", zarr_format=2, consolidated=False)
+            prepare_for_file(labels).to_zarr(temporary, mode="w-", zarr_format=2, consolidated=False)
         except OSError as problem:
             if problem.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise

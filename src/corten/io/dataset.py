@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -13,37 +11,42 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.axes import in_utc
-from corten.data.plain import FOOTNOTE, plain
-from corten.io.names import refuse_clash, refuse_for_netcdf, refuse_for_zarr
+from corten.data.flags import FLAG_MEANINGS
+from corten.data.plain import FOOTNOTE
+from corten.io.names import (
+    UNNAMED,
+    companion,
+    level_names,
+    refuse_clash,
+    refuse_for_netcdf,
+    refuse_for_zarr,
+    variable_name,
+)
+from corten.io.provenance import file_attrs, global_attrs, own_attrs, with_references
+from corten.io.stores import NAMES_OF, is_text
 from corten.io.whole import whole_file
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from corten.results.intervals import Intervals
-    from corten.results.summary import Summary
 
-__all__ = ["own_attrs", "prepare_for_file", "store_attrs", "to_dataset", "write_netcdf", "write_zarr"]
+__all__ = [
+    "bound_attrs", "described", "flag_attrs", "prepare_for_file", "quantity_of", "to_dataset", "write_netcdf",
+    "write_zarr",
+]  # fmt: skip
 
-CONVENTIONS = "CF-1.11"
-# These describe the packing or range of the input, and would be wrong for the output.
-_OF_THE_INPUT = {
-    "_FillValue", "missing_value", "scale_factor", "add_offset", "coordinates", "ancillary_variables",
-    "valid_min", "valid_max", "valid_range", "actual_range", "bounds", "history",
-    "flag_values", "flag_meanings", "flag_masks",
-}  # fmt: skip
+def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Sequence[Intervals] = ()) -> xr.Dataset:
+    """The filled variable under its own name, with its bounds, flags and the probability of being observed, if known.
 
-
-def to_dataset(result: Intervals) -> xr.Dataset:
-    """estimate, lower, upper, flag (and the probability of being observed, where known) with CF attributes.
-
-    All settings, the seed, every automatic choice and every warning are in the global attributes.
+    further: the same fit at other coverages. See `Intervals.to_dataset`.
     """
     import xarray as xr
 
-    observed = result.observed
+    observed, results = result.observed, (result, *further)
+    name = variable_name(observed.name)
     dims = [str(axis.dim) for axis in observed.axes]
-    refuse_clash([*dims, *map(str, observed.coords if observed.coords is not None else ())])
+    refuse_clash([*dims, *map(str, observed.coords if observed.coords is not None else ())], name)
     coords: Any = observed.coords
     if coords is None:
         coords = {
@@ -51,70 +54,65 @@ def to_dataset(result: Intervals) -> xr.Dataset:
             for axis in observed.axes
             if axis.coordinates is not None
         }
-    quantity = str(observed.attrs.get("long_name") or observed.name or "value")
-    own = own_attrs(observed.attrs)
-    arrays = {"estimate": result.estimate_array, "lower": result.lower_array, "upper": result.upper_array}
-    attrs: dict[str, dict[str, Any]] = {
-        "estimate": own | {"long_name": f"{quantity}, gaps filled"},
-        "lower": result._bound_attrs("lower"),
-        "upper": result._bound_attrs("upper"),
-        "flag": result._flag_attrs(),
-    }
-    arrays["flag"] = result.flag_array
+    coverages = [one.coverage for one in results]
+    arrays = {name: result.estimate_array, companion(name, "flag"): result.flag_array}
+    for (lower, upper), one in zip(level_names(coverages, name), results):
+        arrays |= {lower: one.lower_array, upper: one.upper_array}
     probability = result.source.propensity_array()
     if probability is not None:
-        arrays["propensity"] = np.where(observed.inside, probability, np.nan)
-        attrs["propensity"] = {"long_name": f"probability that {quantity} is observed", "units": "1"}
-    if "standard_name" in own:
-        attrs["flag"]["standard_name"] = f"{own['standard_name']} status_flag"
-    for bound in ("lower", "upper"):
-        attrs[bound]["comment"] = FOOTNOTE
-    attrs["estimate"]["ancillary_variables"] = " ".join(name for name in arrays if name != "estimate")
-    variables = {name: (dims, array, attrs[name]) for name, array in arrays.items()}
-    return xr.Dataset(variables, coords=coords, attrs=_global_attrs(result, quantity))
+        arrays[companion(name, "propensity")] = np.where(observed.inside, probability, np.nan)
+    attrs = described(observed.attrs, observed.name, coverages, propensity=probability is not None)
+    history = {"history": observed.attrs["history"]} if "history" in observed.attrs else {}
+    about = global_attrs(
+        quantity_of(observed.attrs, observed.name), history | ({} if like is None else dict(like.attrs)),
+        result.coverage, result.choices, result.source.warnings(), result.source.settings(),
+    )  # fmt: skip
+    variables = {key: (dims, arrays[key], own) for key, own in attrs.items()}
+    return with_references(xr.Dataset(variables, coords=coords, attrs=about), like)
 
 
-def own_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Attributes of the input that are true of its filled version too."""
-    return {key: value for key, value in attrs.items() if key not in _OF_THE_INPUT}
+def quantity_of(attrs: Mapping[Any, Any], name: str | None) -> str:
+    """What was measured, in words."""
+    return str(attrs.get("long_name") or name or UNNAMED)
 
 
-def _global_attrs(result: Intervals, quantity: str) -> dict[str, Any]:
-    before = result.observed.attrs.get("history")
-    return store_attrs(quantity, before, result.summary(), result.source.warnings(), result.source.settings())
+def described(
+    attrs: Mapping[Any, Any], name: str | None, coverages: Sequence[float], *, propensity: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Every variable of a result and its attributes, by the CF conventions: the filled one first.
+
+    attrs, name: those of the input.
+    """
+    quantity, main, first = quantity_of(attrs, name), variable_name(name), own_attrs(attrs)
+    first["long_name"] = quantity
+    first.setdefault("units", "1")  # what the conventions assume where nothing is said
+    grid = {key: first[key] for key in ("grid_mapping", "cell_measures") if key in first}
+    found: dict[str, dict[str, Any]] = {}
+    for pair, coverage in zip(level_names(coverages, main), coverages):
+        for bound, what in zip(pair, ("lower", "upper")):
+            about = bound_attrs(what, quantity, coverage)
+            found[bound] = about | {"units": first["units"], "comment": FOOTNOTE} | grid
+    found[companion(main, "flag")] = flag_attrs() | grid
+    if propensity:
+        about = {"long_name": f"probability that {quantity} is observed", "units": "1"}
+        found[companion(main, "propensity")] = about | grid
+    return {main: first | {"ancillary_variables": " ".join(found)}} | found
 
 
-def store_attrs(
-    quantity: str, before: Any, summary: Summary, warnings: Sequence[str], settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Global attributes of a result file: conventions, history, choices, summary, warnings, settings."""
-    from corten import __version__
+def bound_attrs(what: str, quantity: str, coverage: float) -> dict[str, Any]:
+    """Attributes of a lower or upper bound, or of a width."""
+    kind = {"lower": "lower bound", "upper": "upper bound", "width": "width"}[what]
+    return {"long_name": f"{kind} of the {coverage:.4g} prediction interval of {quantity}", "coverage": coverage}
 
-    now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    done = f"{now} corten {__version__}: gaps filled, {summary.coverage:.4g} intervals"
-    attrs: dict[str, Any] = {
-        "Conventions": CONVENTIONS,
-        "title": f"{quantity}: gaps filled, with intervals",
-        "source": f"corten {__version__}, conformal Riemannian tensor completion",
-        "history": f"{done}\n{before}" if before else done,
-        "comment": FOOTNOTE,
-        "coverage": summary.coverage,
-        "corten_choices": json.dumps(plain([vars(choice) for choice in summary.choices])),
-        "corten_summary": json.dumps(summary.to_dict()),
+
+def flag_attrs() -> dict[str, Any]:
+    """Attributes of the flags."""
+    return {
+        "long_name": "how each entry got its value",
+        "standard_name": "status_flag",
+        "flag_values": np.arange(len(FLAG_MEANINGS), dtype=np.int8),
+        "flag_meanings": " ".join(FLAG_MEANINGS),
     }
-    if warnings:
-        attrs["corten_warnings"] = "\n".join(warnings)
-    return attrs | {f"corten_{key}": value for key, value in _file_attrs(settings).items()}
-
-
-def _file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:
-    """Attributes that any file format can hold: numbers, text and arrays of numbers; the rest as JSON."""
-    held: dict[str, Any] = {}
-    for key, value in attrs.items():
-        simple = isinstance(value, str | int | float | np.integer | np.floating) and not isinstance(value, bool)
-        numbers = isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1 and value.size > 0
-        held[str(key)] = value if simple or numbers else json.dumps(plain(value))
-    return held
 
 
 def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
@@ -128,27 +126,54 @@ def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
     ready = dataset.copy(deep=False)
     for dim in {dataset[name].dims[0] for name in stacked}:
         ready = ready.reset_index(dim)
-    ready.attrs = _file_attrs(dataset.attrs)
+    ready.attrs = file_attrs(dataset.attrs)
     for variable in ready.variables.values():
-        variable.attrs = _file_attrs(variable.attrs)
+        variable.attrs = file_attrs(variable.attrs)
         variable.encoding = {key: variable.encoding[key] for key in ("calendar",) if key in variable.encoding}
+    for name, one in ready.coords.items():
+        attrs = ready.variables[name].attrs
+        if one.dtype.kind == "M" and one.dims == (name,):
+            attrs.setdefault("standard_name", "time")
+        if not {"standard_name", "long_name"} & {*attrs}:
+            attrs["long_name"] = str(name)
+        of_axis = [key for key in (name, one.attrs.get("bounds")) if key in ready.variables]
+        if one.dtype.kind in "fM" and not one.isnull().any():
+            for key in of_axis:
+                ready.variables[key].encoding["_FillValue"] = None  # allowed only where a value can be missing
+        if one.dtype.kind == "M" and len(of_axis) == 2:
+            for key in of_axis:
+                ready.variables[key].encoding |= {"units": TIME_UNITS, "dtype": "float64"}  # both need the same
     return ready
 
 
+def with_text_aside(dataset: xr.Dataset) -> xr.Dataset:
+    """A Dataset whose text labels are auxiliary coordinates, station_name for the axis station, as the conventions ask.
+
+    `corten.io.stores.opened` gives them back to the axis.
+    """
+    for dim in map(str, dataset.dims):
+        other = f"{dim}{NAMES_OF}"
+        text = dim in dataset.coords and is_text(dataset[dim])
+        if text and other not in dataset.variables and other not in dataset.dims:
+            labels = dataset.variables[dim]
+            dataset = dataset.drop_vars(dim).assign_coords({other: (dim, labels.values, labels.attrs)})
+    return dataset
+
+
+TIME_UNITS = "seconds since 1970-01-01"
 _NETCDF = Lock()  # the C library crashes when two threads of a cluster worker write at once
 
 
 def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a compressed NetCDF-4 file; it appears when it is complete."""
-    ready = prepare_for_file(dataset)
+    ready = with_text_aside(prepare_for_file(dataset))
     named: Any = (ready, *ready.variables.values())
     refuse_for_netcdf(path, [*ready.variables, *ready.dims], [key for one in named for key in one.attrs])
     numeric = [name for name, data in ready.data_vars.items() if data.dtype.kind in "iuf" and data.ndim]
+    packed: Any = {name: {"zlib": True, "complevel": 4, **ready[name].encoding} for name in numeric}
     with whole_file(path, overwrite) as temporary, _NETCDF:
         try:
-            ready.to_netcdf(
-                temporary, format="NETCDF4", encoding={name: {"zlib": True, "complevel": 4} for name in numeric}
-            )
+            ready.to_netcdf(temporary, format="NETCDF4", encoding=packed)
         except RuntimeError as problem:  # raised by the library if the disk is full when a file is closed
             raise OSError(
                 f"{path} could not be written ({problem}): the disk may be full; make room, or write elsewhere"

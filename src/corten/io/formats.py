@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,11 +17,16 @@ from corten.data.never_observed import is_mask_name
 from corten.io.apart import OPERATIONS, read_apart
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error
 from corten.io.frames import column_names
+from corten.io.names import UNNAMED
 from corten.io.registry import READABLE, format_of, resolve
 from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread, without_codes
-from corten.io.stores import Stored, choose
+from corten.io.stores import Stored, Variables, choose
 from corten.io.table import LongTable, from_table
+from corten.io.wide import WideTable, from_wide, looks_wide
 from corten.io.writers import WRITABLE, check_target, write
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
 
@@ -30,8 +35,9 @@ __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read",
 class Loaded:
     """A tensor from a file: `data` and its domain `where` (None = everywhere), ready for `corten.complete`.
 
-    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a long table;
-    `masks` has the masks of land and sea in the file, by name, in shapes that broadcast to that of the data.
+    `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a table; `masks`
+    has the masks of land and sea in the file, by name, in shapes that broadcast to the data's; `like` has the global
+    attributes of a NetCDF file or Zarr store, its grid mapping and bounds: give it to `write`.
     """
 
     data: Any
@@ -39,8 +45,9 @@ class Loaded:
     path: Path
     variable: str
     notes: tuple[str, ...] = ()
-    table: LongTable | None = None
+    table: LongTable | WideTable | None = None
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
+    like: xr.Dataset | None = None
 
 
 def read(
@@ -51,6 +58,7 @@ def read(
     quality: str | None = None,
     accept: Sequence[float | str] | None = None,
     axes: Sequence[str] | None = None,
+    layout: str = "auto",
     axis_kinds: Mapping[str, str] | None = None,
     fold: Mapping[str, tuple[str, str]] | None = None,
     missing_value: MissingValue = None,
@@ -74,7 +82,11 @@ def read(
         The accepted flags.
     axes : sequence of str, optional
         Names of the axes for files without names (npz, npy, mat). A one-dimensional variable of such a name becomes
-        its coordinate. For tables: the coordinate columns.
+        its coordinate. For long tables: the coordinate columns.
+    layout : {"auto", "long", "wide"}, default "auto"
+        Of a table: "long" has one row per entry, "wide" one column per station (say). "auto" is long if `variable` or
+        `axes` is given or a column is called value; else it is wide if the first column labels the rows and all others
+        hold numbers.
     axis_kinds : mapping from axis to {"ordered", "unordered"}, optional
         ``{"station": "unordered"}`` keeps a numeric coordinate as it is: no sorting, no steps inserted.
     fold : mapping from axis to (str, str), optional
@@ -99,14 +111,17 @@ def read(
     Examples
     --------
     >>> loaded = read("sst.nc", "sst", domain="sea")                  # doctest: +SKIP
-    >>> corten.complete(loaded.data, where=loaded.where)              # doctest: +SKIP
+    >>> result = corten.complete(loaded.data, where=loaded.where)     # doctest: +SKIP
+    >>> write("filled.nc", result, like=loaded.like)                  # doctest: +SKIP
     """
     found = existing(path)
+    if layout not in ("auto", "long", "wide"):
+        raise ValueError(f'layout is {layout!r}; give "auto", "long" or "wide"')
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
     wanted = _Wanted(
         found, variable, domain, quality, () if accept is None else accept, axes, dict(axis_kinds or {}), fold or {},
-        codes_of(missing_value), max_bytes, careful,
+        codes_of(missing_value), max_bytes, careful, layout,
     )  # fmt: skip
     return wanted.table() if format_of(found).opener is None else wanted.tensor()
 
@@ -115,6 +130,11 @@ def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -
     """The variables of a file and their shapes, or the columns of a table, () each; nothing is loaded."""
     found = _guarded(existing(path), "contents", max_bytes, careful)
     return {name: tuple(shape) for name, shape in found.items()}
+
+
+def read_columns(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -> Any:
+    """A table as it is, as a pandas DataFrame."""
+    return _guarded(existing(path), "frame", max_bytes, careful)
 
 
 def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **arguments: Any) -> Any:
@@ -161,7 +181,13 @@ def load(
         masks = [key for key in store if is_mask_name(key) and key not in (name, *extra) and len(store[key].shape) > 1]
         kept = {key: _load(path, store, key, max_bytes) for key in masks if store[key].dtype.kind in "biuf"}
         others = {key: _load(path, store, key, max_bytes) for key in extra}
-        return {"name": name, "data": data, "others": others, "masks": kept}
+        about: dict[str, dict[str, Any]] = {"attrs": {}, "variables": {}}
+        if isinstance(store, Variables):
+            about = {"attrs": dict(store.attrs), "variables": {}}
+            for key in store.beside(name):
+                with suppress(ValueError):  # damaged, but not asked for
+                    about["variables"][key] = _load(path, store, key, max_bytes)
+        return {"name": name, "data": data, "others": others, "masks": kept, "about": about}
 
 
 @dataclass(frozen=True)
@@ -179,6 +205,7 @@ class _Wanted:
     codes: tuple[float, ...]
     max_bytes: int
     careful: bool
+    layout: str
 
     @property
     def extra(self) -> list[str]:
@@ -218,12 +245,15 @@ class _Wanted:
             data, where = folded(self.path, data, where, self.fold)
         if self.fold or any("sorted" in note for note in notes):
             masks = {}  # their axes are those of the file
-        return Loaded(data, where, self.path, name, (*declared, *notes), masks=masks)
+        return Loaded(data, where, self.path, name, (*declared, *notes), masks=masks, like=_like(read["about"]))
 
     def table(self) -> Loaded:
         """Flags act on rows, before rows of one entry are averaged; an entry without a row is missing."""
         frame = _guarded(self.path, "frame", self.max_bytes, self.careful)
         names, value, axes = [str(name) for name in frame.columns], self.variable or "value", self.axes
+        described = self.variable is not None or axes is not None or value in names or bool(self.extra)
+        if self.layout == "wide" or (self.layout == "auto" and not described and looks_wide(frame)):
+            return self.wide(frame)
         unknown = sorted({*self.extra} - {*names})
         if unknown:
             raise ValueError(f"{self.path} has no column {unknown[0]!r}; the columns are {', '.join(names)}")
@@ -246,6 +276,18 @@ class _Wanted:
         return Loaded(data, where, self.path, table.value, table.notes, table)
 
 
+    def wide(self, frame: Any) -> Loaded:
+        """A wide table has one variable, without a column of flags."""
+        asked = {"variable": self.variable, "domain": self.domain, "quality": self.quality, "fold": self.fold or None}
+        given = [name for name, one in asked.items() if one is not None]
+        if given:
+            raise ValueError(f"{self.path} is read as a wide table, which has no {given[0]}: use a long one (layout)")
+        table = from_wide(
+            frame, self.axes, missing_value=self.codes, max_bytes=self.max_bytes, source=str(self.path)
+        )  # fmt: skip
+        return Loaded(table.data, None, self.path, UNNAMED, table.notes, table)
+
+
 def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) -> Any:
     one = store[name]
     if one.dtype.hasobject and one.dims is None:
@@ -255,6 +297,16 @@ def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) ->
         return one.load()
     except Exception as problem:
         raise plain_error(path, f"an array {name!r} of shape {one.shape}", problem) from None
+
+
+def _like(about: Mapping[str, Any]) -> Any:
+    """Global attributes and variables beside the data as a Dataset; None if there are none."""
+    if not about["attrs"] and not about["variables"]:
+        return None
+    import xarray as xr
+
+    variables = {name: one.variable for name, one in about["variables"].items()}
+    return xr.Dataset(variables, attrs=about["attrs"])
 
 
 def _name_axes(

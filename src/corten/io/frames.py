@@ -57,7 +57,14 @@ def _from_parquet(path: Path, max_bytes: int) -> Any:
                 if taken > max_bytes:
                     raise ValueError(f"decompresses to more than the limit of {max_bytes} bytes: raise max_bytes")
                 batches.append(batch)
-        return Table.from_batches(batches, file.schema_arrow).to_pandas()
+        return _with_index(Table.from_batches(batches, file.schema_arrow).to_pandas())
+
+
+def _with_index(frame: Any) -> Any:
+    """A table whose index is a column where it is more than a count of rows: wide tables often have times there."""
+    index = frame.index
+    counts = index.nlevels == 1 and index.name is None and index.dtype.kind in "iu"
+    return frame.reset_index(drop=counts)
 
 
 def _sharing(batch: Any, categories: dict[int, Any]) -> tuple[Any, int]:

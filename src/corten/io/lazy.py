@@ -19,6 +19,7 @@ from corten.engine.memory import is_mapped, let_go
 from corten.io import npy
 from corten.io.apart import read_apart
 from corten.io.files import MAX_BYTES, Unchanged, existing, plain_error, suffix_of
+from corten.io.provenance import surroundings
 from corten.io.registry import PARTS
 from corten.io.stores import choose, of_dataset, open_dataset
 
@@ -32,7 +33,7 @@ class LazyTensor:
     """Values and domain of a tensor, read block by block; nothing is kept in memory.
 
     chunk: planes that the store reads at once; dtype: type of the values that `read` returns; codes: numbers that stand
-    for a missing value.
+    for a missing value; like: global attributes of the file and the variables that this one refers to, as a Dataset.
     """
 
     shape: tuple[int, ...]
@@ -45,6 +46,7 @@ class LazyTensor:
     name: str | None = None
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     coords: Any = field(default=None, repr=False)
+    like: Any = field(default=None, repr=False)
     _file: Unchanged | None = field(default=None, repr=False)
     codes: tuple[float, ...] = ()
 
@@ -198,7 +200,7 @@ def open_lazily(
             raise ValueError(f"{path}: {problem}") from None
         except Exception as problem:  # labels are read here, by libraries with their own exceptions
             raise plain_error(path, f"an array {name!r}", problem) from None
-        yield replace(lazy, _file=file)
+        yield replace(lazy, like=surroundings(dataset, name), _file=file)
 
 
 def stored_size(path: Path, variable: str | None = None) -> int:

@@ -17,20 +17,22 @@ from corten.io import npy
 from corten.io.files import plain_error, suffix_of
 from corten.io.guards import check_netcdf, refuse_outside
 from corten.io.ionex import read_ionex
+from corten.io.provenance import referred, surroundings
 from corten.io.zarr_guard import check_zarr
 
 if TYPE_CHECKING:
     import h5py
     import xarray as xr
 
-__all__ = ["Stored", "choose", "of_dataset", "open_dataset"]
+__all__ = ["Stored", "Variables", "choose", "of_dataset", "open_dataset"]
 
 
 @dataclass(frozen=True)
 class Stored:
     """A variable in a file: shape, type and a function that loads it.
 
-    role: "data", "main" (the default variable of the file), "coordinate" or "bounds".
+    role: "data", "main" (the default variable of the file), "coordinate", or "beside": bounds, flags and other
+    variables that an attribute of another variable names.
     """
 
     shape: tuple[int, ...]
@@ -46,6 +48,16 @@ class Stored:
 
     def describe(self, name: str) -> str:
         return f"{name} ({', '.join(self.dims) if self.dims else ' x '.join(map(str, self.shape))})"
+
+
+NAMES_OF = "_name"  # what the name of a variable with the labels of an axis ends in, after the name of the axis
+
+
+class Variables(dict[str, Stored]):
+    """The variables of a file by name, its global attributes, and for each variable those that it refers to."""
+
+    attrs: Mapping[str, Any] = {}
+    beside: Callable[[str], list[str]] = staticmethod(lambda name: [])
 
 
 def choose(path: Path, store: Mapping[str, Stored], variable: str | None, extra: Sequence[str] = ()) -> str:
@@ -69,16 +81,27 @@ def choose(path: Path, store: Mapping[str, Stored], variable: str | None, extra:
     raise ValueError(f"{path} has no variable of numbers with two or more axes; it has {listed}")
 
 
-def of_dataset(dataset: xr.Dataset, main: str | None = None) -> dict[str, Stored]:
-    """The variables of an xarray Dataset; bounds of coordinates are no data."""
-    bounds = {str(v.attrs.get("bounds", v.encoding.get("bounds"))) for v in dataset.variables.values()}
-    found = {}
+def of_dataset(dataset: xr.Dataset, main: str | None = None) -> Variables:
+    """The variables of an xarray Dataset; those that describe another (bounds, flags) are not chosen as data."""
+    named = [str(v.attrs.get("ancillary_variables", "")) for v in dataset.variables.values()]
+    described = {name for text in named for name in text.split()}
+    described |= {name for v in dataset.variables.values() for name in referred(v.encoding | v.attrs)}
+    found = Variables()
     for key in dataset.variables:
         array, name = dataset[key], str(key)
-        role = "bounds" if name in bounds else "coordinate" if key in dataset.coords else "data"
+        role = "beside" if name in described else "coordinate" if key in dataset.coords else "data"
         dims = tuple(str(dim) for dim in array.dims)
         found[name] = Stored(array.shape, array.dtype, array.load, dims, "main" if name == main else role)
+    found.attrs = {str(key): value for key, value in dataset.attrs.items() if _is_plain(value)}
+    found.beside = lambda name: [str(one) for one in surroundings(dataset, name).variables]
     return found
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(type(one) in (int, float) for one in value)
+    numbers = isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1
+    return numbers or isinstance(value, str | int | float | np.number)
 
 
 def opened(path: Path, kind: str, check: Callable[[], None], **options: Any) -> xr.Dataset:
@@ -88,10 +111,28 @@ def opened(path: Path, kind: str, check: Callable[[], None], **options: Any) -> 
     try:
         check()
         dataset = xr.open_dataset(path, decode_timedelta=False, **options)
+        dataset = _with_labels(dataset)
         if odd := [dim for dim in dataset.dims if not isinstance(dim, str)]:
             raise ValueError(f"an axis is called {odd[0]!r}: expected text")
     except Exception as problem:
         raise plain_error(path, kind, problem) from None
+    return dataset
+
+
+def is_text(labels: Any) -> bool:
+    """Whether a variable holds text only."""
+    if labels.dtype.kind not in "OUT":
+        return False
+    return labels.dtype.kind != "O" or all(isinstance(one, str) for one in labels.values.flat)
+
+
+def _with_labels(dataset: xr.Dataset) -> xr.Dataset:
+    """Give axes without coordinates the text labels that CF files keep beside them: station_name for station."""
+    for dim in dataset.dims:
+        name = f"{dim}{NAMES_OF}"
+        beside = dataset.variables.get(name)
+        if dim not in dataset.variables and beside is not None and beside.dims == (dim,) and is_text(beside):
+            dataset = dataset.drop_vars(name).assign_coords({dim: (dim, beside.values, beside.attrs)})
     return dataset
 
 
@@ -287,6 +328,11 @@ def _hdf5_loader(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | N
             for name, scale in scales
             if not str(_scalar(scale.attrs.get("NAME", ""))).startswith(_NO_LABELS)
         }
+        for name, scale in scales:
+            beside = item.parent.get(f"{name}{NAMES_OF}")
+            text = isinstance(beside, type(item)) and beside.dtype.kind in "OS" and beside.shape == scale.shape
+            if name not in coords and text:
+                coords[name] = (name, _labels(beside), {})
         kept = {key: str(attrs[key]) for key in ("units", "long_name", "standard_name", "coverage") if key in attrs}
         array = xr.DataArray(values, dims=dims, coords=coords, attrs=kept, name=item.name.rsplit("/", 1)[-1])
         return xr.decode_cf(array.to_dataset(), decode_timedelta=False)[array.name]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from corten.results.intervals import Intervals
 
-__all__ = ["LongTable", "about", "from_table", "long_form"]
+__all__ = ["LongTable", "about", "from_table", "labels_in_order", "long_form", "numbers_of"]
 
 _DATE = re.compile(r"\s*\d{4}-\d{2}-\d{2}")
 _OFFSET = re.compile(r"\d\d:\d\d.*([Zz]|[+-]\d\d(:?\d\d)?)\s*$")
@@ -149,7 +149,7 @@ def from_table(
         raise ValueError(f"axis_kinds names {unknown[0]!r}, which is no coordinate; they are {', '.join(coordinates)}")
     if frame.empty:
         raise ValueError(f"{source} has no rows")
-    numbers = _values(frame[value], value, source)
+    numbers = numbers_of(frame[value], value, source)
     blank_declared(numbers, codes_of(missing_value))
     axes: dict[str, np.ndarray] = {}
     places: list[np.ndarray] = []
@@ -238,7 +238,8 @@ def _columns(
     return value, chosen
 
 
-def _values(column: pd.Series, name: str, source: str) -> np.ndarray:
+def numbers_of(column: pd.Series, name: str, source: str) -> np.ndarray:
+    """A column as numbers, NaN where it is empty; text is refused by row and column."""
     import pandas as pd
 
     numbers = pd.to_numeric(column, errors="coerce")
@@ -253,6 +254,30 @@ def _values(column: pd.Series, name: str, source: str) -> np.ndarray:
 
 def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np.ndarray, np.ndarray, Any]:
     """Distinct labels (sorted, or in order of appearance for text), the place of each row, and a time zone or None."""
+    import pandas as pd
+
+    values, zone = _labels(column, name, source)
+    if values.dtype == object:
+        place, labels = pd.factorize(values)
+        return _text(labels, name, source, max_bytes), np.asarray(place, dtype=np.intp), None
+    labels, place = np.unique(values, return_inverse=True)
+    return labels, np.asarray(place, dtype=np.intp), zone
+
+
+def labels_in_order(column: pd.Series, name: str, source: str, max_bytes: int) -> np.ndarray:
+    """A column of labels as numbers, times in UTC or text, one for each row."""
+    values, _ = _labels(column, name, source)
+    return _text(values, name, source, max_bytes) if values.dtype == object else values
+
+
+def _text(labels: np.ndarray, name: str, source: str, max_bytes: int) -> np.ndarray:
+    # As an array every label is as long as the longest, four bytes a letter.
+    check_size((len(labels), max(map(len, labels))), 4, max_bytes, f"{source}, the labels of {name!r},")
+    return np.asarray(labels, dtype=str)
+
+
+def _labels(column: pd.Series, name: str, source: str) -> tuple[np.ndarray, Any]:
+    """Labels as numbers, times in UTC or (dtype object) text, and a time zone or None."""
     import pandas as pd
 
     zone = None
@@ -271,14 +296,10 @@ def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np
     else:
         text = column.astype(str).to_numpy(dtype=object)
         if not all(_DATE.match(one) for one in text):
-            place, labels = pd.factorize(text)
-            # As an array every label is as long as the longest, four bytes a letter.
-            check_size((len(labels), max(map(len, labels))), 4, max_bytes, f"{source}, the labels of {name!r},")
-            return np.asarray(labels, dtype=str), np.asarray(place, dtype=np.intp), None
+            return text, None
         zone = "UTC" if any(_OFFSET.search(one) for one in text) else None
         try:
             values = pd.to_datetime(pd.Series(text), format="ISO8601", utc=True).dt.tz_localize(None).to_numpy()
         except ValueError as problem:
             raise ValueError(f"{source}: column {name!r} looks like dates but one is not: {problem}") from None
-    labels, place = np.unique(values, return_inverse=True)
-    return labels, np.asarray(place, dtype=np.intp), zone
+    return values, zone

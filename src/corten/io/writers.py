@@ -16,8 +16,11 @@ from corten.io.names import level_names, refuse_for_members
 from corten.io.registry import NETCDF, TABLES, WRITABLE
 from corten.io.table import LongTable, about, long_form
 from corten.io.whole import refuse_taken, whole_file
+from corten.io.wide import WideTable
 
 if TYPE_CHECKING:
+    import xarray as xr
+
     from corten.results.intervals import Intervals
 
 __all__ = ["WRITABLE", "check_target", "write", "write_arrays", "write_table"]
@@ -38,14 +41,17 @@ def write(
     *,
     further: Sequence[Intervals] = (),
     overwrite: bool = False,
-    table: LongTable | None = None,
+    table: LongTable | WideTable | None = None,
+    like: xr.Dataset | None = None,
 ) -> Path:
     """Write a result; an existing file is refused.
 
-    further: the same fit at other coverages, written beside it as lower_95, upper_95.
+    further: the same fit at other coverages, written beside it as lower_95, upper_95 (in .nc and .zarr sst_lower_95).
+    like: the Dataset that the input comes from: .nc and .zarr get its global attributes, grid mapping and bounds.
     .nc .h5 .zarr hold everything with labels; .npz and .mat the arrays and coordinates; .npy estimate, lower
     and upper stacked along a new first axis; .csv .csv.gz .parquet one row per entry or, given the `table`
-    that was read, its own rows in their order followed by rows for the missing entries. All but .npy and .csv, which
+    that was read, its own rows in their order followed by rows for the missing entries (a wide table: its own columns,
+    filled, followed by the bounds and flags of each). All but .npy and .csv, which
     have no place for it, hold the seed and all settings.
 
     Examples
@@ -54,23 +60,18 @@ def write(
     """
     check_target(path, overwrite)
     suffix = suffix_of(path)
+    if suffix in NETCDF or suffix == ".zarr":
+        store = write_zarr if suffix == ".zarr" else write_netcdf
+        return store(to_dataset(result, like, further), path, overwrite=overwrite)
     results = (result, *further)
     names = level_names([one.coverage for one in results])
     # Of each further bound its name, the position of its result, and which bound it is.
     bounds = [(name, k, end) for k, pair in enumerate(names) if k for name, end in zip(pair, names[0])]
     arrays = {name: getattr(results[k], f"{end}_array") for name, k, end in bounds}
-    if suffix in NETCDF or suffix == ".zarr":
-        dataset = to_dataset(result)
-        for name, k, end in bounds:
-            dataset[name] = (dataset["lower"].dims, arrays[name], results[k]._bound_attrs(end))
-        return (write_zarr if suffix == ".zarr" else write_netcdf)(dataset, path, overwrite=overwrite)
     refuse_for_members(path, [axis.name for axis in result.observed.axes])
     with whole_file(path, overwrite) as temporary:
         if suffix in TABLES:
-            frames = [long_form(one) if table is None else table.to_frame(one) for one in results]
-            for name, k, end in bounds:
-                frames[0][name] = frames[k][end].to_numpy()
-            write_table(frames[0], temporary, suffix)
+            write_table(_table(results, bounds, table), temporary, suffix)
         elif suffix == ".npy":
             np.save(
                 temporary, np.stack([result.estimate_array, result.lower_array, result.upper_array, *arrays.values()])
@@ -80,6 +81,16 @@ def write(
                 arrays["coverages"] = np.array([one.coverage for one in results])
             write_arrays(temporary, suffix, _arrays(result) | arrays)
     return Path(path)
+
+
+def _table(results: Sequence[Intervals], bounds: Sequence[tuple[str, int, str]], table: Any) -> Any:
+    """One table of all coverages, long or wide as the table that was read."""
+    if isinstance(table, WideTable):
+        return table.to_frame(results[0], results[1:])
+    frames = [long_form(one) if table is None else table.to_frame(one) for one in results]
+    for name, k, end in bounds:
+        frames[0][name] = frames[k][end].to_numpy()
+    return frames[0]
 
 
 def write_table(frame: Any, path: Path, suffix: str) -> None:

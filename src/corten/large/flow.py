@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from corten.completion.riemannian import descend_on
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
-from corten.data.flags import FLAG_MEANINGS
 from corten.data.missing_values import MissingValue
 from corten.engine import Threads, as_engine
 from corten.engine.memory import ROOM, available, in_words, limited, read_size
@@ -24,7 +23,7 @@ from corten.engine.threads import default_threads, one_library_thread
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
-from corten.io.names import level_names, refuse_clash, refuse_for_zarr
+from corten.io.names import companion, level_names, refuse_clash, refuse_for_zarr, variable_name
 from corten.io.whole import refuse_inputs, refuse_taken
 from corten.large import settings, stages
 from corten.large.needs import Needs
@@ -37,6 +36,9 @@ from corten.results.fitted import MIN_EFFECTIVE_SIZE
 from corten.results.settings import circumstances, describe
 from corten.results.summary import Summary
 
+if TYPE_CHECKING:
+    import xarray as xr
+
 __all__ = ["FilledStore", "complete_to_zarr"]
 
 Progress = Callable[[str, float], None]
@@ -44,9 +46,14 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, eq=False)
 class FilledStore:
-    """A tensor filled on disk: `path` holds estimate, lower, upper and flag; `open()` gives them lazily."""
+    """A tensor filled on disk; `open()` gives its estimate, bounds and flags lazily.
+
+    The store holds the estimate under the name of the input, `variable`, and beside it say sst_lower, sst_upper and
+    sst_flag.
+    """
 
     path: Path
+    variable: str
     coverages: tuple[float, ...]
     choices: tuple[Choice, ...] = field(repr=False)
     settings: dict[str, Any] = field(repr=False)
@@ -86,7 +93,7 @@ def complete_to_zarr(
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
 ) -> FilledStore:
-    """Fill a tensor larger than memory and write estimate, lower, upper and flag to a compressed Zarr store.
+    """Fill a tensor larger than memory and write estimate, bounds and flags to a compressed Zarr store.
 
     The calibration set is always a random share of the observed entries, the completion Tucker or tensor train.
     Settings on "auto" are chosen on a part that fits in memory. Intervals are at most 0.8 % wider than in memory,
@@ -125,7 +132,8 @@ def complete_to_zarr(
     Returns
     -------
     FilledStore
-        Path, settings and summary of the store; ``open()`` loads it lazily.
+        Path, settings and summary of the store; ``open()`` loads it lazily. The estimate has the name of the input
+        ("value" without one), the others are beside it as ``sst_lower``, ``sst_upper`` and ``sst_flag``.
 
     Raises
     ------
@@ -138,7 +146,7 @@ def complete_to_zarr(
     --------
     >>> import corten
     >>> filled = corten.complete_to_zarr("sst.zarr", "filled.zarr", memory="2 GB")   # doctest: +SKIP
-    >>> filled.open().estimate                                                       # doctest: +SKIP
+    >>> filled.open()["sst"]                                                         # doctest: +SKIP
     """
     began = perf_counter()
     coverages = tuple(check_coverage(c) for c in (coverage if isinstance(coverage, list | tuple) else [coverage]))
@@ -152,7 +160,6 @@ def complete_to_zarr(
     if isinstance(x, str | os.PathLike):
         refuse_inputs([target], [Path(x)])
     limit = int(ROOM * available()) if memory is None else read_size(memory)
-    names = level_names(coverages)
     with (
         open_lazily(
             x, where, variable=variable, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value
@@ -170,13 +177,17 @@ def complete_to_zarr(
             say(f"{lazy.source}: {needs.in_words()}")
         dims = [str(axis.dim) for axis in lazy.axes]
         labels = [*dims, *map(str, () if lazy.coords is None else lazy.coords)]
-        refuse_clash(labels)
+        main = variable_name(lazy.name)
+        names = level_names(coverages, main)
+        refuse_clash(labels, main)
         refuse_for_zarr(target, labels)
-        numbers = ("estimate", *(bound for pair in names for bound in pair))
-        dtypes = dict.fromkeys(numbers, lazy.dtype) | {"flag": np.dtype(np.int8)}
+        numbers = (main, *(bound for pair in names for bound in pair))
+        dtypes = dict.fromkeys(numbers, lazy.dtype) | {companion(main, "flag"): np.dtype(np.int8)}
+        about = _described(lazy, coverages)
         chunks = chunk_shape(lazy.shape, needs.planes)
         # The store is created first: a folder that cannot be written is refused before hours of work.
-        with write_in_chunks(target, dims, lazy.coords, lazy.shape, chunks, dtypes, overwrite=overwrite) as store:
+        labels_only = about.drop_vars([*dtypes])
+        with write_in_chunks(target, dims, labels_only, lazy.shape, chunks, dtypes, overwrite=overwrite) as store:
             run = _Run(lazy, needs, split.train_share, seed, progress or (lambda stage, share: None))
             run.look()
             estimate = run.complete(filler, scoring)
@@ -185,7 +196,7 @@ def complete_to_zarr(
                 lazy, run.scratch, needs, estimate, fitted, scoring, lambda share: run.tell("calibration", share)
             )
             writing = Writing(
-                run.scratch, estimate, fitted, scoring, sketches, coverages, names,
+                run.scratch, estimate, fitted, scoring, sketches, coverages, main, names,
                 weights == "exact" and not fitted.independent, limits, run.beyond(), store,
             )  # fmt: skip
             widths = write(lazy, needs, writing, lambda share: run.tell("writing", share))
@@ -201,9 +212,9 @@ def complete_to_zarr(
                 "seconds": round(perf_counter() - began, 2),
             }  # fmt: skip
             summary = run.summary(coverages[0], widths, facts)
-            _describe(store, lazy, names, coverages, summary, options)
+            _describe(store, lazy, about, summary, options)
             lazy.refuse_changed()
-    return FilledStore(target, coverages, summary.choices, options, summary)
+    return FilledStore(target, main, coverages, summary.choices, options, summary)
 
 
 @dataclass
@@ -295,23 +306,29 @@ class _Run:
         )  # fmt: skip
 
 
-def _describe(
-    store: ChunkedStore, lazy: LazyTensor, names: Sequence[tuple[str, str]], coverages: Sequence[float],
-    summary: Summary, options: dict[str, Any],
-) -> None:  # fmt: skip
-    """Attributes of the variables and of the store, as a result in memory has them."""
-    from corten.io.dataset import own_attrs, store_attrs
+def _described(lazy: LazyTensor, coverages: Sequence[float]) -> xr.Dataset:
+    """The store without its numbers: attributes of every variable, coordinates, and what they refer to."""
+    import xarray as xr
 
-    quantity = str(lazy.attrs.get("long_name") or lazy.name or "value")
-    store.describe("estimate", own_attrs(lazy.attrs) | {"long_name": f"{quantity}, gaps filled"})
-    units = {"units": str(lazy.attrs["units"])} if "units" in lazy.attrs else {}
-    for pair, one in zip(names, coverages):
-        for name, kind in zip(pair, ("lower end", "upper end")):
-            about = f"{kind} of the {one:.4g} interval of {quantity}"
-            store.describe(name, {"long_name": about, "coverage": one} | units)
-    store.describe("flag", {
-        "long_name": "how each entry came to its value", "flag_values": list(range(len(FLAG_MEANINGS))),
-        "flag_meanings": " ".join(FLAG_MEANINGS),
-    })  # fmt: skip
-    before = lazy.attrs.get("history")
-    store.group.attrs.update(store_attrs(quantity, before, summary, summary.warnings, options))
+    from corten.io.dataset import described
+    from corten.io.provenance import with_references
+
+    attrs = described(lazy.attrs, lazy.name, coverages)
+    empty = xr.Dataset({name: ((), 0.0, own) for name, own in attrs.items()}, coords=lazy.coords)
+    return with_references(empty, lazy.like)
+
+
+def _describe(
+    store: ChunkedStore, lazy: LazyTensor, about: xr.Dataset, summary: Summary, options: dict[str, Any]
+) -> None:
+    """Attributes of the variables and of the store, as a result in memory has them."""
+    from corten.io.dataset import quantity_of
+    from corten.io.provenance import file_attrs, global_attrs
+
+    for name in store.arrays:
+        store.describe(file_attrs(about[name].attrs), name)
+    history = {"history": lazy.attrs["history"]} if "history" in lazy.attrs else {}
+    before = history | ({} if lazy.like is None else dict(lazy.like.attrs))
+    quantity = quantity_of(lazy.attrs, lazy.name)
+    found = global_attrs(quantity, before, summary.coverage, summary.choices, summary.warnings, options)
+    store.describe(file_attrs(found))

@@ -19,6 +19,7 @@ from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
 from corten.io.chunked import ChunkedStore
 from corten.io.lazy import LazyTensor
+from corten.io.names import companion
 from corten.large.needs import Needs
 from corten.large.stages import Block, Estimate, Scratch, Tell, log_odds, pieces
 from corten.lowrank import TensorTrain
@@ -63,6 +64,7 @@ class Writing:
     score: Score
     sketches: dict[Tail, ScoreSketch]
     coverages: Sequence[float]
+    variable: str
     names: Sequence[tuple[str, str]]
     exact: bool
     limits: tuple[float, float] | None
@@ -108,14 +110,14 @@ class Writing:
                 flag.reshape(-1)[tests[~finite]] = INFINITE
         if self.limits is not None:
             estimate = np.clip(estimate, *self.limits)
-        self.store.put("estimate", start, np.where(observed | (spins == 0), values, estimate))
+        self.store.put(self.variable, start, np.where(observed | (spins == 0), values, estimate))
         for k, late in enumerate(self.beyond):
             here = late[start:stop] if k == 0 else late
             flag[np.broadcast_to(here.reshape([-1 if j == k else 1 for j in range(flag.ndim)]), flag.shape)] = FORECAST
         flag[observed] = OBSERVED
         if outside is not None:
             flag[outside] = OUTSIDE
-        self.store.put("flag", start, flag)
+        self.store.put(companion(self.variable, "flag"), start, flag)
         widths.forecast = int(np.count_nonzero(flag == FORECAST))
         let_go(self.scratch.observed[start:stop])
         return widths

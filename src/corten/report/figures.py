@@ -31,6 +31,7 @@ from corten.report.planes import Plane, default_entry, default_index, labels, pl
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from corten.results.intervals import Intervals
 
@@ -48,6 +49,8 @@ MAPS = {
 class Plots:
     """The figures of one result: slice, series, coverage, widths, weights, selection. Returned by `Intervals.plot`.
 
+    Called, it draws the result at a glance.
+
     Parameters
     ----------
     result : Intervals
@@ -61,6 +64,44 @@ class Plots:
 
     def __init__(self, result: Intervals) -> None:
         self.result = result
+
+    def __call__(self, **where: Any) -> Figure:
+        """The result at a glance: data, estimate and width of one slice; or a series, if only one axis is ordered.
+
+        Parameters
+        ----------
+        **where : int or label
+            The slice or the series, by index (``time=12``) or label. Default: one where part of the entries is missing.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            Has ``savefig``.
+
+        Examples
+        --------
+        >>> result.plot().savefig("result.png")              # doctest: +SKIP
+        >>> result.plot(time="2020-03-06")                   # doctest: +SKIP
+        """
+        import matplotlib.pyplot as plt
+
+        axes = self.result.observed.axes
+        ordered = [axis.name for axis in axes if axis.kind == "ordered" and axis.length > 1]
+        if len(ordered) == 1:
+            figure: Any = self.series(ordered[0], **where).figure
+            return figure
+        if ordered:
+            entry = default_entry(self.result)
+            fixed = {axis.name: entry[k] for k, axis in enumerate(axes) if axis.name not in ordered}
+            where = fixed | where
+        figure, panels = plt.subplots(1, 3, figsize=(13.0, 3.8), layout="constrained", sharey=True)
+        for ax, show in zip(panels, ("data", "estimate", "width")):
+            self.slice(show, ax, **where)
+            if ax.get_title() != show:
+                figure.suptitle(ax.get_title())
+            ax.set_title(show)
+            ax.label_outer()
+        return figure
 
     def __repr__(self) -> str:
         return "<Plots: slice, series, coverage, widths, weights, selection>"

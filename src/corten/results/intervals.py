@@ -15,7 +15,7 @@ import numpy as np
 
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
-from corten.data.flags import BEYOND, FILLED, FLAG_MEANINGS, FORECAST, INFINITE, OBSERVED, OUTSIDE
+from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.results.summary import Summary
@@ -150,7 +150,9 @@ class Intervals:
         0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain, 5 filled deeper
         inside a gap than calibration tested (see `beyond_tested`).
         """
-        return self._plain(self.flag_array, "flag", self._flag_attrs())
+        from corten.io.dataset import flag_attrs
+
+        return self._plain(self.flag_array, "flag", flag_attrs())
 
     @cached_property
     def estimate_array(self) -> np.ndarray:
@@ -413,24 +415,42 @@ class Intervals:
         )
         return verify(given, late, log, axis=axis, target=target, label=label, missing_value=missing_value)
 
-    def to_dataset(self) -> xr.Dataset:
-        """Estimate, lower, upper and flag as a Dataset that follows the CF conventions.
+    def to_dataset(self, like: xr.Dataset | None = None) -> xr.Dataset:
+        """The filled variable, its bounds and flags as a Dataset that follows the CF conventions.
+
+        Parameters
+        ----------
+        like : xarray.Dataset, optional
+            The Dataset that the input comes from. Its global attributes, grid mapping and bounds of coordinates, which
+            a single DataArray does not have, are copied.
 
         Returns
         -------
         xarray.Dataset
+            The variable keeps its name, say ``sst`` ("value" if it had none). Beside it are ``sst_lower``,
+            ``sst_upper``, ``sst_flag`` and, with a propensity model, ``sst_propensity``. Coordinates and attributes
+            are copied, the history is appended to, and the attribute ``corten_settings`` holds all settings.
+
+        Examples
+        --------
+        >>> dataset = xr.open_dataset("sst.nc")                                   # doctest: +SKIP
+        >>> corten.complete(dataset["sst"]).to_dataset(like=dataset)["sst_upper"]  # doctest: +SKIP
         """
         from corten.io.dataset import to_dataset
 
-        return to_dataset(self)
+        return to_dataset(self, like)
 
-    def to_netcdf(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write `to_dataset()` to a NetCDF file, whole or not at all.
+    def to_netcdf(
+        self, path: str | os.PathLike[str], *, like: xr.Dataset | None = None, overwrite: bool = False
+    ) -> Path:
+        """Write `to_dataset(like)` to a NetCDF file, whole or not at all.
 
         Parameters
         ----------
         path : str or path
             The file.
+        like : xarray.Dataset, optional
+            The Dataset that the input comes from; its global attributes, grid mapping and bounds are copied.
         overwrite : bool, default False
             Whether an existing file is replaced.
 
@@ -450,7 +470,7 @@ class Intervals:
         """
         from corten.io.dataset import write_netcdf
 
-        return write_netcdf(self.to_dataset(), path, overwrite=overwrite)
+        return write_netcdf(self.to_dataset(like), path, overwrite=overwrite)
 
     def to_dataframe(self) -> pd.DataFrame:
         """A long table with one row per entry of the domain.
@@ -505,7 +525,7 @@ class Intervals:
 
     @property
     def plot(self) -> Plots:
-        """Figures of this result, such as ``result.plot.slice(time=12)``."""
+        """Figures of this result: ``result.plot()`` at a glance, or one of them as ``result.plot.slice(time=12)``."""
         from corten.report.figures import Plots
 
         return Plots(self)
@@ -526,23 +546,14 @@ class Intervals:
         return self.observed.wrap(array, name=what, attrs=self._bound_attrs(what))
 
     def _bound_attrs(self, what: str) -> dict[str, Any]:
-        quantity = self.observed.attrs.get("long_name") or self.observed.name or "value"
-        kind = {"lower": "lower bound", "upper": "upper bound", "width": "width"}[what]
-        attrs: dict[str, Any] = {"long_name": f"{kind} of the {self.coverage:.4g} interval of {quantity}"}
-        if "units" in self.observed.attrs:
-            attrs["units"] = self.observed.attrs["units"]
-        return attrs | {"coverage": self.coverage}
+        from corten.io.dataset import bound_attrs, quantity_of
 
-    def _flag_attrs(self) -> dict[str, Any]:
-        return {
-            "long_name": "how each entry got its value",
-            "flag_values": np.arange(len(FLAG_MEANINGS), dtype=np.int8),
-            "flag_meanings": " ".join(FLAG_MEANINGS),
-        }
+        attrs = bound_attrs(what, quantity_of(self.observed.attrs, self.observed.name), self.coverage)
+        return attrs | ({"units": self.observed.attrs["units"]} if "units" in self.observed.attrs else {})
 
     def _plain(self, array: np.ndarray, name: str, attrs: Mapping[str, Any]) -> Any:
         """Labelled like the input but never masked: a masked flag could not mark entries outside the domain."""
-        return self.observed.wrap(array, name, attrs) if self.observed.kind == "dataarray" else array
+        return self.observed.wrap(array, name, attrs) if self.observed.kind in ("dataarray", "frame") else array
 
     def __dir__(self) -> list[str]:
         """Names for users: no private names, and not the plain arrays that other modules use."""

@@ -240,6 +240,10 @@ def _labelled(fitted: Fitted, array: NDArray[np.float64], left: list[int]) -> An
     observed = fitted.observed
     if not left:
         return float(array)
+    if observed.table is not None:
+        import pandas as pd
+
+        return pd.Series(array, index=observed.table.columns if left == [1] else observed.table.index)
     if observed.kind != "dataarray":
         return array
     import xarray as xr

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.data.axes import zone_of
 from corten.data.choices import Choice
 from corten.io.archive import read_archive, write_archive
 from corten.propensity import FittedPropensity
@@ -26,7 +27,8 @@ __all__ = ["SavedCompletion", "load", "save"]
 FIT, MAX_DEPTH = "corten fit", 40
 MAX_REFERENCES = 4  # bytes of arrays that are referred to, per byte of the arrays: parts of a fit share masks
 TYPES = {
-    "data.choices": "Choice", "data.axes": "Axis", "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
+    "data.choices": "Choice", "data.wide": "WideLabels", "data.axes": "Axis",
+    "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
     "results.saving": "SavedCompletion", "results.fitted": "Fitted",
     "completer": "ConformalCompleter", "calibration.task": "Round",
     "calibration.split": "SplitCalibration", "calibration.gaps": "GapCalibration", "calibration.gap_scale": "Local",
@@ -35,6 +37,7 @@ TYPES = {
     "completion.stack": "StackedCompletion PreparedStack", "completion.covariance": "Covariance Component Season",
     "completion.positions": "Grid",
     "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
+    "completion.correction": "Correction NeighbourFeatures PreparedCorrected",
     "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess",
     "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.trees": "Trees",
     "conformal.split": "CalibratedSplit",
@@ -159,6 +162,8 @@ class _Packer:
         if _types().get(name) is type(value):
             arguments = {one: getattr(value, one) for one in signature(type(value)).parameters}
             return {"!": name, "of": {one: self.pack(own, f"{place}.{one}") for one, own in arguments.items()}}
+        if hasattr(value, "nlevels") and hasattr(value, "get_level_values"):
+            return {"!": "index", "of": [self._labels(value.get_level_values(k), place) for k in range(value.nlevels)]}
         if hasattr(value, "to_index") and hasattr(value, "xindexes"):
             return {"!": "coordinates", "of": self._coordinates(value, place)}
         if isinstance(value, Mapping):
@@ -179,11 +184,21 @@ class _Packer:
         self.arrays[found] = array  # held, so that no other array can get its id
         return {"!": "scalar" if isinstance(value, np.generic) else "array", "of": found}
 
+    def _labels(self, index: Any, place: str) -> Any:
+        """One level of the index of a table: labels, time zone and name; labels that a file cannot keep as text."""
+        labels, zone = _without_zone(index)
+        if labels.dtype.kind not in "biufmM":
+            labels = np.array(list(map(str, labels)))
+        return self.pack([labels, zone, index.name], place)
+
     def _coordinates(self, coords: Any, place: str) -> Any:
         plain = coords.to_dataset()
         stacked = {dim: list(one.names) for dim, one in plain.indexes.items() if one.nlevels > 1 and dim in plain.dims}
-        variables = plain.reset_index(list(stacked)).variables
-        return self.pack([[(k, list(v.dims), v.values, v.attrs) for k, v in variables.items()], stacked], place)
+        kept = []
+        for key, one in plain.reset_index(list(stacked)).coords.items():
+            values, zone = (one.values, None) if zone_of(one) is None else _without_zone(one.to_index().infer_objects())
+            kept.append((key, list(one.dims), values, one.attrs, zone))
+        return self.pack([kept, stacked], place)
 
 
 class _Unpacker:
@@ -216,6 +231,7 @@ class _Unpacker:
         if tag == "objects":
             return np.fromiter(made, object, len(made)).reshape(node["shape"])
         plain: dict[str, Any] = {"float": float, "tuple": tuple, "dict": dict, "date": _date, "coordinates": _coords}
+        plain |= {"index": _index}
         if tag not in plain:
             raise ValueError(f"it holds a {tag!r}, which this corten does not know")
         return plain[tag](made)
@@ -224,8 +240,32 @@ class _Unpacker:
 def _coords(kept: Any) -> Any:
     import xarray as xr
 
-    plain = xr.Dataset(coords={key: (dims, values, attrs) for key, dims, values, attrs in kept[0]})
+    # Files of earlier versions have no zone.
+    variables = {key: (dims, _zoned(values, *zone), attrs) for key, dims, values, attrs, *zone in kept[0]}
+    plain = xr.Dataset(coords=variables)
     return plain.set_index(kept[1]).coords
+
+
+def _without_zone(index: Any) -> tuple[np.ndarray, str | None]:
+    """Labels as an array, times with a zone in UTC, and the zone."""
+    zone = getattr(index, "tz", None)
+    return np.asarray(index if zone is None else index.tz_convert("UTC").tz_localize(None)), zone and str(zone)
+
+
+def _zoned(labels: Any, zone: str | None = None) -> Any:
+    """The inverse of `_without_zone`."""
+    if zone is None:
+        return labels
+    import pandas as pd
+
+    return pd.DatetimeIndex(labels).tz_localize("UTC").tz_convert(zone)
+
+
+def _index(levels: Any) -> Any:
+    import pandas as pd
+
+    made = [pd.Index(_zoned(labels, zone), name=name) for labels, zone, name in levels]
+    return made[0] if len(made) == 1 else pd.MultiIndex.from_arrays(made)
 
 
 def _date(text: str) -> Any:

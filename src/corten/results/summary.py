@@ -191,7 +191,8 @@ class Summary:
         unit = f" {unit_sign(self.units)}" if self.units else ""
         if self.median_width is None:
             return "intervals", f"{self.coverage:.4g} coverage asked; none is finite"
-        spread = "" if self.most_widths is None else " (most {} to {})".format(*map(_short, self.most_widths))
+        low, high = map(_short, self.most_widths or (self.median_width, self.median_width))
+        spread = "" if low == high else f" (most {low} to {high})"
         return "intervals", f"{self.coverage:.4g} coverage asked; width {_short(self.median_width)}{unit}{spread}"
 
     def _error_row(self) -> tuple[str, str] | None:

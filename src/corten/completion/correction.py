@@ -1,0 +1,266 @@
+"""A learned correction of the stack: boosted trees that predict its error at an entry from what surrounds the entry.
+
+The trees are fitted to the errors of hidden entries by absolute loss, cross-fitted by blocks: an entry is corrected by
+trees that were fitted without its block, in calibration as in the final fill. The correction is used only if it lowers
+the absolute error of the hidden entries by two standard errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from corten.completion.axes_kinds import axis_kinds, standardise
+from corten.completion.protocol import Fill, PreparedMix
+from corten.completion.units import MAX_MATRIX_LENGTH, unit_correlations
+from corten.conformal.local_scale import COARSE_BLOCKS_PER_AXIS, BlockFolds, EntryFeatures, block_of, exceeds
+from corten.conformal.trees import Trees
+from corten.data.axes import Axis
+from corten.data.choices import Choice
+
+__all__ = ["Correction", "NeighbourFeatures", "PreparedCorrected", "learn_correction"]
+
+NEAREST_POSITIONS = 6  # of an unordered axis, by correlation
+NEAREST_ENTRIES = 2  # on each side along an ordered axis
+MIN_HIDDEN_ENTRIES = 3000  # with fewer, no correction is tried
+MAX_FIT_ENTRIES = 50_000
+MAX_SCREEN_ENTRIES, SCREEN_TREES = 15_000, 40  # of a first fit, which shows whether more are worth their time
+MIN_GAIN = 0.01  # of the mean absolute error
+TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 200, 0.08, 31, 40
+SECONDS_PER_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class NeighbourFeatures:
+    """Values near an entry relative to its estimate, members relative to it, and the time: made once for a tensor.
+
+    describe: the features of the scale, which are used too; nearest: the most correlated positions of each position
+    of the unordered axes, by axis.
+    """
+
+    describe: EntryFeatures
+    nearest: dict[int, np.ndarray] = field(repr=False)
+
+    @staticmethod
+    def of(values: np.ndarray, mask: np.ndarray, describe: EntryFeatures) -> NeighbourFeatures:
+        """The features with positions compared by the entries in `mask`."""
+        kinds = axis_kinds(describe.axes, mask.shape)
+        short = tuple("ordered" if n > MAX_MATRIX_LENGTH else kind for kind, n in zip(kinds, mask.shape))
+        known = standardise(values, mask, kinds).values
+        nearest = {}
+        for k, one in unit_correlations(known, mask, short).items():
+            if one.matrix is not None:
+                own = one.matrix - 2 * np.eye(one.length)
+                nearest[k] = np.argsort(-own, axis=1, kind="stable")[:, : min(NEAREST_POSITIONS, one.length - 1)]
+        return NeighbourFeatures(describe, nearest)
+
+    def applies_to(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor of this shape has the positions that the features know."""
+        return all(shape[k] == len(near) for k, near in self.nearest.items())
+
+    def at(
+        self,
+        entries: np.ndarray,
+        values: np.ndarray,
+        train: np.ndarray,
+        estimate: np.ndarray,
+        members: Mapping[str, np.ndarray],
+    ) -> np.ndarray:
+        """Features of the flat `entries`, (entries, features): zero where a neighbour is not in `train`."""
+        axes, shape = self.describe.axes, train.shape
+        index = np.unravel_index(entries, shape)
+        middle = estimate.reshape(-1)[entries].astype(np.float64)
+        spread = self.describe.spread
+        columns = [(member.reshape(-1)[entries] - middle) / spread for member in members.values()]
+        for k, axis in enumerate(axes):
+            if axis.kind != "unordered" and shape[k] > 1:
+                for side in (1, -1):
+                    columns += _along(values, train, index, k, side, middle, spread)
+        data = standardise(values, train, axis_kinds(axes, shape))
+        scale, centre = (np.broadcast_to(part, shape).reshape(-1)[entries] for part in (data.scale, data.centre))
+        level = (middle - centre) / scale
+        for k, near in self.nearest.items():
+            for place in near[index[k]].T:
+                at = tuple(place if j == k else i for j, i in enumerate(index))
+                columns.append(np.where(train[at], data.values[at] - level, 0.0))
+            count = train.sum(axis=k)
+            rest = tuple(i for j, i in enumerate(index) if j != k)
+            mean = data.values.sum(axis=k)[rest] / np.maximum(count[rest], 1)
+            columns += [np.where(count[rest] > 0, mean - level, 0.0), count[rest], index[k]]
+        for k, axis in enumerate(axes):
+            columns += [part[index[k]] for part in _time_of(axis, shape[k])]
+        return np.stack(columns, axis=1).astype(np.float32)
+
+
+def _along(
+    values: np.ndarray,
+    train: np.ndarray,
+    index: tuple[np.ndarray, ...],
+    k: int,
+    side: int,
+    middle: np.ndarray,
+    spread: float,
+) -> list[np.ndarray]:
+    """The nearest training values on one side along axis k relative to the estimate, and the steps to the first."""
+    length = train.shape[k]
+    step = np.arange(length, dtype=np.int32).reshape([-1 if j == k else 1 for j in range(train.ndim)])
+    if side > 0:
+        last = np.maximum.accumulate(np.where(train, step, -1), axis=k)
+    else:
+        last = np.flip(np.minimum.accumulate(np.flip(np.where(train, step, length), k), axis=k), k)
+    columns, place = [], index[k]
+    for number in range(NEAREST_ENTRIES):
+        at = tuple(np.clip(place, 0, length - 1) if j == k else i for j, i in enumerate(index))
+        found = last[at]
+        inside = (place >= 0) & (place < length) & (found >= 0) & (found < length)
+        value = values[tuple(np.clip(found, 0, length - 1) if j == k else i for j, i in enumerate(index))]
+        columns.append(np.where(inside, (np.where(inside, value, 0) - middle) / spread, 0.0))
+        if number == 0:
+            columns.append(np.where(inside, np.abs(index[k] - found), 2 * length))
+        place = np.where(inside, found - side, -1 if side > 0 else length)
+    return columns
+
+
+def _time_of(axis: Axis, length: int) -> list[np.ndarray]:
+    """Hour of the day and day of the year of every position, if the coordinates are dates."""
+    dates = axis.coordinates
+    if dates is None or not np.issubdtype(np.asarray(dates).dtype, np.datetime64):
+        return []
+    dates = np.asarray(dates).astype("datetime64[s]")
+    if len(dates) < length:  # later data, with more slices than the fit had
+        step = np.median(np.diff(dates)) if len(dates) > 1 else np.timedelta64(1, "s")
+        dates = dates[0] + step * np.arange(length)
+    day, year = dates.astype("datetime64[D]"), dates.astype("datetime64[Y]")
+    seconds = (dates - day.astype("datetime64[s]")).astype(float)
+    of_year = (day - year.astype("datetime64[D]")).astype(float)
+    return [seconds / SECONDS_PER_DAY * 24, of_year]
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Trees for each fold of blocks, fitted without that fold, with the features they use."""
+
+    describe: NeighbourFeatures
+    models: Mapping[int, Trees] = field(repr=False)
+    fold_of: BlockFolds
+
+    def predict(
+        self, features: np.ndarray, entries: np.ndarray, shape: tuple[int, ...] | None = None
+    ) -> np.ndarray:
+        """What is added to the estimates of entries with these features: each by trees fitted without its block.
+
+        shape: of later data, if it is not that of the fit.
+        """
+        fold_of = self.fold_of if shape is None else replace(self.fold_of, shape=shape)
+        fold, total = fold_of(entries), np.zeros(len(entries))
+        for number, trees in self.models.items():
+            inside = fold == number
+            if inside.any():
+                total[inside] = self.describe.describe.spread * trees.sum(features[inside])
+        return total
+
+
+@dataclass(frozen=True)
+class PreparedCorrected:
+    """A prepared stack whose estimates of entries outside the mask are corrected.
+
+    first: the stack whose mix the features are computed from, that of the rounds. Data with other positions along an
+    unordered axis are not corrected.
+    """
+
+    stack: PreparedMix
+    first: PreparedMix
+    correction: Correction
+    choice: Choice
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The settings of the stack and of the correction."""
+        return (*self.stack.choices, self.choice)
+
+    def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
+        """Fill from the entries where `mask` is True, and correct the others."""
+        fill = self.stack.fill(values, mask)
+        entries = np.flatnonzero(~mask)
+        describe = self.correction.describe
+        if not describe.applies_to(mask.shape):
+            return fill
+        mixed = self.first.mix(fill.members)
+        features = np.hstack(
+            [
+                one.at(entries, values=values, train=mask, estimate=mixed, members=fill.members)
+                for one in (describe.describe, describe)
+            ]
+        )
+        estimate = np.array(fill.estimate)
+        estimate.reshape(-1)[entries] += self.correction.predict(features, entries, mask.shape)
+        return Fill(estimate, fill.members)
+
+
+def learn_correction(
+    describe: NeighbourFeatures,
+    features: np.ndarray,
+    residuals: np.ndarray,
+    entries: np.ndarray,
+    shape: tuple[int, ...],
+    seed: int,
+) -> tuple[Correction | None, Choice]:
+    """The correction learned from the residuals of hidden entries, or None; and the record of the choice."""
+    if len(entries) < MIN_HIDDEN_ENTRIES:
+        return None, _choice(False, f"{len(entries)} hidden entries are fewer than {MIN_HIDDEN_ENTRIES}", 0.0)
+    fold_of = BlockFolds(shape, seed)
+    fold = fold_of(entries)
+    spread = describe.describe.spread
+    target = np.asarray(residuals, np.float64) / spread
+    rng = np.random.default_rng((seed, 0xC0))
+    one = int(np.bincount(fold).argmax())
+    out, inside = np.flatnonzero(fold != one), np.flatnonzero(fold == one)
+    if out.size < MIN_HIDDEN_ENTRIES // 2:
+        return None, _choice(False, "the hidden entries lie in one block", 0.0)
+    trees = _fit(features, target, _some(out, MAX_SCREEN_ENTRIES, rng), SCREEN_TREES, seed)
+    inside = _some(inside, MAX_SCREEN_ENTRIES, rng)
+    gain = np.abs(target[inside]) - np.abs(target[inside] - trees.sum(features[inside]))
+    share = float(gain.sum() / max(np.abs(target[inside]).sum(), 1e-300))
+    if share < MIN_GAIN:
+        return None, _choice(False, f"a first fit changed the absolute error of other blocks by {-share:.1%}", share)
+    models = {}
+    for number in np.unique(fold).tolist():
+        rows = _some(np.flatnonzero(fold != number), MAX_FIT_ENTRIES, rng)
+        models[number] = _fit(features, target, rows, TREES, seed)
+    correction = Correction(describe, models, fold_of)
+    gain = np.abs(target) - np.abs(target - correction.predict(features, entries) / spread)
+    share = float(gain.sum() / max(np.abs(target).sum(), 1e-300))
+    used = share >= MIN_GAIN and exceeds(gain, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS))
+    because = (
+        f"it changes the mean absolute error of entries hidden in blocks it was not fitted to by {-share:.1%}, "
+        f"{'more' if used else 'not more'} than two standard errors and {MIN_GAIN:.0%}"
+    )
+    return (correction if used else None), _choice(used, because, share)
+
+
+def _choice(used: bool, because: str, share: float) -> Choice:
+    taken = "boosted trees" if used else "none"
+    code = "correction_used" if used else "correction_not_used"
+    return Choice("correction of the mix", taken, because, code=code, values={"gain": share})
+
+
+def _some(rows: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    return rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))
+
+
+def _fit(features: np.ndarray, target: np.ndarray, rows: Sequence[int] | np.ndarray, trees: int, seed: int) -> Trees:
+    """Boosted trees by absolute loss."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits
+
+    boosted: Any = HistGradientBoostingRegressor(
+        loss="absolute_error", max_iter=trees, learning_rate=LEARNING_RATE, max_leaf_nodes=LEAVES,
+        min_samples_leaf=MIN_LEAF_ENTRIES, l2_regularization=1.0, early_stopping=False, random_state=seed,
+    )  # fmt: skip
+    # One thread: the same bits on every machine, and no waiting threads on a busy one.
+    with threadpool_limits(1, user_api="openmp"):
+        boosted.fit(features[rows], target[rows])
+    return Trees.of(boosted)

@@ -1,0 +1,162 @@
+"""What a result file keeps of the file it comes from: attributes, history, grid mapping, bounds of coordinates."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from corten.data.choices import Choice
+from corten.data.plain import FOOTNOTE, plain
+from corten.io.names import holds
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["file_attrs", "global_attrs", "own_attrs", "referred", "surroundings", "with_references"]
+
+CONVENTIONS = "CF-1.11"
+REFERENCES = ("grid_mapping", "cell_measures", "bounds", "climatology")  # attributes that name other variables
+_CF = re.compile(r"(CF|COARDS)\b.*", re.IGNORECASE)
+# These describe the packing or range of the input, and would be wrong for the output.
+_OF_THE_INPUT = {
+    "_FillValue", "missing_value", "scale_factor", "add_offset", "coordinates", "ancillary_variables",
+    "valid_min", "valid_max", "valid_range", "actual_range", "bounds", "history",
+    "flag_values", "flag_meanings", "flag_masks",
+}  # fmt: skip
+# These name one file, or say which of its variables are coordinates.
+_OF_THE_FILE = {"id", "uuid", "tracking_id", "checksum", "coordinates"}
+
+
+def own_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Attributes of a variable that are true of its filled version too."""
+    return {key: value for key, value in attrs.items() if key not in _OF_THE_INPUT}
+
+
+def global_attrs(
+    quantity: str,
+    before: Mapping[Any, Any],
+    coverage: float,
+    choices: Sequence[Choice],
+    warnings: Sequence[str],
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Global attributes of a result file.
+
+    Those of the file that it comes from (`before`) are kept. `history` and `comment` are appended to, and
+    `corten_settings` holds coverage, options, versions and the value of every automatic setting as JSON.
+    """
+    from corten import __version__
+
+    kept = {str(key): value for key, value in before.items() if _is_kept(str(key))}
+    done = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} corten {__version__}: gaps filled, {coverage:.4g} intervals"
+    others = [one for one in re.split(r"[,\s]+", str(kept.get("Conventions", ""))) if one and not _CF.fullmatch(one)]
+    title = kept.get("title")
+    chosen = {choice.what: plain(choice.taken) for choice in choices}
+    return kept | {
+        "Conventions": ", ".join([CONVENTIONS, *others]),
+        "title": f"{title}, gaps filled" if title else f"{quantity}: gaps filled, with prediction intervals",
+        "source": kept.get("source") or f"corten {__version__}, conformal Riemannian tensor completion",
+        "history": _appended(kept.get("history"), [done], "\n"),
+        "comment": _appended(kept.get("comment"), [FOOTNOTE, *warnings], " "),
+        "corten_settings": json.dumps(
+            {"coverage": coverage, **plain(settings), "chosen": chosen}, separators=(",", ":")
+        ),
+    }
+
+
+def _is_kept(key: str) -> bool:
+    return key not in _OF_THE_FILE and not key.startswith("corten_") and holds(key)
+
+
+def _appended(before: Any, after: Iterable[str], between: str) -> str:
+    """Text with further text after it; nothing is said twice."""
+    said = str(before).rstrip() if before else ""
+    return between.join([*([said] if said else []), *(one for one in after if one not in said)])
+
+
+def file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+    """Attributes that any file format can hold: numbers, text and arrays of numbers; the rest as JSON."""
+    held: dict[str, Any] = {}
+    for key, value in attrs.items():
+        if isinstance(value, list) and value and all(type(one) in (int, float) for one in value):
+            value = np.array(value)
+        simple = isinstance(value, str | int | float | np.integer | np.floating) and not isinstance(value, bool)
+        numbers = isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1 and value.size > 0
+        held[str(key)] = value if simple or numbers else json.dumps(plain(value))
+    return held
+
+
+def referred(attrs: Mapping[Any, Any]) -> list[str]:
+    """Variables that attributes refer to: a grid mapping, cell measures, the bounds of a coordinate.
+
+    Examples
+    --------
+    >>> referred({"grid_mapping": "crs", "cell_measures": "area: area_of_cell", "units": "K"})
+    ['crs', 'area_of_cell']
+    """
+    found: list[str] = []
+    for key in REFERENCES:
+        words = attrs[key].split() if isinstance(attrs.get(key), str) else []
+        if key == "cell_measures":
+            words = [word for word in words if not word.endswith(":")]
+        elif any(word.endswith(":") for word in words):  # a grid mapping of its coordinates, "crs: x y"
+            words = [word.removesuffix(":") for word in words if word.endswith(":")]
+        found += words
+    return found
+
+
+def surroundings(dataset: xr.Dataset, name: str) -> xr.Dataset:
+    """What a file has beside one variable: global attributes, and the variables that it and its coordinates refer to.
+
+    Nothing is loaded.
+    """
+    described = [dataset[name], *dataset[name].coords.values()]
+    wanted = [other for one in described for other in referred(one.encoding | one.attrs) if other in dataset.variables]
+    return dataset[list(dict.fromkeys(wanted))]
+
+
+def with_references(dataset: xr.Dataset, like: xr.Dataset | None) -> xr.Dataset:
+    """A Dataset with the variables of `like` that its attributes refer to.
+
+    An attribute that refers to a variable that is in neither of them is removed.
+    """
+    grids = [name for name, one in dataset.coords.items() if not one.dims and _is_grid(one.attrs)]
+    dataset = dataset.reset_coords(grids).copy(deep=False)  # as a coordinate it would be taken for a position
+    if grids:
+        for name, one in dataset.data_vars.items():
+            if name not in grids:
+                one.attrs.setdefault("grid_mapping", str(grids[0]))
+    added: dict[str, Any] = {}
+    for variable in dataset.variables.values():
+        kept = dict(variable.attrs)
+        for key in REFERENCES:
+            names = referred({key: kept.get(key)})
+            added |= {name: like[name].variable for name in names if like is not None and _fits(like, name, dataset)}
+            if key in kept and not all(name in added or name in dataset.variables for name in names):
+                del kept[key]
+        variable.attrs = kept
+    return dataset.assign({name: one for name, one in added.items() if name not in dataset.variables})
+
+
+def _is_grid(attrs: Mapping[Any, Any]) -> bool:
+    return any(key in attrs for key in ("grid_mapping_name", "crs_wkt", "spatial_ref"))
+
+
+def _fits(like: xr.Dataset, name: str, dataset: xr.Dataset) -> bool:
+    """Whether a variable of `like` has the axes of the Dataset, position by position."""
+    if name not in like.variables:
+        return False
+    for dim in like[name].dims:
+        if dim not in dataset.sizes:
+            continue
+        if like.sizes[dim] != dataset.sizes[dim]:
+            return False
+        labelled = dim in like.coords and dim in dataset.coords
+        if labelled and not np.array_equal(like[dim].values, dataset[dim].values):
+            return False
+    return True

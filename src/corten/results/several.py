@@ -1,0 +1,128 @@
+"""Intervals of several variables of one Dataset."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from corten.results.intervals import Intervals
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+__all__ = ["DatasetIntervals"]
+
+
+class DatasetIntervals(Mapping[str, Intervals]):
+    """Estimates and prediction intervals of several variables. Returned by ``dataset.corten.complete()``.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        The input.
+    results : mapping from str to Intervals
+        The result of each variable that was filled; ``found["sst"]`` gives that of one.
+
+    Examples
+    --------
+    >>> import corten.xarray
+    >>> found = dataset.corten.complete(coverage=0.9)                # doctest: +SKIP
+    >>> found.estimate["sst"], found["sst"].summary()                # doctest: +SKIP
+    """
+
+    def __init__(self, dataset: xr.Dataset, results: Mapping[str, Intervals]) -> None:
+        self.dataset, self._results = dataset, dict(results)
+
+    def __getitem__(self, name: str) -> Intervals:
+        return self._results[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    @property
+    def estimate(self) -> xr.Dataset:
+        """The input with its gaps filled; variables that were not filled are unchanged."""
+        return self.dataset.assign({name: one.estimate for name, one in self.items()})
+
+    @property
+    def lower(self) -> xr.Dataset:
+        """Lower bounds of the variables that were filled."""
+        return self.dataset[[*self]].assign({name: one.lower.rename(name) for name, one in self.items()})
+
+    @property
+    def upper(self) -> xr.Dataset:
+        """Upper bounds of the variables that were filled."""
+        return self.dataset[[*self]].assign({name: one.upper.rename(name) for name, one in self.items()})
+
+    def at(self, coverage: float) -> DatasetIntervals:
+        """The intervals at another coverage; nothing is fitted again.
+
+        Parameters
+        ----------
+        coverage : float
+            Nominal coverage, between 0 and 1.
+
+        Returns
+        -------
+        DatasetIntervals
+        """
+        return DatasetIntervals(self.dataset, {name: one.at(coverage) for name, one in self.items()})
+
+    def to_dataset(self) -> xr.Dataset:
+        """The input with its gaps filled, bounds and flags beside each filled variable, by the CF conventions.
+
+        Returns
+        -------
+        xarray.Dataset
+            As `Intervals.to_dataset` gives it for one variable; ``corten_settings`` holds the settings of each.
+        """
+        made, about = self.dataset.copy(), []
+        for name, one in self.items():
+            found = one.to_dataset(like=self.dataset)
+            before = str(self.dataset[name].attrs.get("ancillary_variables", "")).split()
+            kept = [other for other in before if other in self.dataset.variables]
+            attrs = found[name].attrs
+            attrs["ancillary_variables"] = " ".join(dict.fromkeys([*attrs["ancillary_variables"].split(), *kept]))
+            made = made.assign({key: found[key] for key in found.data_vars if key == name or key not in made.variables})
+            about.append(found.attrs)
+        settings = {name: json.loads(attrs["corten_settings"]) for name, attrs in zip(self, about)}
+        comment = " ".join(dict.fromkeys(attrs["comment"] for attrs in about))
+        shared = {"comment": comment, "corten_settings": json.dumps(settings, separators=(",", ":"))}
+        made.attrs = about[0] | shared
+        return made
+
+    def to_netcdf(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write `to_dataset()` to a NetCDF file, whole or not at all.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+        overwrite : bool, default False
+            Whether an existing file is replaced.
+
+        Returns
+        -------
+        pathlib.Path
+            The file that was written.
+
+        Raises
+        ------
+        FileExistsError
+            If the file exists and `overwrite` is False.
+        """
+        from corten.io.dataset import write_netcdf
+
+        return write_netcdf(self.to_dataset(), path, overwrite=overwrite)
+
+    def __repr__(self) -> str:
+        return "\n".join(["<DatasetIntervals>", *(f"{name}: {one!r}" for name, one in self.items())])
+
+    def _repr_html_(self) -> str:
+        return "".join(one._repr_html_() for one in self.values())

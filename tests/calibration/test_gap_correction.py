@@ -1,0 +1,103 @@
+"""The learned correction of the stack: it is used where it lowers the errors of other blocks, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
+from corten.completion.smooth import SmoothCompletion
+from corten.completion.stack import PreparedStack
+from corten.conformal.local_scale import EntryFeatures
+from corten.conformal.trees import Trees
+from corten.data.axes import Axis
+
+SHAPE = (400, 8)
+AXES = (
+    Axis("time", 400, np.datetime64("2020-01-01T00") + np.arange(400) * np.timedelta64(1, "h"), "ordered", False, None),
+    Axis("station", 8, np.array([f"s{i}" for i in range(8)]), "unordered", False, None),
+)
+
+
+def network(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Hourly values at eight stations that move together, and which of them train."""
+    rng = np.random.default_rng(seed)
+    x = np.cumsum(rng.standard_normal(400))[:, None] + rng.standard_normal(SHAPE)
+    return x, rng.random(SHAPE) < 0.6
+
+
+def features_of(x: np.ndarray, train: np.ndarray, estimate: np.ndarray) -> tuple[NeighbourFeatures, np.ndarray]:
+    describe = EntryFeatures.of(x, train, AXES)
+    near = NeighbourFeatures.of(x, train, describe)
+    entries = np.flatnonzero(~train)
+    return near, near.at(entries, x, train, estimate, {"one": estimate})
+
+
+def test_features_are_the_nearest_values_relative_to_the_estimate() -> None:
+    x, train = network(0)
+    estimate = np.full(SHAPE, 2.5)
+    near, found = features_of(np.where(train, x, np.nan), train, estimate)
+    spread = near.describe.spread
+    for row, entry in zip(found, np.flatnonzero(~train)):
+        t, s = np.unravel_index(entry, SHAPE)
+        before, after = np.flatnonzero(train[:t, s])[::-1], t + 1 + np.flatnonzero(train[t + 1 :, s])
+        wanted = [0.0]
+        for side in (before, after):
+            values = [*(x[side[:2], s] - 2.5) / spread, 0.0, 0.0][:2]
+            wanted += [values[0], abs(int(side[0]) - int(t)) if len(side) else 800, values[1]]
+        np.testing.assert_allclose(row[:7], wanted, rtol=1e-4, atol=1e-4)
+        assert row[-2] == t % 24
+        assert row[-1] == t // 24
+
+
+def test_an_error_that_neighbours_show_is_corrected_and_noise_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
+    x, train = network(1)
+    estimate = np.broadcast_to(x.mean(axis=0), SHAPE)  # all that the other stations know is left in the residual
+    near, features = features_of(x, train, estimate)
+    entries = np.flatnonzero(~train)
+    residuals = (x - estimate)[~train]
+    options = {"entries": entries, "shape": SHAPE, "seed": 0}
+    correction, choice = learn_correction(near, features, residuals, **options)
+    assert correction is not None
+    assert choice.code == "correction_used"
+    left = np.abs(residuals - correction.predict(features, entries))
+    assert left.mean() < 0.5 * np.abs(residuals).mean()
+    shuffled = np.random.default_rng(2).permutation(residuals)
+    nothing, choice = learn_correction(near, features, shuffled, **options)
+    assert nothing is None
+    assert choice.code == "correction_not_used"
+
+
+def test_a_corrected_stack_changes_missing_entries_only_and_skips_other_stations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, train = network(3)
+    stack = PreparedStack({"pyramid": SmoothCompletion().prepare(x, train, AXES, 0)}, {"pyramid": 1.0})
+    describe = EntryFeatures.of(x, train, AXES)
+    near = NeighbourFeatures.of(x, train, describe)
+    entries = np.flatnonzero(~train)
+    fill = stack.fill(x, train)
+    features = np.hstack([one.at(entries, x, train, fill.estimate, fill.members) for one in (describe, near)])
+    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
+    correction, choice = learn_correction(near, features, (x - fill.estimate)[~train], entries, SHAPE, seed=0)
+    assert correction is not None
+    corrected = PreparedCorrected(stack, stack, correction, choice)
+    added = corrected.fill(x, train).estimate - fill.estimate
+    assert (added[train] == 0).all()
+    np.testing.assert_allclose(added[~train], correction.predict(features, entries))
+    fewer = replace(corrected, stack=stack).fill(x[:, :5], train[:, :5])
+    np.testing.assert_array_equal(fewer.estimate, stack.fill(x[:, :5], train[:, :5]).estimate)
+    longer = corrected.fill(np.tile(x, (2, 1)), np.tile(train, (2, 1)))
+    assert np.isfinite(longer.estimate).all()
+
+
+def test_trees_add_up_as_in_the_library() -> None:
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    rng = np.random.default_rng(4)
+    rows = rng.standard_normal((600, 3)).astype(np.float32)
+    model = ensemble.HistGradientBoostingRegressor(loss="absolute_error", max_iter=20)
+    model.fit(rows, rows[:, 0] * rows[:, 1])
+    np.testing.assert_allclose(Trees.of(model).sum(rows), model.predict(rows), atol=1e-9)
