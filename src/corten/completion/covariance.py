@@ -10,7 +10,7 @@ are chosen by the same likelihood.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -106,6 +106,13 @@ class Covariance:
     components: tuple[Component, ...]
     noise: float
     seasons: tuple[Season, ...] = ()
+
+    def rescaled(self, ratios: Sequence[float]) -> Covariance:
+        """The same covariance in other steps: an old step is so many new ones along each axis."""
+        every = [*ratios, *(ratios[season.axis] for season in self.seasons)]
+        components = [replace(one, lengths=tuple(n * r for n, r in zip(one.lengths, every))) for one in self.components]
+        seasons = [replace(one, period=one.period * ratios[one.axis]) for one in self.seasons]
+        return replace(self, components=tuple(components), seasons=tuple(seasons))
 
     def spectrum(self, axes: Sequence[np.ndarray | None]) -> np.ndarray:
         """Eigenvalues in the basis of the axes; for each axis its frequencies, or eigenvalues of its correlation.

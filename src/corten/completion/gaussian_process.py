@@ -20,7 +20,7 @@ import scipy.linalg
 
 from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, move_gap, standardise
 from corten.completion.covariance import Covariance, Season, circle_of, fit_covariance
-from corten.completion.positions import Grid, grids_in_words, grids_of, length_in_words
+from corten.completion.positions import Grid, grids_in_words, grids_of, length_in_words, moved_grids
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.units import UnitCorrelation, unit_correlations
@@ -212,6 +212,13 @@ class PreparedProcess:
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         return self.fill_from(values, mask, self.pyramid.fill(values, mask).estimate)
+
+    def on_axes(self, axes: Sequence[Any]) -> PreparedProcess:
+        """The same covariance, in the unit of the coordinates, on other axes."""
+        grids, ratios = moved_grids(self.grids, axes)
+        return replace(
+            self, covariance=self.covariance.rescaled(ratios), grids=grids, pyramid=self.pyramid.on_axes(axes)
+        )
 
     def fill_from(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> Fill:
         """Fill, with the iterations started from another estimate made of the same entries."""
