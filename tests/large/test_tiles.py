@@ -129,7 +129,7 @@ def stored(field, tmp_path_factory):
     _, x, sea = field
     folder = tmp_path_factory.mktemp("tiles")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(needs, "MAX_TILE_ENTRIES", 4000)
+        patch.setattr(needs, "MAX_TILE_ENTRIES", 2500)  # tiles of several shapes
         return corten.complete_to_zarr(x, folder / "filled.zarr", [0.9, 0.5], where=sea, memory="3 GB")
 
 

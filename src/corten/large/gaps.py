@@ -18,7 +18,7 @@ from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitt
 from corten.calibration.gap_scale import first_estimate, reach, tested_depth
 from corten.calibration.gaps import MIN_HIDDEN_SHARE, hide
 from corten.completion.axes_kinds import axis_kinds, edges_of
-from corten.completion.protocol import Fill, PreparedMix
+from corten.completion.protocol import Fill, PreparedMix, on_axes
 from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.depth import DepthWeights, depth, steps_of_change
@@ -118,8 +118,8 @@ class TiledModel:
         lower: np.ndarray = np.zeros((len(coverages), 0))
         upper: np.ndarray = lower
         if missing.size:
-            fill = _filled(self.completion, values, mask, self.data.coarse, self.large_scale, tile)
             axes = cut_axes(self.data.axes, tile.padded)
+            fill = _filled(self.completion, values, mask, self.data.coarse, self.large_scale, tile, axes)
             whole = depth(mask, axes, self.change)
             features = EntryFeatures(axes, self.change, self.spread).at(
                 missing, values=values, train=mask, estimate=first_estimate(self.first, fill), members=fill.members,
@@ -148,12 +148,13 @@ class TiledModel:
 
 
 def _filled(
-    completion: PreparedMix, values: np.ndarray, mask: np.ndarray, coarse: Coarse, large_scale: np.ndarray, tile: Tile
-) -> Fill:
+    completion: PreparedMix, values: np.ndarray, mask: np.ndarray, coarse: Coarse, large_scale: np.ndarray, tile: Tile,
+    axes: Sequence[Axis],
+) -> Fill:  # fmt: skip
     """A tile filled from its observed entries, and from the coarse field where none of them is near."""
     far, placed = coarse.anchors(large_scale, tile.padded)
     placed &= ~mask
-    return completion.fill(np.where(placed, far, values).astype(values.dtype), mask | placed)
+    return on_axes(completion, axes).fill(np.where(placed, far, values).astype(values.dtype), mask | placed)
 
 
 def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tell) -> TiledModel:
@@ -307,7 +308,8 @@ class _Sample:
         entries = np.flatnonzero(core & hidden)
         if entries.size > limit:
             entries = np.sort(np.random.default_rng(seed).choice(entries, limit, replace=False))
-        fill = _filled(self.completion, np.where(train, values, np.nan), train, self.coarse, self.large_scale, tile)
-        describe = EntryFeatures(cut_axes(self.data.axes, tile.padded), self.change, self.spread)
+        axes, known = cut_axes(self.data.axes, tile.padded), np.where(train, values, np.nan)
+        fill = _filled(self.completion, known, train, self.coarse, self.large_scale, tile, axes)
+        describe = EntryFeatures(axes, self.change, self.spread)
         found = reduced(fill, values, train, entries, describe)
         return replace(found, entries=tile.of_tensor(entries, self.data.shape))
