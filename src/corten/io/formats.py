@@ -36,8 +36,8 @@ class Loaded:
     """A tensor from a file: `data` and its domain `where` (None = everywhere), ready for `corten.complete`.
 
     `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a table; `masks`
-    has the masks of land and sea in the file, by name, in shapes that broadcast to that of the data; `like` has the global
-    attributes of a NetCDF file or Zarr store, its grid mapping and bounds: give it to `write`.
+    has the masks of land and sea in the file, by name, in shapes that broadcast to that of the data; `like` has the
+    global attributes of a NetCDF file or Zarr store, its grid mapping and bounds: give it to `write`.
     """
 
     data: Any
