@@ -1,7 +1,7 @@
 """A synthetic sea surface of any size with a known truth, computed plane by plane: smooth water, clouds, land.
 
-`SeaSurface(shape, seed)` has `planes(start, stop)` (truth), `observed(start, stop)` (with noise, NaN under clouds and on
-land) and `sea` (which places are water). The axes are latitude, longitude and day; planes are latitudes.
+`SeaSurface(shape, seed)` has `planes(start, stop)` (truth), `observed(start, stop)` (with noise, NaN under clouds and
+on land) and `sea` (which places are water). The axes are latitude, longitude and day; planes are latitudes.
 """
 
 from __future__ import annotations
