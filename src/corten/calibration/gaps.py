@@ -26,7 +26,10 @@ __all__ = ["GapCalibration", "hide", "split_of"]
 SEED_STREAM = 0x6A95
 MAX_ATTEMPTS = 40  # moved copies tried in a round until enough entries are hidden
 MIN_HIDDEN_SHARE = 0.1  # of the missing entries, or of the observed ones if they are fewer
-BYTES_PER_ENTRY_AND_ROUND, BYTES_OF_SCALE = 66, 330_000_000  # peak memory, and that of the learned scale, measured
+BYTES_PER_ENTRY, BYTES_OF_SETTINGS = 150, 130_000_000  # peak memory, and the part that does not grow, measured
+SECONDS_OF_SETTINGS = 6.0  # of one core: covariance, model of the mask and learned scale, measured
+SECONDS_PER_ENTRY_AND_FILL, SECONDS_PER_MISSING = 2.2e-6, 1.2e-5  # of one core, measured
+FILLS_OF_SETTINGS = 3  # completions besides the rounds
 MODEL_OF_MASK = IsingPropensity(max_rank=5)  # simulates gaps and is audited, but gives no weights: low ranks suffice
 
 
@@ -105,7 +108,12 @@ class GapCalibration:
 
     def peak_bytes(self, entries: int, missing: int) -> int:
         """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
-        return BYTES_OF_SCALE + BYTES_PER_ENTRY_AND_ROUND * self.rounds * entries
+        return BYTES_OF_SETTINGS + BYTES_PER_ENTRY * entries
+
+    def seconds(self, entries: int, missing: int, cores: int = 1) -> float:
+        """Seconds that a fit with the default completion takes on idle cores, about."""
+        fills = SECONDS_PER_ENTRY_AND_FILL * (self.rounds + FILLS_OF_SETTINGS) * entries
+        return (SECONDS_OF_SETTINGS + fills + SECONDS_PER_MISSING * missing) / min(cores, self.rounds)
 
     def calibrate(self, task: Task) -> Outcome:
         """Complete every round, learn the scale of errors from the hidden entries, and pool all rounds."""

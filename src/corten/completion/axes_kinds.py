@@ -103,7 +103,7 @@ class Basis:
     Cosines for an ordered axis (kernels are reflected at the boundaries), the Hartley basis for a periodic one, and
     given eigenvectors for an unordered one. `frequencies` are in radians per step. `folded` are the left halves of the
     rows that are even and of those that are odd about the middle of the axis, in this order: products with them cost
-    half as much as products with `rows`.
+    half as much as products with `rows`. `cosines` are the numbers of the cosines at equal steps, None for others.
     """
 
     axis: int
@@ -111,6 +111,7 @@ class Basis:
     frequencies: np.ndarray
     rows: np.ndarray | None
     folded: tuple[np.ndarray, np.ndarray] | None = None
+    cosines: np.ndarray | None = None
 
     def forward(self, array: np.ndarray) -> np.ndarray:
         """The coefficients of an array in the basis."""
@@ -193,11 +194,11 @@ def basis_of(
         basis = Basis(axis=0, kind=kind, frequencies=frequencies, rows=None)
         rows = np.ascontiguousarray(basis.forward(np.eye(length)), dtype=dtype)
     if rows is None or kind != "ordered" or length < MIN_FOLDED_LENGTH:
-        return Basis(axis, kind, frequencies, rows)
+        return Basis(axis, kind, frequencies, rows, cosines=steps if kind == "ordered" else None)
     parity = np.r_[0:length:2, 1:length:2]  # cosines of even number are even about the middle of the axis
     rows, half = rows[parity], (length + 1) // 2
     folded = np.ascontiguousarray(rows[:half, :half]), np.ascontiguousarray(rows[half:, : length - half])
-    return Basis(axis, kind, frequencies[parity], rows, folded)
+    return Basis(axis, kind, frequencies[parity], rows, folded, parity)
 
 
 @dataclass(frozen=True)
