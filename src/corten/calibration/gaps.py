@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from corten.calibration.gap_rounds import run_rounds
+from corten.calibration.gap_rounds import peak_of_rounds, run_rounds, threads_that_fit
 from corten.calibration.gap_scale import Local, learn_locally, reach
 from corten.calibration.hiding import draw_masks
 from corten.calibration.task import Outcome, Plan, Round, Task
@@ -26,9 +26,8 @@ __all__ = ["GapCalibration", "hide", "split_of"]
 SEED_STREAM = 0x6A95
 MAX_ATTEMPTS = 40  # moved copies tried in a round until enough entries are hidden
 MIN_HIDDEN_SHARE = 0.1  # of the missing entries, or of the observed ones if they are fewer
-BYTES_PER_ENTRY, BYTES_OF_SETTINGS = 150, 130_000_000  # peak memory, and the part that does not grow, measured
-SECONDS_OF_SETTINGS = 6.0  # of one core: covariance, model of the mask and learned scale, measured
-SECONDS_PER_ENTRY_AND_FILL, SECONDS_PER_MISSING = 2.2e-6, 1.2e-5  # of one core, measured
+SECONDS_OF_SETTINGS = 7.5  # of one core: covariance, model of the mask and learned scale, measured
+SECONDS_PER_ENTRY_AND_FILL, SECONDS_PER_MISSING = 3.5e-6, 1.2e-5  # of one core, measured
 FILLS_OF_SETTINGS = 3  # completions besides the rounds
 MODEL_OF_MASK = IsingPropensity(max_rank=5)  # simulates gaps and is audited, but gives no weights: low ranks suffice
 
@@ -108,7 +107,7 @@ class GapCalibration:
 
     def peak_bytes(self, entries: int, missing: int) -> int:
         """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
-        return BYTES_OF_SETTINGS + BYTES_PER_ENTRY * entries
+        return peak_of_rounds(entries, threads_that_fit(entries, self.rounds))
 
     def seconds(self, entries: int, missing: int, cores: int = 1) -> float:
         """Seconds that a fit with the default completion takes on idle cores, about."""
