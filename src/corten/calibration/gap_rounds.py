@@ -17,10 +17,15 @@ from corten.conformal.local_scale import EntryFeatures, block_folds
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform
-from corten.engine.threads import in_order
+from corten.engine.memory import ROOM, available
+from corten.engine.threads import default_threads, in_order
 
-__all__ = ["Hidden", "Run", "reduced", "run_rounds", "scored", "values_of_round"]
+__all__ = [
+    "Hidden", "Run", "peak_of_rounds", "reduced", "run_rounds", "scored", "threads_that_fit", "values_of_round",
+]  # fmt: skip
 
+BYTES_PER_ENTRY, BYTES_PER_ENTRY_AND_THREAD = 45, 50  # peak memory of a fit, measured
+BYTES_PER_THREAD = 50_000_000  # matrices of the coarse modes, measured
 MAX_POOLED_ENTRIES = 96_000  # hidden entries scored over all rounds: more only slow the fit of the scale
 
 
@@ -111,7 +116,8 @@ def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, cha
         return replace(hidden, around=around)
 
     done = [completed(0)]
-    threads = None if done[0].members else 1  # a function of the user may not be safe to run in two threads
+    # A function of the user, which has no members, may not be safe to run in two threads.
+    threads = threads_that_fit(values.size, len(rounds)) if done[0].members else 1
     others = in_order(completed, range(1, len(rounds)), threads, pool="rounds")
     task.tell("completion", 1 / steps)
     for number, hidden in enumerate(others, 2):
@@ -145,6 +151,19 @@ def _corrected(
     added = np.split(correction.predict(features, entries), np.cumsum([len(h.entries) for h in rounds])[:-1])
     done = [replace(h, estimate=h.estimate + one) for h, one in zip(rounds, added)]
     return PreparedCorrected(mixed, first, correction, choice), done, choice
+
+
+def peak_of_rounds(entries: int, threads: int) -> int:
+    """Peak memory of rounds that run in so many threads, in bytes."""
+    return BYTES_PER_THREAD * threads + (BYTES_PER_ENTRY + BYTES_PER_ENTRY_AND_THREAD * threads) * entries
+
+
+def threads_that_fit(entries: int, rounds: int) -> int:
+    """Threads for the rounds: as many as there are, but no more than memory allows."""
+    threads = min(default_threads(), max(rounds - 1, 1))
+    while threads > 1 and peak_of_rounds(entries, threads) > ROOM * available():
+        threads -= 1
+    return threads
 
 
 def reduced(

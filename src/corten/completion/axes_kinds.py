@@ -104,8 +104,9 @@ class Basis:
     Cosines for an ordered axis (kernels are reflected at the boundaries), the Hartley basis for a periodic one, and
     given eigenvectors for an unordered one. `frequencies` are in radians per step. `folded` are the left halves of the
     rows that are even and of those that are odd about the middle of the axis, in this order: products with them cost
-    half as much as products with `rows`. `positions` are those of the entries on a grid that has more points than there
-    are entries; then `forward` is the transpose of `inverse`, which evaluates the functions of the basis there.
+    half as much as products with `rows`. `cosines` are the numbers of the cosines at equal steps, None for others.
+    `positions` are those of the entries on a grid that has more points than there are entries; then `forward` is the
+    transpose of `inverse`, which evaluates the functions of the basis there.
     """
 
     axis: int
@@ -113,6 +114,7 @@ class Basis:
     frequencies: np.ndarray
     rows: np.ndarray | None
     folded: tuple[np.ndarray, np.ndarray] | None = None
+    cosines: np.ndarray | None = None
     positions: np.ndarray | None = None
 
     def forward(self, array: np.ndarray) -> np.ndarray:
@@ -221,11 +223,11 @@ def basis_of(
     if positions is not None:
         return Basis(axis, kind, frequencies, rows, positions=positions)
     if rows is None or kind != "ordered" or length < MIN_FOLDED_LENGTH:
-        return Basis(axis, kind, frequencies, rows)
+        return Basis(axis, kind, frequencies, rows, cosines=steps if kind == "ordered" else None)
     parity = np.r_[0:length:2, 1:length:2]  # cosines of even number are even about the middle of the axis
     rows, half = rows[parity], (length + 1) // 2
     folded = np.ascontiguousarray(rows[:half, :half]), np.ascontiguousarray(rows[half:, : length - half])
-    return Basis(axis, kind, frequencies[parity], rows, folded)
+    return Basis(axis, kind, frequencies[parity], rows, folded, parity)
 
 
 def _rows_at(kind: str, length: int, positions: np.ndarray) -> np.ndarray:

@@ -64,11 +64,18 @@ class CoarseModes:
         products = kept.astype(np.float64)
         # An axis with few modes for its length first: it makes the array smaller.
         for basis, modes in sorted(zip(bases, chosen), key=lambda one: len(one[1]) ** 2 / spectrum.shape[one[0].axis]):
+            if basis.cosines is not None:
+                rows = _sums_of_cosines(basis.cosines[modes], spectrum.shape[basis.axis])
+                products = along(rows, products, basis.axis)
+                continue
             unit = np.zeros((len(modes), spectrum.shape[basis.axis]), spectrum.dtype)
             unit[np.arange(len(modes)), modes] = 1
             rows = replace(basis, axis=1).inverse(unit).astype(np.float64)
             pairs = (rows[:, None, :] * rows[None, :, :]).reshape(-1, rows.shape[1])
             products = along(np.ascontiguousarray(pairs), products, basis.axis)
+        for basis, modes in zip(bases, chosen):
+            if basis.cosines is not None:
+                products = _products_of_cosines(products, basis.cosines[modes], basis.axis, spectrum.shape[basis.axis])
         counts = [len(modes) for modes in chosen]
         size = int(np.prod(counts))
         split = products.reshape([n for count in counts for n in (count, count)])
@@ -87,6 +94,19 @@ class CoarseModes:
         part = residual[self.where]
         product = scipy.linalg.blas.dsymv(1.0, self.inverse, part.ravel().astype(np.float64), lower=1)
         scaled[self.where] += product.reshape(part.shape)
+
+
+def _sums_of_cosines(numbers: np.ndarray, length: int) -> np.ndarray:
+    """Cosines of all numbers up to twice the largest of `numbers`, without their norms."""
+    return np.cos(np.pi / length * np.outer(np.arange(2 * numbers.max() + 1), np.arange(length) + 0.5))
+
+
+def _products_of_cosines(sums: np.ndarray, numbers: np.ndarray, axis: int, length: int) -> np.ndarray:
+    """Sums of products of all pairs of normed cosines, from sums of cosines: 2 cos a cos b = cos(a-b) + cos(a+b)."""
+    norm = np.where(numbers == 0, np.sqrt(1 / length), np.sqrt(2 / length))
+    difference, total = np.abs(np.subtract.outer(numbers, numbers)).ravel(), np.add.outer(numbers, numbers).ravel()
+    share = (np.outer(norm, norm) / 2).reshape([-1 if k == axis else 1 for k in range(sums.ndim)])
+    return np.asarray(share * (np.take(sums, difference, axis=axis) + np.take(sums, total, axis=axis)))
 
 
 def _box_of_modes(bases: Sequence[Basis], spectrum: np.ndarray, most: int) -> list[np.ndarray]:

@@ -110,24 +110,23 @@ class PreparedSmooth:
     def _levels(self, shape: tuple[int, ...]) -> list[list[Filter]]:
         """The filters of all levels: first averaged over unordered axes, then separate for their positions."""
         grids = self.grids or grids_of(None, shape)
-        bases = [basis_of(kind, k, g.size, positions=g.positions) for k, (kind, g) in enumerate(zip(self.kinds, grids))]
         unordered = [k for k, kind in enumerate(self.kinds) if kind == "unordered" and shape[k] > 1]
         ordered = [k for k, kind in enumerate(self.kinds) if kind != "unordered" and shape[k] > 1]
+        bases = {k: basis_of(self.kinds[k], k, grids[k].size, positions=grids[k].positions) for k in ordered}
         levels: list[list[Filter]] = []
         for pooled in product((True, False), repeat=min(len(unordered), 3)):
             if not ordered and not any(pooled):
                 continue
-            average = [_average(k, shape[k]) for k, pool in zip(unordered, pooled) if pool]
+            average = [_average(k) for k, pool in zip(unordered, pooled) if pool]
             for width in WIDTHS if ordered else (1.0,):
                 smooth = [axis_filter(bases[k], width * self.stretch[k]) for k in ordered]
                 levels.append([*smooth, *average])
         return levels
 
 
-def _average(axis: int, length: int) -> Filter:
+def _average(axis: int) -> Filter:
     """The mean over an axis, as a filter."""
-    matrix = np.full((length, length), 1 / length, np.float32)
-    return lambda array: along(matrix, array, axis)
+    return lambda array: np.broadcast_to(array.mean(axis=axis, keepdims=True), array.shape)
 
 
 @dataclass(frozen=True)

@@ -48,19 +48,22 @@ def depth(train: np.ndarray, axes: Sequence[Axis], change: np.ndarray) -> np.nda
     unordered = [k for k in range(train.ndim) if k not in ordered]
     if not ordered:
         return np.where(train, 0.0, 1.0).astype(np.float32)
+    if len(ordered) == 1:
+        (k,) = ordered
+        return (np.float32(change[k]) * distance_along(train, k, axes[k].periodic)).astype(np.float32)
     step = change[ordered]
     furthest = float(np.sqrt(np.sum((step * np.array([train.shape[k] for k in ordered])) ** 2)))
+    if not train.any():
+        return np.full(train.shape, furthest, np.float32)
     whole = np.moveaxis(train, unordered, range(len(unordered)))
     stacked = whole.reshape(-1, *whole.shape[len(unordered) :])
-    result = np.empty(stacked.shape, np.float32)
-    wrap = [(n // 2, n // 2) if axes[k].periodic else (0, 0) for k, n in zip(ordered, stacked.shape[1:])]
-    inner = tuple(slice(a, a + n) for (a, _), n in zip(wrap, stacked.shape[1:]))
-    for one, out in zip(stacked, result):
-        if not one.any():
-            out[...] = furthest
-            continue
-        padded = np.pad(~one, wrap, mode="wrap")
-        out[...] = ndimage.distance_transform_edt(padded, sampling=step)[inner]
+    wrap = [(0, 0)] + [(n // 2, n // 2) if axes[k].periodic else (0, 0) for k, n in zip(ordered, stacked.shape[1:])]
+    inner = tuple(slice(a, a + n) for (a, _), n in zip(wrap, stacked.shape))
+    # Slices lie so far apart that a training entry of another slice is never nearer than one of the same slice.
+    apart = [2 * furthest, *step]
+    padded = np.pad(~stacked, wrap, mode="wrap")
+    distance = ndimage.distance_transform_edt(padded, sampling=apart)[inner].astype(np.float32)
+    result = np.minimum(distance, np.float32(furthest))
     return np.moveaxis(result.reshape(whole.shape), range(len(unordered)), unordered)
 
 
