@@ -11,7 +11,7 @@ import xarray as xr
 
 import corten
 from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
-from corten.completion.smooth import SmoothCompletion
+from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.stack import PreparedStack
 from corten.conformal.local_scale import EntryFeatures
 from corten.conformal.trees import Trees
@@ -78,7 +78,7 @@ def test_a_corrected_stack_changes_missing_entries_only_and_skips_other_stations
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     x, train = network(3)
-    stack = PreparedStack({"pyramid": SmoothCompletion().prepare(x, train, AXES, 0)}, {"pyramid": 1.0})
+    stack = PreparedStack({"pyramid": PreparedSmooth(("ordered", "unordered"), (1.0, 1.0))}, {"pyramid": 1.0})
     describe = EntryFeatures.of(x, train, AXES)
     near = NeighbourFeatures.of(x, train, describe)
     entries = np.flatnonzero(~train)

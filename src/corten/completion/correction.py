@@ -2,7 +2,7 @@
 
 The trees are fitted to the errors of hidden entries by absolute loss, cross-fitted by blocks: an entry is corrected by
 trees that were fitted without its block, in calibration as in the final fill. The correction is used only if it lowers
-the absolute error of the hidden entries by two standard errors.
+the absolute error of the hidden entries by two standard errors, and also far from the entries it was fitted to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ NEAREST_ENTRIES = 2  # on each side along an ordered axis
 MIN_HIDDEN_ENTRIES = 3000  # with fewer, no correction is tried
 MAX_FIT_ENTRIES = 50_000
 MAX_SCREEN_ENTRIES, SCREEN_TREES = 15_000, 40  # of a first fit, which shows whether more are worth their time
+PARTS = 3  # of an ordered axis
 MIN_GAIN = 0.01  # of the mean absolute error
+MIN_GAIN_FAR_AWAY = 0.02
 TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 200, 0.08, 31, 40
 SECONDS_PER_DAY = 86_400
 
@@ -211,21 +213,17 @@ def learn_correction(
     """The correction learned from the residuals of hidden entries, or None; and the record of the choice."""
     if len(entries) < MIN_HIDDEN_ENTRIES:
         return None, _choice(False, f"{len(entries)} hidden entries are fewer than {MIN_HIDDEN_ENTRIES}", 0.0)
+    if not describe.nearest:
+        return None, _choice(False, "no axis is unordered; errors of maps are smooth, and trees learn places", 0.0)
     fold_of = BlockFolds(shape, seed)
     fold = fold_of(entries)
     spread = describe.describe.spread
     target = np.asarray(residuals, np.float64) / spread
     rng = np.random.default_rng((seed, 0xC0))
-    one = int(np.bincount(fold).argmax())
-    out, inside = np.flatnonzero(fold != one), np.flatnonzero(fold == one)
-    if out.size < MIN_HIDDEN_ENTRIES // 2:
-        return None, _choice(False, "the hidden entries lie in one block", 0.0)
-    trees = _fit(features, target, _some(out, MAX_SCREEN_ENTRIES, rng), SCREEN_TREES, seed)
-    inside = _some(inside, MAX_SCREEN_ENTRIES, rng)
-    gain = np.abs(target[inside]) - np.abs(target[inside] - trees.sum(features[inside]))
-    share = float(gain.sum() / max(np.abs(target[inside]).sum(), 1e-300))
-    if share < MIN_GAIN:
-        return None, _choice(False, f"a first fit changed the absolute error of other blocks by {-share:.1%}", share)
+    share = _gain_far_away(features, target, entries, shape, describe.describe.axes, rng, seed)
+    if share < MIN_GAIN_FAR_AWAY:
+        because = f"trees fitted to other parts of an ordered axis changed the absolute error by {-share:.1%}"
+        return None, _choice(False, f"{because}, less than {MIN_GAIN_FAR_AWAY:.0%} is not used", share)
     models = {}
     for number in np.unique(fold).tolist():
         rows = _some(np.flatnonzero(fold != number), MAX_FIT_ENTRIES, rng)
@@ -239,6 +237,39 @@ def learn_correction(
         f"{'more' if used else 'not more'} than two standard errors and {MIN_GAIN:.0%}"
     )
     return (correction if used else None), _choice(used, because, share)
+
+
+def _gain_far_away(
+    features: np.ndarray,
+    target: np.ndarray,
+    entries: np.ndarray,
+    shape: tuple[int, ...],
+    axes: Sequence[Axis],
+    rng: np.random.Generator,
+    seed: int,
+) -> float:
+    """The decrease of the absolute error, as a share, in parts of an ordered axis that small trees were not fitted to.
+
+    The smallest over the ordered axes. Errors of a smooth field are alike in neighbouring blocks: trees can learn the
+    places of large errors, which are not those of the gap. They gain in neighbouring blocks, but not far away.
+    """
+    index = np.unravel_index(entries, shape)
+    shares = []
+    for k, axis in enumerate(axes):
+        if axis.kind == "unordered" or shape[k] < 2 * PARTS:
+            continue
+        part, gain, size = index[k] * PARTS // shape[k], 0.0, 0.0
+        for number in range(PARTS):
+            out, inside = (
+                _some(np.flatnonzero(rows), MAX_SCREEN_ENTRIES, rng) for rows in (part != number, part == number)
+            )
+            if len(out) < MIN_HIDDEN_ENTRIES // 4 or not len(inside):
+                continue
+            trees = _fit(features, target, out, SCREEN_TREES, seed)
+            gain += float(np.abs(target[inside]).sum() - np.abs(target[inside] - trees.sum(features[inside])).sum())
+            size += float(np.abs(target[inside]).sum())
+        shares.append(gain / size if size > 0 else 0.0)
+    return min(shares, default=0.0)
 
 
 def _choice(used: bool, because: str, share: float) -> Choice:
