@@ -48,7 +48,7 @@ def test_fill_and_verify_are_those_of_python(folder):
     run("fill", fit, folder / "day1.nc", "--output", out)
     expected = corten.load(fit).fill(day(1, 1)[0])
     with xr.open_dataset(out) as found:
-        assert np.array_equal(found.lower, expected.lower) and np.array_equal(found.estimate, expected.estimate)
+        assert np.array_equal(found.tec_lower, expected.lower) and np.array_equal(found.tec, expected.estimate)
     answer = json.loads(run("verify", out, folder / "late1.nc", "--log", log, "--json").stdout)
     scores = expected.verify(day(1, 1)[1])
     assert answer["coverage"] == scores.coverage and answer["added"] == expected.observed.n_missing
@@ -71,7 +71,7 @@ def test_the_adaptive_level_is_taken_from_the_log(folder):
     second = json.loads(run("fill", fit, folder / "day2.nc", "-o", out, "--overwrite", *wanted).stdout)
     assert second["coverage"] == pytest.approx(0.8 - 0.05 * (0.2 - (1 - found["coverage"])))
     with xr.open_dataset(out) as written:
-        assert written.lower.attrs["coverage"] == pytest.approx(second["coverage"])
+        assert written.tec_lower.attrs["coverage"] == pytest.approx(second["coverage"])
 
 
 def test_update_replaces_the_fit_as_a_whole(folder):
