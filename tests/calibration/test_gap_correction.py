@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import xarray as xr
 
+import corten
 from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import PreparedStack
@@ -101,3 +104,24 @@ def test_trees_add_up_as_in_the_library() -> None:
     model = ensemble.HistGradientBoostingRegressor(loss="absolute_error", max_iter=20)
     model.fit(rows, rows[:, 0] * rows[:, 1])
     np.testing.assert_allclose(Trees.of(model).sum(rows), model.predict(rows), atol=1e-9)
+
+
+def test_a_fit_uses_records_and_saves_the_correction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
+    x, mask = network(5)
+    data = xr.DataArray(
+        np.where(mask, x, np.nan), dims=("time", "station"), coords={a.name: a.coordinates for a in AXES}
+    )
+    completion = corten.StackedCompletion({"pyramid": SmoothCompletion()})
+    completer = corten.ConformalCompleter(completion, calibration=corten.GapCalibration(rounds=4, drawn=0.0))
+    fitted = completer.fit(data)
+    assert "correction_used" in {choice.code for choice in fitted.choices}
+    assert fitted.residuals is not None
+    plain = completion.prepare(x, mask, AXES, 0).fill(x, mask).estimate
+    errors = [np.abs(np.asarray(estimate) - x)[~mask].mean() for estimate in (fitted.estimate, plain)]
+    assert errors[0] < 0.9 * errors[1]
+    assert np.abs(fitted.residuals).mean() == pytest.approx(errors[0], rel=0.3)
+    fitted.save(tmp_path / "fit.npz")
+    again = corten.load(tmp_path / "fit.npz")
+    one, other = (f.completion.fill(x, mask).estimate for f in (fitted, again))
+    np.testing.assert_array_equal(one, other)

@@ -59,7 +59,8 @@ def test_the_default_completion_chooses_its_ridge_and_others_do_not() -> None:
             TuckerCompletion(**wrong)
 
 
-def test_the_completion_of_random_splits_mixes_where_sizes_allow_it() -> None:
+def test_the_completion_of_random_splits_mixes_where_sizes_allow_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corten.completion.auto.MIN_STACK_ENTRIES", 300)
     completion = as_completion("auto", gaps=False)
     x = low_rank((25, 30), 1, 0.1, seed=0)
     mask = np.random.default_rng(11).random(x.shape) < 0.6

@@ -22,6 +22,7 @@ from corten.completion.gaussian_process import (
     GaussianProcessCompletion,
     PreparedProcess,
     SpectralPrior,
+    _with_tested_noise,
     describe,
 )
 from corten.completion.positions import grids_of
@@ -276,3 +277,19 @@ def test_lengths_are_told_in_units_of_the_coordinates() -> None:
     text = describe(elliptic((4.0, 8.0, 2.0), 1.5), axes)
     assert "lat 10 degrees, time 2 h" in text
     assert "axis 0 4 steps" in describe(elliptic((4.0, 8.0), 1.5), ())
+
+
+def test_noise_that_the_likelihood_misses_is_found_by_held_out_error() -> None:
+    """A process with a hundredth of the true noise follows it into gaps; the tested one does not."""
+    y = simulated(elliptic((6.0, 6.0), 1.5, noise=0.3), (40, 40), 3)
+    mask = np.ones(y.shape, bool)
+    mask[5:13, 8:16] = mask[24:32, 20:28] = False
+    mask &= np.random.default_rng(9).random(y.shape) < 0.8
+    pyramid = SmoothCompletion().prepare(y, mask, (), 0)
+    kinds, grids = ("ordered", "ordered"), grids_of(None, y.shape)
+    wrong = PreparedProcess(kinds, elliptic((6.0, 6.0), 1.5, noise=0.01), pyramid, 150, (), grids)
+    right = PreparedProcess(kinds, elliptic((6.0, 6.0), 1.5, noise=0.3), pyramid, 150, (), grids)
+    tested = _with_tested_noise(wrong, y, mask, 0)
+    assert tested.covariance.noise > 0.03
+    assert tested.choices[-1].code == "noise_by_held_out_error"
+    assert _with_tested_noise(right, y, mask, 0).covariance.noise == 0.3

@@ -457,7 +457,7 @@ def test_stores_without_the_variable_and_chunks_that_do_not_lie_along_the_first_
 @pytest.mark.parametrize(
     ("error", "message", "options"),
     [
-        (ValueError, 'calibration="random" only', {"calibration": "gaps"}),
+        (ValueError, "'auto', 'random' and 'gaps'", {"calibration": "cross"}),
         (ValueError, "'tucker' and 'tensor-train'", {"completion": "smooth"}),
         (ValueError, "weights is", {"weights": "none"}),
         (ValueError, "memory is 'much'", {"memory": "much"}),

@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 import corten
+from corten.completion.protocol import on_axes
 from corten.completion.unfoldings import UnfoldingCompletion
 
 SHAPE = (14, 12)
@@ -247,17 +248,36 @@ def test_a_completion_is_told_of_the_new_axes(fitted):
     told = []
 
     class Keeps:
-        def on_axes(self, axes):
-            told.append([axis.length for axis in axes])
-            return self
-
-        def fill(self, values, mask):
-            return fitted.completion.members["pyramid"].fill(values, mask)
-
         choices = ()
 
-    members = {**fitted.completion.members, "pyramid": Keeps()}
+        def __init__(self, member):
+            self.fill, self.member = member.fill, member
+
+        def on_axes(self, axes):
+            told.append([axis.length for axis in axes])
+            return Keeps(self.member.on_axes(axes))
+
+    members = {**fitted.completion.members, "pyramid": Keeps(fitted.completion.members["pyramid"])}
     keeps = replace(fitted, completion=replace(fitted.completion, members=members))
     same(keeps.fill(days(24, 30, 1)[0]), fitted.fill(days(24, 30, 1)[0]))
     keeps.update(days(24, 2, 1)[0], window=26)
     assert told[0] == [*SHAPE, 30] and told[-1] == [*SHAPE, 26]
+
+
+def test_unequal_steps_and_lengths_move_with_the_coordinates(tmp_path):
+    """A kernel keeps its length in the unit of the coordinates; the data of the fit give the same bits."""
+    whole, new = days(0, 40, 0)[0], days(40, 30, 1)[0]
+    uneven = whole.isel(time=np.sort(np.random.default_rng(0).permutation(40)[:26]))
+    completer = corten.ConformalCompleter("gaussian-process", "constant", corten.GapCalibration(1, drawn=0))
+    fit = completer.fit(uneven)
+    assert fit.completion.grids[2].positions is not None
+    loaded = corten.load(fit.save(tmp_path / "fit.corten"))
+    same(loaded.fill(uneven), fit.intervals(0.9))
+    with pytest.raises(ValueError, match="a step of 7200 s"):
+        fit.fill(new[..., ::2])
+    same(loaded.fill(new), fit.fill(new))
+    one = fit.completion
+    moved = on_axes(one, corten.ObservedTensor.of(new).axes)
+    lengths = [each.covariance.components[0].lengths[2] * each.grids[2].step for each in (one, moved)]
+    assert moved.grids[2].positions is None and lengths[1] == pytest.approx(lengths[0])
+    assert on_axes(one, fit.observed.axes).covariance == one.covariance

@@ -119,7 +119,7 @@ def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, cha
         done.append(hidden)
     prepared, choices = first, first.choices
     if done[0].members:
-        mixed, done = _mix(cast(PreparedMix, first), done, changed.shape, task.seed)
+        mixed, done = cross_fitted_mix(cast(PreparedMix, first), done, changed.shape, task.seed)
         prepared, done, choice = _corrected(cast(PreparedMix, first), mixed, done, neighbours, changed.shape, task.seed)
         choices = (*mixed.choices, choice)
     final = prepared.fill(values, changed.mask)
@@ -185,7 +185,7 @@ def values_of_round(task: Task, whole: FittedTransform, train: np.ndarray) -> np
     return np.asarray(values * np.divide(wanted, found, out=np.ones(values.shape), where=found > 0), values.dtype)
 
 
-def _mix(
+def cross_fitted_mix(
     prepared: PreparedMix, rounds: list[Hidden], shape: tuple[int, ...], seed: int
 ) -> tuple[PreparedMix, list[Hidden]]:
     """The completion with member weights learned from all hidden entries, and rounds with cross-fitted weights.

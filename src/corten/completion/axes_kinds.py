@@ -210,7 +210,8 @@ def basis_of(
     else:
         frequencies = np.pi * steps / length
     if positions is not None and max(length, len(positions)) > MAX_DENSE_GRID:
-        return Basis(axis, kind, frequencies, None, positions=np.minimum(np.rint(positions), length - 1).astype(np.intp))
+        rounded = np.minimum(np.rint(positions), length - 1).astype(np.intp)
+        return Basis(axis, kind, frequencies, None, positions=rounded)
     rows = None
     if positions is not None:
         rows = np.ascontiguousarray(_rows_at(kind, length, positions), dtype=dtype)

@@ -10,7 +10,7 @@ are chosen by the same likelihood.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -23,6 +23,7 @@ from numba import njit
 
 from corten.completion.positions import Grid, grids_of
 from corten.completion.units import UnitCorrelation
+from corten.engine.threads import in_order
 
 __all__ = ["Component", "Covariance", "Season", "circle_of", "fit_covariance", "groupings", "matern", "sample_entries"]
 
@@ -32,6 +33,8 @@ SAMPLE_SIZE = 150
 """Entries in a sample. One likelihood costs the cube of it, so that many small samples see more for the same time."""
 SCOUTS, SAMPLES = 8, 24
 """Samples on which groupings are compared, and on which the parameters are fitted in the end."""
+SCOUT_ITERATIONS, FIT_ITERATIONS = 15, 40
+"""Iterations of the fits that are compared, and of those to all samples."""
 CLUSTER_STEPS = 15.0
 """Largest standard deviation of a cluster of a sample, in steps; 15 % of the axis where that is less."""
 SMOOTHNESS = np.exp(np.linspace(np.log(0.25), np.log(4.0), 17))
@@ -104,6 +107,13 @@ class Covariance:
     noise: float
     seasons: tuple[Season, ...] = ()
 
+    def rescaled(self, ratios: Sequence[float]) -> Covariance:
+        """The same covariance in other steps: an old step is so many new ones along each axis."""
+        every = [*ratios, *(ratios[season.axis] for season in self.seasons)]
+        components = [replace(one, lengths=tuple(n * r for n, r in zip(one.lengths, every))) for one in self.components]
+        seasons = [replace(one, period=one.period * ratios[one.axis]) for one in self.seasons]
+        return replace(self, components=tuple(components), seasons=tuple(seasons))
+
     def spectrum(self, axes: Sequence[np.ndarray | None]) -> np.ndarray:
         """Eigenvalues in the basis of the axes; for each axis its frequencies, or eigenvalues of its correlation.
 
@@ -140,18 +150,24 @@ def _group_spectrum(
 ) -> np.ndarray:
     """(1 + sum of (l w)^2)^-(nu + d/2) with w^2 = 2 (1 - cos f), scaled so that an unbounded grid has variance one."""
     power = -(smoothness + len(group) / 2)
-    # Gauss-Legendre nodes crowd at zero, where long kernels have all their variance.
-    nodes, weights = np.polynomial.legendre.leggauss(48 if len(group) < 4 else 24)
-    t = (nodes + 1) / 2
-    weights = weights / 2 * 3 * t**2
     inside: Any = 1.0
-    integral: Any = 1.0
-    share: Any = 1.0
-    for place, k in enumerate(group):
+    for k in group:
         inside = inside + _along(k, len(axes), (2 * lengths[k] * np.sin(np.asarray(axes[k]) / 2)) ** 2)
-        integral = integral + _along(place, len(group), (2 * lengths[k] * np.sin(np.pi * t**3 / 2)) ** 2)
-        share = share * _along(place, len(group), weights)
-    return inside**power / float((integral**power * share).sum())
+    return inside**power / _mean_power(-power, [lengths[k] for k in group])
+
+
+def _mean_power(power: float, lengths: Sequence[float]) -> float:
+    """The mean of (1 + sum of (2 l sin(f / 2))^2)^-power over all frequencies f in [0, pi]^d.
+
+    x^-p is the integral of t^(p-1) exp(-t x) / Gamma(p), and the mean of exp(-4 t l^2 sin(f/2)^2) over f is a scaled
+    Bessel function: one integral for any number of axes, by the trapezoid rule in log t.
+    """
+    log_t = np.linspace(-60.0 / min(power, 1.0), 6.0, 1000)
+    t = np.exp(log_t)
+    values = np.exp(power * log_t - t - scipy.special.gammaln(power))
+    for length in lengths:
+        values = values * scipy.special.ive(0, 2 * t * length**2)
+    return float(values.sum() * (log_t[1] - log_t[0]))
 
 
 def matern(smoothness: float, radius: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -390,10 +406,10 @@ class _Likelihood:
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         variances, log_lengths, log_smoothness, own, noise = self._unpack(theta)
         scales = np.exp(-2 * log_lengths)
-        tables = np.array([[_tables_at(x) for x in row] for row in log_smoothness])
-        width = _tables()[0].shape[1]
-        tables = tables.reshape(len(variances), self.most_groups, 3, width)
-        kernels, slopes, bends = (np.ascontiguousarray(tables[:, :, i]) for i in range(3))
+        tables = np.empty((3, len(variances), self.most_groups, _tables()[0].shape[1]))
+        for place, x in np.ndenumerate(log_smoothness):
+            tables[(slice(None), *place)] = _tables_at(float(x))
+        kernels, slopes, bends = tables
         gradient = np.zeros_like(theta)
         by_variance, by_length = np.zeros(len(variances)), np.zeros_like(log_lengths)
         by_smoothness, by_own = np.zeros_like(log_smoothness), np.zeros_like(own)
@@ -525,60 +541,49 @@ def fit_covariance(
     samples = [_Sample.of(values, entries, kinds, units, grids) for entries in drawn]
     tried: list[dict[str, object]] = []
 
-    def attempt(components: Sequence[Groups], few: bool, guesses: Any = (None,)) -> Any:
-        """Penalised log-likelihood, parameters and model of the best fit from some guesses."""
-        model = _Likelihood(samples[:SCOUTS] if few else samples, kinds, shape, components)
-        theta, value = max((model.fit(25 if few else 40, guess) for guess in guesses), key=lambda found: found[1])
-        score = value - 0.5 * model.count() * float(np.log(max(model.entries, 2)))
-        tried.append(
-            {"components": [list(map(list, groups)) for groups in components], "entries": model.entries,
-             "log-likelihood": round(value, 1), "penalised": round(score, 1)}
-        )  # fmt: skip
-        return score, theta, model
+    def attempts(models: Sequence[_Likelihood], iterations: int, guesses: Sequence[Sequence[Any]]) -> list[Any]:
+        """Penalised log-likelihood, parameters and model of the best fit of each model from its guesses."""
+        todo = [(model, guess) for model, own in zip(models, guesses) for guess in own]
+        fits = list(in_order(lambda one: one[0].fit(iterations, one[1]), todo, pool="settings"))
+        found = []
+        for model in models:
+            own = [fit for (other, _), fit in zip(todo, fits) if other is model]
+            theta, value = max(own, key=lambda fit: fit[1])
+            score = value - 0.5 * model.count() * float(np.log(max(model.entries, 2)))
+            tried.append(
+                {"components": [list(map(list, groups)) for groups in model.components], "entries": model.entries,
+                 "seasons": [season.name for season in model.seasons], "log-likelihood": round(value, 1),
+                 "penalised": round(score, 1)}
+            )  # fmt: skip
+            found.append((score, theta, model))
+        return found
 
     def better(found: Sequence[Any]) -> Any:
         return max(found, key=lambda one: one[0])
 
     ordered = [k for k, n in enumerate(mask.shape) if n > 1 and kinds[k] != "unordered"]
     apart = tuple((k,) for k in ordered)
-    one = better([attempt([groups], True) for groups in _candidates(ordered)])
+    scouts = samples[:SCOUTS]
+    single = [_Likelihood(scouts, kinds, shape, [groups]) for groups in _candidates(ordered)]
+    one = better(attempts(single, SCOUT_ITERATIONS, [(None,)] * len(single)))
     first = one[2].components[0]
-    two = []
-    for second in dict.fromkeys((first, apart)):
-        model = _Likelihood(samples[:SCOUTS], kinds, shape, [first, second])
-        two.append(attempt([first, second], True, model.starts(one[2], one[1])))
-    best = better([attempt(f[2].components, False, (f[1],)) for f in (one, better(two))])
+    double = [_Likelihood(scouts, kinds, shape, [first, other]) for other in dict.fromkeys((first, apart))]
+    starts = [tuple(model.starts(one[2], one[1])) for model in double]
+    two = better(attempts(double, SCOUT_ITERATIONS, starts))
+    last = [_Likelihood(samples, kinds, shape, found[2].components) for found in (one, two)]
+    best = better(attempts(last, FIT_ITERATIONS, [(one[1],), (two[1],)]))
     for season in seasons:
-        best = better([best, _with_season(best, season, drawn, values, kinds, units, grids, tried)])
+        known = (*best[2].seasons, season)
+        with_cycle = [_Sample.of(values, entries, kinds, units, grids, known) for entries in drawn]
+        components = [*best[2].components, _cycle(best[2].components[0], season, len(shape) + len(known) - 1)]
+        few, every = (_Likelihood(s, kinds, shape, components, known) for s in (with_cycle[:SCOUTS], with_cycle))
+        guess = attempts([few], SCOUT_ITERATIONS, [tuple(few.season_starts(best[2], best[1]))])[0][1]
+        best = better([best, *attempts([every], FIT_ITERATIONS, [(guess,)])])
     _, theta, model = best
     return model.covariance(theta), tuple(tried)
 
 
-def _with_season(
-    best: Any,
-    season: Season,
-    drawn: Sequence[np.ndarray],
-    values: np.ndarray,
-    kinds: Sequence[str],
-    units: dict[int, UnitCorrelation],
-    grids: Sequence[Grid],
-    tried: list[dict[str, object]],
-) -> Any:
-    """Penalised log-likelihood, parameters and model of the best fit with one more component, for a season."""
-    _, theta, simpler = best
-    seasons = (*simpler.seasons, season)
-    samples = [_Sample.of(values, entries, kinds, units, grids, seasons) for entries in drawn]
-    shape = tuple(grid.size for grid in grids)
-    others = [tuple(k for k in group if k != season.axis) for group in simpler.components[0]]
-    cycle = (*(group for group in others if group), (season.axis,), (len(shape) + len(seasons) - 1,))
-    components = [*simpler.components, cycle]
-    scout = _Likelihood(samples[:SCOUTS], kinds, shape, components, seasons)
-    guess, _ = max((scout.fit(25, one) for one in scout.season_starts(simpler, theta)), key=lambda found: found[1])
-    model = _Likelihood(samples, kinds, shape, components, seasons)
-    theta, value = model.fit(40, guess)
-    score = value - 0.5 * model.count() * float(np.log(max(model.entries, 2)))
-    tried.append(
-        {"components": [list(map(list, groups)) for groups in components], "season": season.name,
-         "entries": model.entries, "log-likelihood": round(value, 1), "penalised": round(score, 1)}
-    )  # fmt: skip
-    return score, theta, model
+def _cycle(groups: Groups, season: Season, circle: int) -> Groups:
+    """Groups with the axis of a season alone, and the circle of the season beside it."""
+    others = (tuple(k for k in group if k != season.axis) for group in groups)
+    return (*(group for group in others if group), (season.axis,), (circle,))

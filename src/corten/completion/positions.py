@@ -14,7 +14,7 @@ import numpy as np
 
 from corten.data.axes import Axis, numbers_of, period_of
 
-__all__ = ["Grid", "grids_in_words", "grids_of", "length_in_words"]
+__all__ = ["Grid", "grids_in_words", "grids_of", "length_in_words", "moved_grids"]
 
 MAX_SHIFT = 0.1
 """An axis is regular if no coordinate is further than this from a regular one, in steps: months are regular."""
@@ -56,6 +56,19 @@ def grids_of(axes: Sequence[Axis] | None, shape: tuple[int, ...]) -> tuple[Grid,
     entries = float(np.prod(shape, dtype=float))
     growth = max(MAX_GROWTH, SMALL_ENTRIES / max(entries, 1.0)) ** (1 / max(len(irregular), 1))
     return tuple(_refined(axis, growth) if grid is None else grid for axis, grid in zip(axes, found))
+
+
+def moved_grids(old: Sequence[Grid], axes: Sequence[Axis]) -> tuple[tuple[Grid, ...], tuple[float, ...]]:
+    """The grids of other axes, and how many of its new steps an old step is, along each axis.
+
+    Steps that were counted as equal are so again.
+    """
+    grids, ratios = [], []
+    for before, axis, grid in zip(old, axes, grids_of(axes, tuple(axis.length for axis in axes))):
+        equal = before.unit == "steps" or grid.unit != before.unit
+        grids.append(Grid(axis.length) if equal else grid)
+        ratios.append(1 / before.usual_step if equal else before.step / grid.step)
+    return tuple(grids), tuple(ratios)
 
 
 def _steps(axis: Axis) -> tuple[np.ndarray, str] | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
 from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, standardise
-from corten.completion.positions import Grid, grids_of
+from corten.completion.positions import Grid, grids_of, moved_grids
 from corten.completion.protocol import Fill
 from corten.data.axes import Axis
 from corten.data.choices import Choice
@@ -101,6 +101,11 @@ class PreparedSmooth:
             estimate += step
             left -= step * weight
         return Fill(data.undo(estimate.astype(np.float64)))
+
+    def on_axes(self, axes: Sequence[Axis]) -> PreparedSmooth:
+        """The same widths, in the unit of the coordinates, on other axes."""
+        grids, ratios = moved_grids(self.grids, axes)
+        return replace(self, stretch=tuple(s * r for s, r in zip(self.stretch, ratios)), grids=grids)
 
     def _levels(self, shape: tuple[int, ...]) -> list[list[Filter]]:
         """The filters of all levels: first averaged over unordered axes, then separate for their positions."""

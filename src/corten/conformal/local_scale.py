@@ -8,10 +8,11 @@ model fitted without its block, in all rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from scipy import ndimage
 from corten.conformal.depth import depth, distances_along, steps_of_change
 from corten.conformal.trees import Trees
 from corten.data.axes import Axis
+from corten.engine.threads import in_order
 
 __all__ = ["EntryFeatures", "LearnedScale"]
 
@@ -30,6 +32,7 @@ BLOCKS_PER_AXIS = 6
 COARSE_BLOCKS_PER_AXIS = 3  # blocks whose errors are taken as independent when two models of the scale are compared
 MIN_FIT_ENTRIES = 20  # outside a fold, to fit a model without it
 MAX_FIT_ENTRIES = 50_000
+PREDICT_ENTRIES = 1 << 16  # whose scale is predicted at once: memory stays bounded
 MIN_RELATIVE_ERROR = 1e-3  # of the median error; smaller errors are raised to it
 MAX_LOG_SCALE = 12.0
 MIN_GAIN_STANDARD_ERRORS = 2.0
@@ -62,40 +65,47 @@ class EntryFeatures:
     ) -> NDArray[np.floating]:
         """Features of the flat `entries`, (entries, features), given the training entries and the fill from them."""
         deep = depth(train, self.axes, self.change) if deep is None else deep
-        columns = [np.log(deep.reshape(-1)[entries] + 1e-2)]
-        columns += self._surroundings(entries, values, train)
-        columns += self._estimates(entries, estimate, members)
-        return np.stack(columns, axis=1).astype(np.float32)
+        first = np.log(deep.reshape(-1)[entries] + 1e-2)
+        around, own = self._surroundings(entries, values, train), self._estimates(entries, estimate, members)
+        columns = chain([first], around, own)
+        # Column by column into one array: of a tensor with few observed entries this is the largest array of a fit.
+        most = 4 * train.ndim + len(members) + 9
+        features = np.empty((len(entries), most), np.float32)
+        count = 0
+        for count, column in enumerate(columns, 1):
+            features[:, count - 1] = column
+        return features[:, :count]
 
-    def _surroundings(self, entries: NDArray[np.intp], values: np.ndarray, train: np.ndarray) -> list[np.ndarray]:
+    def _surroundings(self, entries: NDArray[np.intp], values: np.ndarray, train: np.ndarray) -> Iterator[np.ndarray]:
         """Distances to and densities of training entries, and the roughness of their values around an entry."""
-        columns = []
         for k, axis in enumerate(self.axes):
             if train.shape[k] == 1:
                 continue
             if axis.kind != "unordered":
-                sides = distances_along(train, k, axis.periodic)
-                columns += [np.log1p(side.reshape(-1)[entries]) for side in sides]
-            share = np.broadcast_to(train.mean(axis=k, keepdims=True), train.shape)
-            columns.append(np.log(share.reshape(-1)[entries] + 0.01))
+                for side in distances_along(train, k, axis.periodic):
+                    yield np.log1p(side.reshape(-1)[entries])
+            after = math.prod(train.shape[k + 1 :])
+            fibre = entries // (after * train.shape[k]) * after + entries % after
+            yield np.log(train.mean(axis=k).reshape(-1)[fibre] + 0.01)
         weight = train.astype(np.float32)
         centre = float(values[train].mean(dtype=np.float64)) if train.any() else 0.0
         height = np.where(train, (values - centre) / self.spread, 0).astype(np.float32)
         density = {scale: np.maximum(self._blur(weight, scale), 0) for scale in WINDOW_CHANGES}
-        columns += [np.log(share.reshape(-1)[entries] + 1e-3) for share in density.values()]
-        columns += [self._one_sided(weight, density[scale], scale).reshape(-1)[entries] for scale in (0.3, 1.0)]
+        for share in density.values():
+            yield np.log(share.reshape(-1)[entries] + 1e-3)
+        for scale in (0.3, 1.0):
+            yield self._one_sided(weight, density[scale], scale).reshape(-1)[entries]
         near = density[0.3] + MIN_DENSITY
         mean = self._blur(height, 0.3) / near
         variance = self._blur(height**2, 0.3) / near - mean**2
-        columns.append(0.5 * np.log(np.maximum(variance, 0).reshape(-1)[entries] + LOG_FLOOR))
+        yield 0.5 * np.log(np.maximum(variance, 0).reshape(-1)[entries] + LOG_FLOOR)
         # The difference of each training value from the mean of its surroundings, averaged around the entry.
         own = self._own_weight(0.1)
         others = np.maximum(density[0.1] - own * weight, 0)
         local_mean = (self._blur(height, 0.1) - own * height) / (others + MIN_DENSITY)
         deviation = np.abs(height - local_mean) * weight * (others > MIN_DENSITY)
         rough = self._blur(deviation, 1.0) / (density[1.0] + MIN_DENSITY)
-        columns.append(np.log(np.maximum(rough, 0).reshape(-1)[entries] + LOG_FLOOR))
-        return columns
+        yield np.log(np.maximum(rough, 0).reshape(-1)[entries] + LOG_FLOOR)
 
     def _one_sided(self, weight: np.ndarray, density: np.ndarray, scale: float) -> np.ndarray:
         """The distance of an entry from the centre of the training entries in its window, in half-widths.
@@ -113,21 +123,20 @@ class EntryFeatures:
 
     def _estimates(
         self, entries: NDArray[np.intp], estimate: np.ndarray, members: Mapping[str, np.ndarray]
-    ) -> list[np.ndarray]:
+    ) -> Iterator[np.ndarray]:
         """The disagreement of the members, the gradient of the estimate, and the estimate."""
-        columns = []
         height = (estimate / self.spread).astype(np.float32)
         for k, axis in enumerate(self.axes):
             if axis.kind != "unordered" and estimate.shape[k] > 1:
                 slope = np.abs(np.gradient(height, axis=k)).reshape(-1)[entries]
-                columns.append(np.log(slope + 1e-4))
+                yield np.log(slope + 1e-4)
         at = [member.reshape(-1)[entries].astype(float) for member in members.values()]
         middle = height.reshape(-1)[entries]
         if len(at) > 1:
-            columns.append(np.log(np.std(at, axis=0) / self.spread + 1e-4))
-            columns += [np.log(np.abs(a - b) / self.spread + 1e-4) for a, b in pairwise(at)]
-        columns.append(middle)
-        return columns
+            yield np.log(np.std(at, axis=0) / self.spread + 1e-4)
+            for a, b in pairwise(at):
+                yield np.log(np.abs(a - b) / self.spread + 1e-4)
+        yield middle
 
     def _widths(self, scale: float) -> dict[int, int]:
         """Widths of the window along the ordered axes, with a half-width of `scale` standard deviations of change."""
@@ -206,21 +215,30 @@ class LearnedScale:
         fold_of: Callable[[NDArray[np.intp]], NDArray[np.intp]],
     ) -> LearnedScale:
         """The scale with one model for each fold of blocks, fitted to the other folds."""
-        hidden = np.empty(len(size))
-        models = {}
-        for f in np.unique(fold).tolist():
+
+        def without(f: int) -> tuple[ScaleModel, NDArray[np.floating]]:
             outside = fold != f if f in used else np.ones(len(size), bool)
             model = fit(features[outside], size[outside], typical)
-            hidden[fold == f] = model.predict(features[fold == f])
+            return model, model.predict(features[fold == f])
+
+        hidden = np.empty(len(size))
+        models = {}
+        folds = np.unique(fold).tolist()
+        for f, (model, at_fold) in zip(folds, in_order(without, folds, pool="scale")):
+            hidden[fold == f] = at_fold
             models[f] = model
         return LearnedScale(hidden, models, fold_of)
 
     def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
         """The scale at entries with these features: the geometric mean of the models."""
-        total = np.zeros(len(features))
-        for model in self.models.values():
-            total += np.log(model.predict(features))
-        return np.exp(total / len(self.models))
+
+        def at(start: int) -> NDArray[np.floating]:
+            part = features[start : start + PREDICT_ENTRIES]
+            logs = [np.log(model.predict(part)) for model in self.models.values()]
+            return np.exp(np.mean(logs, axis=0))
+
+        starts = range(0, len(features), PREDICT_ENTRIES)
+        return np.concatenate([np.zeros(0), *in_order(at, starts, pool="scale")])
 
     def predict_unseen(self, features: NDArray[np.floating], entries: NDArray[np.intp]) -> NDArray[np.floating]:
         """The scale at entries that may have been learned from: each by the model fitted without its block.

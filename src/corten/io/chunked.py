@@ -43,18 +43,34 @@ def chunk_shape(shape: Sequence[int], planes: int) -> tuple[int, ...]:
 class ChunkedStore:
     """Arrays of one shape in an unfinished store; blocks may be written in any order and by several threads."""
 
-    arrays: Mapping[str, Any]
+    arrays: dict[str, Any]
     group: Any
     folder: Path
+    dims: tuple[str, ...]
+
+    def add(self, shape: Sequence[int], chunks: Sequence[int], dtypes: Mapping[str, np.dtype]) -> None:
+        """Create the arrays."""
+        from numcodecs import Blosc
+
+        for name, dtype in dtypes.items():
+            self.arrays[name] = self.group.create_array(
+                name, shape=tuple(shape), chunks=tuple(chunks), dtype=dtype,
+                compressors=Blosc("zstd", 1, Blosc.SHUFFLE), fill_value=np.nan if dtype.kind == "f" else None,
+                attributes={"_ARRAY_DIMENSIONS": list(self.dims)},
+            )  # fmt: skip
 
     def put(self, name: str, start: int, planes: np.ndarray) -> None:
         """Write planes; calls that run at once must not share chunks."""
+        self.put_box(name, (slice(start, start + len(planes)),), planes)
+
+    def put_box(self, name: str, box: tuple[slice, ...], values: np.ndarray) -> None:
+        """Write a box; calls that run at once must not share chunks."""
         try:
-            self.arrays[name][start : start + len(planes)] = planes
+            self.arrays[name][box] = values
         except OSError as problem:
             if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise
-            raise full_disk(self.folder, planes.nbytes, f"a chunk of {name!r}", problem) from None
+            raise full_disk(self.folder, values.nbytes, f"a chunk of {name!r}", problem) from None
 
     def describe(self, attrs: Mapping[str, Any], name: str | None = None) -> None:
         """Set attributes of an array, or of the store."""
@@ -66,18 +82,15 @@ def write_in_chunks(
     path: str | os.PathLike[str],
     dims: Sequence[str],
     labels: xr.Dataset,
-    shape: Sequence[int],
-    chunks: Sequence[int],
-    dtypes: Mapping[str, np.dtype],
     *,
     overwrite: bool = False,
 ) -> Iterator[ChunkedStore]:
     """A store to fill, under a temporary name; renamed when the `with` block succeeds, removed when it fails.
 
-    labels: coordinates, and small variables such as a grid mapping, written as they are.
+    Its arrays are created by `ChunkedStore.add`. labels: coordinates, and small variables such as a grid mapping,
+    written as they are.
     """
     zarr = _zarr()
-    from numcodecs import Blosc
 
     target = Path(path)
     with whole_file(target, overwrite, store=True) as temporary:
@@ -90,15 +103,7 @@ def write_in_chunks(
                 f"{target} cannot be written, {target.parent} does not allow it ({problem.strerror}): write elsewhere"
             ) from None
         group = zarr.open_group(temporary, mode="r+", zarr_format=2)
-        arrays = {
-            name: group.create_array(
-                name, shape=tuple(shape), chunks=tuple(chunks), dtype=dtype,
-                compressors=Blosc("zstd", 1, Blosc.SHUFFLE), fill_value=np.nan if dtype.kind == "f" else None,
-                attributes={"_ARRAY_DIMENSIONS": list(dims)},
-            )
-            for name, dtype in dtypes.items()
-        }  # fmt: skip
-        yield ChunkedStore(arrays, group, target.parent)
+        yield ChunkedStore({}, group, target.parent, tuple(dims))
         zarr.consolidate_metadata(temporary, zarr_format=2)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten.calibration.gap_scale import reach
 from corten.completer import ConformalCompleter
 from corten.completion.riemannian import descend_on
 from corten.conformal.scores import Score, as_score
@@ -26,9 +27,11 @@ from corten.io.lazy import LazyTensor, open_lazily
 from corten.io.names import companion, level_names, refuse_clash, refuse_for_zarr, variable_name
 from corten.io.whole import refuse_inputs, refuse_taken
 from corten.large import settings, stages
-from corten.large.needs import Needs
+from corten.large.gaps import TiledField, calibrate
+from corten.large.needs import Needs, tile_entries
 from corten.large.stages import Counts, Estimate, Scratch
-from corten.large.writing import Widths, Writing, write
+from corten.large.tiles import tile_sides
+from corten.large.writing import TileWriting, Widths, Writing, write
 from corten.lowrank import TensorTrain
 from corten.options import ScoreName, WeightsName, as_propensity, check_bounds
 from corten.propensity.fitted import FittedPropensity
@@ -95,9 +98,11 @@ def complete_to_zarr(
 ) -> FilledStore:
     """Fill a tensor larger than memory and write estimate, bounds and flags to a compressed Zarr store.
 
-    The calibration set is always a random share of the observed entries, the completion Tucker or tensor train.
-    Settings on "auto" are chosen on a part that fits in memory. Intervals are at most 0.8 % wider than in memory,
-    because scores are rounded up to a grid.
+    If the gaps are deep, as under clouds, the tensor is filled in tiles: a coarse field of the whole is completed
+    first, tiles with a margin are completed from what is left, and pseudo-gaps in a sample of tiles calibrate the
+    intervals. Otherwise the calibration set is a random share of the observed entries and the completion Tucker or
+    tensor train; intervals are then at most 0.8 % wider than in memory, because scores are rounded up to a grid.
+    Settings on "auto" are chosen on a part that fits in memory.
 
     Parameters
     ----------
@@ -110,12 +115,12 @@ def complete_to_zarr(
         Nominal coverage; of several the first is the main one.
     variable : str, optional
         Variable of the file; needed if it has several.
-    completion : {"auto", "tucker", "tensor-train"} or object, default "auto"
-        What fills the gaps.
+    completion : {"auto", "stack", "tucker", "tensor-train"} or object, default "auto"
+        What fills the gaps: the stack in tiles, Tucker or tensor train with a random split.
     propensity, score, weights, seed, bounds, periodic, axis_kinds, missing_value
         As for `complete`.
-    calibration : {"auto", "random"} or SplitCalibration, default "auto"
-        Out-of-core mode supports a random split only.
+    calibration : {"auto", "random", "gaps"} or SplitCalibration, default "auto"
+        A random split, or pseudo-gaps in tiles; "auto" takes pseudo-gaps if the missing entries lie deep inside gaps.
     engine : default "auto"
         Threads read the mask from disk; a GPU or a cluster takes all of it at once, which must fit in memory.
     where : array or str, optional
@@ -152,7 +157,7 @@ def complete_to_zarr(
     coverages = tuple(check_coverage(c) for c in (coverage if isinstance(coverage, list | tuple) else [coverage]))
     ConformalCompleter(completion, propensity, calibration, score, weights, seed, engine, bounds=bounds)  # checks them
     scoring, model, limits = as_score(score), as_propensity(propensity), check_bounds(bounds)
-    filler, split = settings.check_completion(completion), settings.check_calibration(calibration)
+    way = settings.way_of(calibration, completion)
     target = Path(output)
     if suffix_of(target) != ".zarr":
         raise ValueError(f"{target}: out-of-core mode writes Zarr; give a name that ends in .zarr")
@@ -184,37 +189,49 @@ def complete_to_zarr(
         numbers = (main, *(bound for pair in names for bound in pair))
         dtypes = dict.fromkeys(numbers, lazy.dtype) | {companion(main, "flag"): np.dtype(np.int8)}
         about = _described(lazy, coverages)
-        chunks = chunk_shape(lazy.shape, needs.planes)
         # The store is created first: a folder that cannot be written is refused before hours of work.
-        labels_only = about.drop_vars([*dtypes])
-        with write_in_chunks(target, dims, labels_only, lazy.shape, chunks, dtypes, overwrite=overwrite) as store:
-            run = _Run(lazy, needs, split.train_share, seed, progress or (lambda stage, share: None))
+        with write_in_chunks(target, dims, about.drop_vars([*dtypes]), overwrite=overwrite) as store:
+            run = _Run(lazy, needs, way.split.train_share, seed, progress or (lambda stage, share: None))
             run.look()
-            estimate = run.complete(filler, scoring)
-            fitted = run.model_missingness(model, engine)
-            sketches = stages.score(
-                lazy, run.scratch, needs, estimate, fitted, scoring, lambda share: run.tell("calibration", share)
-            )
-            writing = Writing(
-                run.scratch, estimate, fitted, scoring, sketches, coverages, main, names,
-                weights == "exact" and not fitted.independent, limits, run.beyond(), store,
-            )  # fmt: skip
-            widths = write(lazy, needs, writing, lambda share: run.tell("writing", share))
+            if run.in_tiles(way):
+                done = run.fill_tiles(store, dtypes, scoring, coverages, main, names, limits, limit, threads)
+            else:
+                store.add(lazy.shape, chunk_shape(lazy.shape, needs.planes), dtypes)
+                estimate = run.complete(way.completion, scoring)
+                fitted = run.model_missingness(model, engine)
+                sketches = stages.score(
+                    lazy, run.scratch, needs, estimate, fitted, scoring, lambda share: run.tell("calibration", share)
+                )
+                writing = Writing(
+                    run.scratch, estimate, fitted, scoring, sketches, coverages, main, names,
+                    weights == "exact" and not fitted.independent, limits, run.beyond(), store,
+                )  # fmt: skip
+                widths = write(lazy, needs, writing, lambda share: run.tell("writing", share))
+                size = next(iter(sketches.values())).effective_sample_size()
+                done = _Done(widths, run.counts.hidden, size)
             options = {
                 "completion": describe(completion), "propensity": describe(propensity),
-                "calibration": describe(split), "score": describe(score), "weights": weights, "bounds": str(bounds),
-                "seed": seed, "engine": runner.label, "memory": in_words(limit), "variable": lazy.name or "none",
-                "missing_value": describe(missing_value),
+                "calibration": describe(calibration), "score": describe(score), "weights": weights,
+                "bounds": str(bounds), "seed": seed, "engine": runner.label, "memory": in_words(limit),
+                "variable": lazy.name or "none", "missing_value": describe(missing_value),
             } | circumstances(lazy.axes, run.counts.outside)  # fmt: skip
-            size = next(iter(sketches.values())).effective_sample_size()
             facts = {
-                "calibration_entries": run.counts.hidden, "effective_sample_size": size,
+                "calibration_entries": done.calibration_entries, "effective_sample_size": done.effective_size,
                 "seconds": round(perf_counter() - began, 2),
             }  # fmt: skip
-            summary = run.summary(coverages[0], widths, facts)
+            summary = run.summary(coverages[0], done.widths, facts)
             _describe(store, lazy, about, summary, options)
             lazy.refuse_changed()
     return FilledStore(target, main, coverages, summary.choices, options, summary)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What a way of completion leaves for the summary."""
+
+    widths: Widths
+    calibration_entries: int
+    effective_size: float
 
 
 @dataclass
@@ -232,8 +249,6 @@ class _Run:
         self.counts = Counts()
         self.warnings: tuple[str, ...] = ()
         self.choices: tuple[Choice, ...] = (
-            Choice("calibration", "random", "the tensor does not fit in memory"),
-            Choice("cutoffs", "sketch", "scores rounded up to a grid: at most 0.8 % wider than the exact ones"),
             Choice("work from disk", self.needs.in_words(), "predicted before starting"),
         )
 
@@ -252,8 +267,41 @@ class _Run:
         self.choices += settings.report_codes(lazy, self.needs.part)
         stages.scale(lazy, self.scratch, self.needs, self.counts, lambda share: self.tell("reading", (1 + share) / 2))
 
+    def in_tiles(self, way: settings.Way) -> bool:
+        """Whether the tensor is filled in tiles, with pseudo-gaps: as asked, or because the gaps are deep."""
+        if not way.open:
+            self.choices += (Choice("calibration", "gaps" if way.tiles else "random", "as asked"),)
+            if not way.tiles:
+                self.warnings = settings.warn_of_depth(self.lazy, self.scratch, self.train_share, self.seed)
+            return way.tiles
+        where, share = settings.deeper(self.lazy, self.scratch, self.train_share, self.seed)
+        deep = share > settings.MAX_DEEPER_SHARE
+        because = f"{share:.0%} of the missing entries lie further from training entries ({where}) than a split tests"
+        self.choices += (Choice("calibration", "gaps" if deep else "random", because),)
+        return deep
+
+    def fill_tiles(
+        self, store: ChunkedStore, dtypes: Mapping[str, np.dtype], score: Score, coverages: Sequence[float],
+        main: str, names: Sequence[tuple[str, str]], limits: tuple[float, float] | None, memory: int, threads: int,
+    ) -> _Done:  # fmt: skip
+        """Complete a coarse field and tiles, calibrate on pseudo-gaps in some tiles, and write all tiles."""
+        lazy, spins = self.lazy, self.scratch.observed
+        entries = tile_entries(memory, threads)
+        tiled = TiledField.of(lazy, spins, self.needs.block, entries, lambda share: self.tell("reading", share))
+        model = calibrate(tiled, score, self.seed, threads, lambda share: self.tell("completion", share))
+        store.add(lazy.shape, tile_sides(lazy.axes, entries), dtypes)
+        writing = TileWriting(model, store, coverages, main, names, limits, self.beyond())
+        widths = writing.run(threads, lambda share: self.tell("writing", share))
+        self.choices += model.choices
+        if widths.beyond:
+            self.warnings += (reach(widths.beyond, self.counts.missing).because,)
+        return _Done(widths, model.scored.scores.size, model.scored.effective_sample_size())
+
     def complete(self, filler: Any, score: Score) -> Estimate:
         self.tell("completion", 0.0)
+        self.choices += (
+            Choice("cutoffs", "sketch", "scores rounded up to a grid: at most 0.8 % wider than the exact ones"),
+        )
         ready = settings.prepared(filler, self.lazy, self.scratch, self.needs.part, self.seed)
         point, _ = descend_on(ready, self.scratch.numbers, self.scratch.train, self.counts.train)
         self.choices += ready.choices
@@ -265,7 +313,6 @@ class _Run:
         self.tell("missingness", 0.0)
         stages.as_spins(self.scratch)
         planes, axes = self.needs.part, self.lazy.axes
-        self.warnings = settings.warn_of_depth(self.lazy, self.scratch, self.train_share, self.seed)
         chosen, choices = settings.settled(model, self.lazy, self.scratch, planes, self.train_share)
         fitted: FittedPropensity = chosen.fit(
             self.scratch.train, self.train_share, axis_names=[axis.name for axis in axes],
@@ -293,8 +340,8 @@ class _Run:
         effective_size = facts["effective_sample_size"]
         if effective_size < MIN_EFFECTIVE_SIZE:
             self.warnings += (
-                f"Many intervals may be infinite: the effective sample size is {effective_size:.0f} of {counts.hidden} "
-                "calibration entries.",
+                f"Many intervals may be infinite: the effective sample size is {effective_size:.0f} of "
+                f"{facts['calibration_entries']} calibration entries.",
             )
         return Summary(
             name=lazy.name, units=None if units is None else str(units),
@@ -302,7 +349,7 @@ class _Run:
             observed=counts.train + counts.hidden, missing=counts.missing, outside=counts.outside,
             forecast=widths.forecast, infinite=widths.infinite, finite_share=1 - widths.infinite / counts.missing,
             mean_width=widths.mean, median_width=widths.median, facts=facts, choices=self.choices,
-            warnings=self.warnings,
+            warnings=self.warnings, beyond_tested=widths.beyond,
         )  # fmt: skip
 
 

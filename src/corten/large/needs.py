@@ -11,7 +11,7 @@ from corten.engine.layout import slab_planes
 from corten.engine.memory import in_words, refuse_full_disk
 from corten.io.lazy import LazyTensor
 
-__all__ = ["Needs"]
+__all__ = ["Needs", "tile_entries"]
 
 BASE = 330_000_000  # bytes of interpreter, libraries and compiled kernels, measured
 PIECE_ENTRIES = 1 << 21  # larger blocks are not faster
@@ -19,7 +19,19 @@ PER_ENTRY, PER_HALO_ENTRY = 85, 25  # bytes of a block while its intervals are c
 PASS_BYTES = 40_000_000  # bytes of the buffers of a pass, per thread
 SCRATCH_BYTES = 7  # per entry on disk during the fit: value, mask, training mask, expected spins
 KEPT_BYTES = 6  # of these, while intervals are written
+TILE_ENTRY, TILE_BASE, MAX_TILE_ENTRIES = 700, 500_000_000, 1_500_000  # bytes per entry of a tile's core; coarse field
 PART_ENTRY, PART_ENTRIES = 90, 20_000_000  # the part that settings are chosen from
+
+
+def tile_entries(memory: int, threads: int) -> int:
+    """Entries of the core of a tile, so that `threads` tiles fit in `memory` bytes."""
+    room = (memory - BASE - TILE_BASE) // (threads * TILE_ENTRY)
+    if room < 20_000:
+        raise MemoryError(
+            f"tiles of {max(0, room):,} entries would be too small: the limit of memory is {in_words(memory)}; allow "
+            f"{in_words(BASE + TILE_BASE + 20_000 * threads * TILE_ENTRY)} or more"
+        )
+    return int(min(room, MAX_TILE_ENTRIES))
 
 
 @dataclass(frozen=True)

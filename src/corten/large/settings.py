@@ -8,17 +8,23 @@ from typing import Any
 import numpy as np
 
 from corten.calibration.auto import MAX_DEEPER_SHARE, share_deeper
+from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
 from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
+from corten.completion.stack import StackedCompletion
 from corten.data.choices import Choice
 from corten.data.missing_values import report_suspects
+from corten.engine.memory import let_go
 from corten.io.lazy import LazyTensor
 from corten.large.stages import Scratch
+from corten.large.tiles import cut_axes
 from corten.lowrank import feasible_rank, feasible_tucker_rank
 from corten.options import as_completion
 from corten.propensity import AutoPropensity
 
-__all__ = ["Part", "check_calibration", "check_completion", "prepared", "report_codes", "settled", "warn_of_depth"]
+__all__ = [
+    "MAX_DEEPER_SHARE", "Part", "Way", "deeper", "prepared", "report_codes", "settled", "warn_of_depth", "way_of",
+]  # fmt: skip
 
 DEPTH_ENTRIES = 2_000_000  # entries from which the depth of the gaps is measured
 
@@ -32,26 +38,45 @@ class Part:
     axes: tuple[Any, ...]
 
 
-def check_calibration(calibration: Any) -> SplitCalibration:
-    """The random split; other calibrations need the whole tensor in memory and are refused."""
-    if isinstance(calibration, SplitCalibration):
-        return calibration
-    if isinstance(calibration, str) and calibration in ("auto", "random"):
-        return SplitCalibration()
-    raise ValueError(
-        f'calibration is {calibration!r}: out-of-core mode supports calibration="random" only; complete parts that fit '
-        "in memory, or give more memory"
-    )
+@dataclass(frozen=True)
+class Way:
+    """How a tensor is completed from disk: in tiles with pseudo-gaps, or whole with a random split.
+
+    open: whether the depth of the gaps decides; then `tiles` is not used.
+    """
+
+    tiles: bool
+    open: bool
+    split: SplitCalibration
+    completion: TuckerCompletion | TensorTrainCompletion
 
 
-def check_completion(completion: Any) -> TuckerCompletion | TensorTrainCompletion:
-    """The completion; those that need the whole tensor in memory are refused."""
-    found = as_completion(completion, gaps=False, mixed=False)
-    if isinstance(found, TuckerCompletion | TensorTrainCompletion):
-        return found
+def way_of(calibration: Any, completion: Any) -> Way:
+    """The way that two options ask for; what needs the whole tensor in memory is refused."""
+    stacked = isinstance(completion, StackedCompletion) or completion == "stack"
+    either = isinstance(completion, str) and completion == "auto"
+    low_rank = TuckerCompletion() if stacked or either else as_completion(completion, gaps=False, mixed=False)
+    if not isinstance(low_rank, TuckerCompletion | TensorTrainCompletion):
+        raise ValueError(
+            f"completion is {completion!r}: out-of-core mode supports 'auto', 'stack', 'tucker' and 'tensor-train'; "
+            "complete parts that fit in memory, or give more memory"
+        )
+    if isinstance(calibration, SplitCalibration) or calibration == "random":
+        if stacked:
+            raise ValueError("completion is 'stack': out-of-core mode fills tiles with it; take calibration='gaps'")
+        split = calibration if isinstance(calibration, SplitCalibration) else SplitCalibration()
+        return Way(False, False, split, low_rank)
+    if isinstance(calibration, GapCalibration) or calibration == "gaps":
+        if not (stacked or either):
+            raise ValueError(
+                f"completion is {completion!r}: out-of-core mode fills tiles with 'stack' if calibration is 'gaps'"
+            )
+        return Way(True, False, SplitCalibration(), low_rank)
+    if calibration == "auto":
+        return Way(stacked, either, SplitCalibration(), low_rank)
     raise ValueError(
-        f"completion is {completion!r}: out-of-core mode supports 'tucker' and 'tensor-train' only; complete parts "
-        "that fit in memory, or give more memory"
+        f"calibration is {calibration!r}: out-of-core mode supports 'auto', 'random' and 'gaps'; complete parts that "
+        "fit in memory, or give more memory"
     )
 
 
@@ -99,18 +124,24 @@ def settled(model: Any, lazy: LazyTensor, scratch: Scratch, planes: int, train_s
     return replace(model, **kept), _on_part(fitted.choices, block.stop - block.start, lazy)
 
 
-def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) -> tuple[str, ...]:
-    """A warning where calibration="auto" would take pseudo-gaps in memory: gaps are deeper than a random split."""
+def deeper(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) -> tuple[str, float]:
+    """The share of missing entries deeper inside gaps than a random split would test, and in which direction."""
     box = middle_box(lazy.shape, DEPTH_ENTRIES)
     spins = np.array(scratch.observed[box])
-    shares = share_deeper(Part(spins == 1, spins == -1, lazy.axes), SplitCalibration(train_share), seed)
-    where, share = max(shares.items(), key=lambda item: item[1], default=("anywhere", 0.0))
+    let_go(scratch.observed[box])
+    axes = cut_axes(lazy.axes, box)
+    shares = share_deeper(Part(spins == 1, spins == -1, axes), SplitCalibration(train_share), seed)
+    return max(shares.items(), key=lambda item: item[1], default=("anywhere", 0.0))
+
+
+def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) -> tuple[str, ...]:
+    """A warning where calibration="auto" would take pseudo-gaps: gaps are deeper than a random split."""
+    where, share = deeper(lazy, scratch, train_share, seed)
     if share <= MAX_DEEPER_SHARE:
         return ()
     return (
         f"Intervals deep inside gaps may under-cover: {share:.0%} of the missing entries lie further from training "
-        f"entries ({where}) than 99% of the calibration entries. Complete parts that fit in memory with "
-        "calibration='gaps' and compare.",
+        f"entries ({where}) than 99% of the calibration entries. Use calibration='gaps'.",
     )
 
 

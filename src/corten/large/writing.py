@@ -13,19 +13,21 @@ from corten.conformal.neighbours import NeighbourChanges
 from corten.conformal.quantile import Tail, rounded_up
 from corten.conformal.scores import Score
 from corten.conformal.sketch import ScoreSketch, cells_of
-from corten.data.flags import FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
+from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
 from corten.engine.memory import let_go
 from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
 from corten.io.chunked import ChunkedStore
 from corten.io.lazy import LazyTensor
 from corten.io.names import companion
+from corten.large.gaps import FilledTile, TiledModel
 from corten.large.needs import Needs
 from corten.large.stages import Block, Estimate, Scratch, Tell, log_odds, pieces
+from corten.large.tiles import Tile
 from corten.lowrank import TensorTrain
 from corten.propensity.fitted import FittedPropensity
 
-__all__ = ["Widths", "Writing", "write"]
+__all__ = ["TileWriting", "Widths", "Writing", "write"]
 
 MAX_TESTS = 1 << 18  # missing entries whose neighbours are gathered at a time
 
@@ -36,13 +38,14 @@ class Widths:
 
     infinite: int = 0
     forecast: int = 0
+    beyond: int = 0
     total: float = 0.0
     sketch: ScoreSketch = field(default_factory=ScoreSketch)
 
     def with_part(self, other: Widths) -> Widths:
         return Widths(
-            self.infinite + other.infinite, self.forecast + other.forecast, self.total + other.total,
-            self.sketch.merge(other.sketch),
+            self.infinite + other.infinite, self.forecast + other.forecast, self.beyond + other.beyond,
+            self.total + other.total, self.sketch.merge(other.sketch),
         )  # fmt: skip
 
     @property
@@ -173,3 +176,52 @@ def write(lazy: LazyTensor, needs: Needs, writing: Writing, tell: Tell) -> Width
     """Write every block; threads share the blocks, and each block has chunks of its own."""
     found = in_order(writing.run, pieces(lazy, needs, tell), needs.workers, pool="pieces")
     return reduce(Widths.with_part, found, Widths())
+
+
+@dataclass(frozen=True)
+class TileWriting:
+    """What writing filled tiles needs; `late` says for each axis which positions are forecasts."""
+
+    model: TiledModel
+    store: ChunkedStore
+    coverages: Sequence[float]
+    main: str
+    names: Sequence[tuple[str, str]]
+    limits: tuple[float, float] | None
+    late: list[np.ndarray]
+
+    def run(self, threads: int, tell: Tell) -> Widths:
+        """Fill and write every tile; the chunks of the store are the tiles."""
+        found = (self._put(tile, filled) for tile, filled in self.model.fill_all(self.coverages, threads, tell))
+        return reduce(Widths.with_part, found, Widths())
+
+    def _put(self, tile: Tile, filled: FilledTile) -> Widths:
+        values, spins = filled.values, filled.spins
+        flag, widths = np.full(values.shape, FILLED, np.int8), Widths()
+        flag.reshape(-1)[filled.missing[filled.beyond]] = BEYOND
+        for level, names in enumerate(self.names):
+            low, high = filled.lower[level], filled.upper[level]
+            if self.limits is not None:
+                low, high = np.clip(low, *self.limits), np.clip(high, *self.limits)
+            low, high = -rounded_up(-low, values.dtype), rounded_up(high, values.dtype)
+            for name, bound in zip(names, (low, high)):
+                array = values.copy()  # observed entries keep their value; outside the domain there is none
+                array.reshape(-1)[filled.missing] = bound
+                self.store.put_box(name, tile.core, array)
+            if level == 0:
+                width = (high - low).astype(np.float64)
+                finite = np.isfinite(width)
+                widths.infinite, widths.total = int(width.size - finite.sum()), float(width[finite].sum())
+                widths.sketch.add(cells_of(width[finite]), np.zeros(int(finite.sum())))
+                flag.reshape(-1)[filled.missing[~finite]] = INFINITE
+        estimate = filled.estimate if self.limits is None else np.clip(filled.estimate, *self.limits)
+        self.store.put_box(self.main, tile.core, np.where(spins == -1, estimate, values))
+        for k, late in enumerate(self.late):
+            shape = [-1 if j == k else 1 for j in range(flag.ndim)]
+            flag[np.broadcast_to(late[tile.core[k]].reshape(shape), flag.shape)] = FORECAST
+        flag[spins == 1] = OBSERVED
+        flag[spins == 0] = OUTSIDE
+        self.store.put_box(companion(self.main, "flag"), tile.core, flag)
+        widths.forecast = int(np.count_nonzero(flag == FORECAST))
+        widths.beyond = int(np.count_nonzero(flag == BEYOND))
+        return widths
