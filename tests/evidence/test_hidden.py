@@ -26,7 +26,7 @@ def fit_of(values, rounds, residuals, log_weights=None, score="absolute", axis_k
     masks = [np.isin(np.arange(values.size), one).reshape(values.shape) for one in rounds]
     kinds = axis_kinds or {0: "ordered", 1: "ordered"}
     return SimpleNamespace(
-        calibrated=split, entries=entries, residuals=np.asarray(residuals, float),
+        calibrated=split, entries=entries, residuals=np.asarray(residuals, float), carried=False,
         rounds=tuple(Round(~hidden, hidden) for hidden in masks), observed=ObservedTensor.of(values, axis_kinds=kinds),
     )  # fmt: skip
 

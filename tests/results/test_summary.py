@@ -1,6 +1,7 @@
 """The summary: about ten lines at 80 columns, the rest with full=True; land stays land in new data."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import corten
 from corten.data.choices import Choice
 from corten.report.content import edge_remark
+from corten.results.daily import _domain_of as domain_of
 from corten.results.summary import Summary
 
 
@@ -63,9 +65,13 @@ def test_a_transform_is_undone_in_the_error(days):
 
 def test_land_stays_land_in_new_data(days, fitted):
     land = days["land"].values != 0
-    filled = fitted.fill(days["sst"].isel(time=slice(2, 8)))
-    assert (np.asarray(filled.flag).transpose(2, 0, 1)[:, land] == 4).all()
-    assert not (np.asarray(filled.flag)[~land] == 4).any()
+    filled = fitted.fill(days["sst"])
+    assert (np.asarray(filled.flag)[land] == 4).all() and not (np.asarray(filled.flag)[~land] == 4).any()
+    other = domain_of(fitted.observed, (8, 9, 5))
+    np.testing.assert_array_equal(other, np.broadcast_to(~land[..., None], (8, 9, 5)))
+    partly = fitted.observed.domain.copy()
+    partly[0, 0, 0] ^= True  # a domain that changes in time says nothing about other times
+    assert domain_of(replace(fitted.observed, domain=partly), (8, 9, 5)) is None
 
 
 def test_what_is_careful_about_is_a_row_and_not_repeated():
