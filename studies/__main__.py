@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
 
     one = command("defaults", _defaults, "Measure the coverage of corten.complete(x) with nothing set.")
     one.add_argument("--draws", type=int, default=10, metavar="N", help="draws of each class of data; default: 10")
+    one.add_argument("--first", type=int, default=0, metavar="K", help="number of the first draw; default: 0")
     one.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="one JSON file per class and draw")
     one.add_argument("--workers", type=int, default=0, metavar="K", help="processes; default: one per core")
     one.add_argument("--only", action="append", metavar="CLASS", help="a class of data; may be repeated; default: all")
@@ -206,7 +207,7 @@ def _defaults(asked: argparse.Namespace) -> int:
     names = defaults.chosen(asked.only)
     tell = lambda row: print(defaults.line(row), flush=True)  # noqa: E731
     try:
-        failed = defaults.run(names, asked.draws, asked.output, asked.workers or cores(), tell)
+        failed = defaults.run(names, asked.draws, asked.output, asked.workers or cores(), tell, asked.first)
     except KeyboardInterrupt:
         print(f"stopped; finished draws are in {asked.output}: run the same command again to resume", file=sys.stderr)
         return 130

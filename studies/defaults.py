@@ -91,10 +91,15 @@ def _covered(draw: Draw, result: Any) -> np.ndarray:
 
 
 def run(
-    names: Iterable[str], draws: int, folder: Path, jobs: int = 1, tell: Callable[[Row], None] = lambda row: None
-) -> dict[str, str]:
-    """Measure what the folder does not hold yet; returns the errors by class and draw. `tell` gets each new row."""
-    todo = [(name, number) for number in range(draws) for name in names if not _file(folder, name, number).exists()]
+    names: Iterable[str], draws: int, folder: Path, jobs: int = 1, tell: Callable[[Row], None] = lambda row: None,
+    first: int = 0,
+) -> dict[str, str]:  # fmt: skip
+    """Measure what the folder does not hold yet; returns the errors by class and draw. `tell` gets each new row.
+
+    Draws are numbered from `first`: those that something was chosen from are not used to report it.
+    """
+    numbers = range(first, first + draws)
+    todo = [(name, number) for number in numbers for name in names if not _file(folder, name, number).exists()]
     failed: dict[str, str] = {}
 
     def took(name: str, number: int, row: Row | str) -> None:
