@@ -93,7 +93,9 @@ def test_a_corrected_stack_changes_missing_entries_only_and_skips_other_stations
     np.testing.assert_allclose(added[~train], correction.predict(features, entries))
     fewer = replace(corrected, stack=stack).fill(x[:, :5], train[:, :5])
     np.testing.assert_array_equal(fewer.estimate, stack.fill(x[:, :5], train[:, :5]).estimate)
-    longer = corrected.fill(np.tile(x, (2, 1)), np.tile(train, (2, 1)))
+    time = AXES[0].coordinates
+    later = (replace(AXES[0], length=800, coordinates=time[0] + np.arange(800) * np.timedelta64(1, "h")), AXES[1])
+    longer = corrected.on_axes(later).fill(np.tile(x, (2, 1)), np.tile(train, (2, 1)))
     assert np.isfinite(longer.estimate).all()
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from corten.completion.axes_kinds import axis_kinds, standardise
-from corten.completion.protocol import Fill, PreparedMix
+from corten.completion.protocol import Fill, PreparedMix, on_axes
 from corten.completion.units import MAX_MATRIX_LENGTH, unit_correlations
 from corten.conformal.local_scale import COARSE_BLOCKS_PER_AXIS, BlockFolds, EntryFeatures, block_of, exceeds
 from corten.conformal.trees import Trees
@@ -182,6 +182,13 @@ class PreparedCorrected:
     def choices(self) -> tuple[Choice, ...]:
         """The settings of the stack and of the correction."""
         return (*self.stack.choices, self.choice)
+
+    def on_axes(self, axes: Sequence[Axis]) -> PreparedCorrected:
+        """The same stack and correction for data on other axes."""
+        known = self.correction.describe
+        describe = replace(known, describe=replace(known.describe, axes=axes))
+        stack = cast(PreparedMix, on_axes(self.stack, axes))
+        return replace(self, stack=stack, correction=replace(self.correction, describe=describe))
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         """Fill from the entries where `mask` is True, and correct the others."""
