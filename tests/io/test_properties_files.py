@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import tempfile
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,8 @@ from test_result import Plain
 
 import corten
 from corten import io
+from corten.io.names import companion, variable_name
+from corten.io.stores import _with_labels
 from corten.results.intervals import Intervals
 from strategies import Gappy, costly, gappy, seeds
 
@@ -80,10 +83,12 @@ def test_files_with_labels_are_read_as_they_were_written(data, seed, power, suff
         path = Path(folder, f"filled{suffix}")
         io.check_target(path)
         assert io.write(path, result) == path
-        for name in ("estimate", "lower", "upper", "flag"):
+        main = variable_name(result.observed.name)
+        for what in ("estimate", "lower", "upper", "flag"):
+            name = main if what == "estimate" else companion(main, what)
             loaded = io.read(path, name, careful=careful, axis_kinds=dict.fromkeys(map(str, data.dims), "unordered"))
             assert isinstance(loaded, io.Loaded) and loaded.variable == name and loaded.where is None
-            np.testing.assert_array_equal(np.asarray(loaded.data), getattr(result, f"{name}_array"))
+            np.testing.assert_array_equal(np.asarray(loaded.data), getattr(result, f"{what}_array"))
             same_labels(loaded.data, data)
         for refused in (path, Path(folder, "filled.xyz"), Path(folder, "nowhere", "filled.nc")):
             with pytest.raises((ValueError, OSError), match=refused.parent.name):
@@ -132,11 +137,13 @@ def test_a_result_s_own_netcdf_is_its_dataset(data, seed):
     wanted = result.to_dataset()
     with tempfile.TemporaryDirectory() as folder:
         found = xr.load_dataset(result.to_netcdf(Path(folder, "filled.nc")))
-    assert set(found.data_vars) == set(wanted.data_vars) >= {"estimate", "lower", "upper", "flag"}
+    main = variable_name(result.observed.name)
+    assert set(found.data_vars) == set(wanted.data_vars) >= {main, *(companion(main, one) for one in ("lower", "flag"))}
     for name in wanted.data_vars:
         np.testing.assert_array_equal(found[name].values, wanted[name].values)
-    same_labels(found.estimate, data)
-    assert found.attrs["corten_seed"] == 7 and found.attrs["coverage"] == 0.9
+    same_labels(_with_labels(found)[main], data)
+    settings = json.loads(found.attrs["corten_settings"])
+    assert settings["seed"] == 7 and settings["coverage"] == 0.9
 
 
 @given(
@@ -209,5 +216,5 @@ def test_text_and_no_labels_come_back_from_hdf5(tmp_path):
     x = np.arange(6.0).reshape(2, 3)
     x[0, 1] = np.nan
     data = xr.DataArray(x, {"station": ["ä", "b"]}, ("station", "day"))
-    found = io.read(io.write(tmp_path / "filled.h5", results(data, 0, 0)), "estimate").data
+    found = io.read(io.write(tmp_path / "filled.h5", results(data, 0, 0)), "value").data
     assert found.station.values.tolist() == ["ä", "b"] and "day" not in found.coords

@@ -153,7 +153,8 @@ def with_text_aside(dataset: xr.Dataset) -> xr.Dataset:
     """
     for dim in map(str, dataset.dims):
         other = f"{dim}{NAMES_OF}"
-        text = dim in dataset.coords and is_text(dataset[dim])
+        # A name with a space cannot be listed in the attribute `coordinates`.
+        text = " " not in dim and dim in dataset.coords and is_text(dataset[dim])
         if text and other not in dataset.variables and other not in dataset.dims:
             labels = dataset.variables[dim]
             dataset = dataset.drop_vars(dim).assign_coords({other: (dim, labels.values, labels.attrs)})
