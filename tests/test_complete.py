@@ -226,7 +226,7 @@ BAD_INPUT = [
     (lambda: np.array([["a", "b"], ["c", "d"]]), "real numbers"),
     (lambda: np.empty((3, 0)), "length 0"),
     (lambda: [[1.0, 2.0], [3.0]], "same length"),
-    (lambda: xr.Dataset({"t": (("a", "b"), gappy()[0])}), r"one variable.*'t'"),
+    (lambda: xr.Dataset({"t": (("a", "b"), gappy()[0])}), r"give one of them.*'t'"),
     (lambda: "data.nc", r"corten\.io\.read"),
 ]
 
@@ -318,7 +318,7 @@ def test_output_that_exists_is_refused(tmp_path):
 def test_progress_is_reported():
     heard = []
     corten.complete(gappy(), progress=lambda stage, share: heard.append((stage, share)), **QUICK)
-    assert {stage for stage, _ in heard} == {"completion", "missingness", "calibration"}
+    assert {stage for stage, _ in heard} == {"reading", "planning", "completion", "missingness", "calibration"}
     assert all(0 <= share <= 1 for _, share in heard) and heard[-1] == ("calibration", 1.0)
 
 

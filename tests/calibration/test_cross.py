@@ -150,7 +150,7 @@ def test_a_merged_fit_behaves_like_any_other(tmp_path):
     fitted = completer.fit(setting.observed)
     result = fitted.intervals(0.9)
     assert (result.at(0.95).width_array >= result.width_array).all()
-    assert "merged" in str(result.summary())
+    assert "merged" in str(result.summary(full=True))
     assert fitted.weights.report().calibration_entries == fitted.entries.size
     assert fitted.intervals(0.9, odds_error=1.2).width_array.mean() >= result.width_array.mean()
     audit = fitted.audit(rounds=2, levels=(0.9,), reference=corten.BernoulliPropensity(rank=2))

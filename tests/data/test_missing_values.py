@@ -122,7 +122,7 @@ def test_only_numbers_can_be_declared(bad):
 def test_declared_values_are_filled_within_the_data():
     x = with_code(-9999.0)
     result = corten.complete(x, missing_value=-9999, **QUICK)
-    assert result.estimate[2:4, 3:6].min() > 0 and "declared; 6 entries" in str(result.summary())
+    assert result.estimate[2:4, 3:6].min() > 0 and "declared; 6 entries" in str(result.summary(full=True))
     fitted = corten.ConformalCompleter(**QUICK).fit(x, missing_value=[-9999.0])
     assert np.array_equal(fitted.intervals(0.9).estimate, result.estimate)
     with pytest.warns(UserWarning, match="used as data"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import corten
-from corten.calibration.gap_rounds import _values_of_round
+from corten.calibration.gap_rounds import values_of_round
 from corten.calibration.task import Task
 from corten.conformal.scores import as_score
 from corten.data.observed import ObservedTensor
@@ -151,5 +151,5 @@ def test_a_round_that_trains_on_one_value_shrinks_no_error_where_no_unit_is_lear
     train[0, 0] = True
     task = Task(x, None, None, as_score("absolute"), transform=as_transform(None, "axis_0"))
     _, whole = task.modelled(x.mask)
-    seen = _values_of_round(task, whole, train)
+    seen = values_of_round(task, whole, train)
     np.testing.assert_allclose(seen[x.mask], x.values[x.mask] - 1.0)

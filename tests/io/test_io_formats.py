@@ -141,7 +141,7 @@ def test_npz_names_axes_and_refuses_pickles(tmp_path):
 
 def test_flag_shapes_must_agree(tmp_path):
     path = tmp_path / "x.npz"
-    np.savez(path, tec=field(), land=np.ones((2, 3)), wrong=np.ones((2, 4)))
+    np.savez(path, tec=field(), land=np.ones((2, 3)), wrong=np.ones((2, 5)))
     assert io.read(path, "tec", domain="land").where.shape == (2, 3, 4)
     with pytest.raises(ValueError, match="'wrong' has shape"):
         io.read(path, "tec", domain="wrong")

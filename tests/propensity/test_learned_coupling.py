@@ -135,7 +135,7 @@ def test_the_summary_names_what_was_learned():
     draw = corten.simulate.paper_setting(16, rank=2, seed=0)
     model = IsingPropensity("learned", rank=2)
     result = corten.complete(draw.observed, propensity=model, calibration="random", completion="smooth")
-    assert "learned coupling" in str(result.summary())
+    assert "learned coupling" in str(result.summary(full=True))
 
 
 def test_an_offset_shifts_every_log_odds_on_every_engine():

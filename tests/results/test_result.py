@@ -160,7 +160,7 @@ def test_percent_is_understood_as_a_slip():
 
 def test_summary_says_what_matters():
     result = result_of(labelled())
-    summary = result.summary()
+    summary = result.summary(full=True)
     text = str(summary)
     for words in (
         "TECU",
@@ -190,7 +190,7 @@ def test_all_infinite_has_no_width():
     x = given()
     x[1] = 1.0
     x[:, :, 3] = 1.0
-    assert "none finite" in str(result_of(x).summary())
+    assert "none is finite" in str(result_of(x).summary())
 
 
 def test_markup_in_names_is_shown_not_obeyed():
