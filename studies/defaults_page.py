@@ -31,8 +31,8 @@ measured at the missing entries, on simple data whose truth is known?
 
 {conclusion}
 
-Written by `python -m studies defaults-page` from the results of `python -m studies defaults --draws {draws}`
-({versions}). Every draw has new data and new gaps;
+Written by `python -m studies defaults-page` from the results of
+`python -m studies defaults --draws {draws} --first {first}` ({versions}). Every draw has new data and new gaps;
 `studies/defaults_data.py` says how they are drawn.
 
 ## Coverage
@@ -154,6 +154,7 @@ def page(rows: Sequence[Row]) -> str:
     return INTRODUCTION.format(
         conclusion=conclusion,
         draws=max(len(mine) for mine in _by_class(rows).values()),
+        first=min(int(row["draw"]) for row in rows),
         versions="corten " + ", ".join(sorted({row["version"] for row in rows})),
         coverage=_coverage_table(rows),
         details=_detail_table(rows),

@@ -122,7 +122,7 @@ class GapCalibration:
         Returns
         -------
         float
-            Seconds. The constants were measured on an AMD EPYC processor.
+            Seconds, roughly. The constants were fitted to a few runs on a busy AMD EPYC processor.
 
         Examples
         --------
