@@ -103,7 +103,9 @@ class PreparedSmooth:
         return Fill(data.undo(estimate.astype(np.float64)))
 
     def on_axes(self, axes: Sequence[Axis]) -> PreparedSmooth:
-        """The same widths, in the unit of the coordinates, on other axes."""
+        """The same widths, in the unit of the coordinates, on other axes; in steps if it was made without axes."""
+        if not self.grids:
+            return self
         grids, ratios = moved_grids(self.grids, axes)
         return replace(self, stretch=tuple(s * r for s, r in zip(self.stretch, ratios)), grids=grids)
 
