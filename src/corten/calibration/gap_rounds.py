@@ -24,7 +24,7 @@ __all__ = [
     "Hidden", "Run", "peak_of_rounds", "reduced", "run_rounds", "scored", "threads_that_fit", "values_of_round",
 ]  # fmt: skip
 
-BYTES_PER_ENTRY, BYTES_PER_ENTRY_AND_THREAD = 45, 50  # peak memory of a fit, measured
+BYTES_PER_ENTRY, BYTES_PER_ENTRY_AND_THREAD = 75, 90  # peak memory of a fit and its file (test_peak_memory.py)
 BYTES_PER_THREAD = 50_000_000  # matrices of the coarse modes, measured
 MAX_POOLED_ENTRIES = 96_000  # hidden entries scored over all rounds: more only slow the fit of the scale
 
