@@ -119,7 +119,7 @@ class StackedCompletion:
 def _learn_mix(
     stack: PreparedStack, values: np.ndarray, mask: np.ndarray, kinds: Sequence[str], seed: int
 ) -> PreparedStack:
-    """First weights, for whoever does not hide entries himself and call `combine`."""
+    """First weights, used where no entries are hidden later to learn them with `combine`."""
     rng = np.random.default_rng((seed, 0x57AC))
     pooled: dict[str, list[np.ndarray]] = {name: [] for name in stack.members}
     truth = []

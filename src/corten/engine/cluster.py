@@ -138,7 +138,7 @@ def default_client() -> Any:
     """The client of this process; where there is none, one with a worker inside this process is started.
 
     Scheduler and worker talk within the process. Their HTTP servers, which Dask always starts, listen on the loopback
-    address and serve no page; whoever wants a dashboard makes the client, and gives it.
+    address and serve no page; for a dashboard, make the client yourself and pass it.
     """
     distributed = _distributed()
     try:

@@ -23,7 +23,7 @@ __all__ = [
 WORKER_SECONDS = 30.0  # how long a cluster may be without any worker
 LOOK_SECONDS = 5.0  # how often a pass that takes long looks whether its workers are still there
 ATTEMPTS = 10  # a pass is repeated this often, each time on what is left of the cluster
-SMALL_BYTES = 1 << 26  # loading this twice is not worth a word
+SMALL_BYTES = 1 << 26  # smaller arrays may be loaded twice without a warning
 
 Make = Callable[[str], Any]
 

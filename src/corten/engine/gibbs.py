@@ -3,7 +3,7 @@
 The law is the Ising model of the paper: spin W_i given the rest has log-odds
 eta_i = 2 sum_j g(B_i, B_j) W_j + 2 h(B_i). Cells of one colour are no neighbours, so they are drawn together.
 Each random number is a hash of (seed, sweep, row, column), never of the order of work, so slabs and threads
-cannot change the result. Cells with spin 0 lie outside the domain: they are never drawn and pull on nobody.
+cannot change the result. Cells with spin 0 lie outside the domain: they are never drawn and have no influence.
 """
 
 from __future__ import annotations
