@@ -28,7 +28,8 @@ test-all: $(READY)
 PORTABLE := $(addprefix tests/, engine/test_engine.py engine/test_engine_jax.py engine/test_engine_dask.py \
 	engine/test_residuals.py engine/test_properties_engine.py lowrank/test_lowrank_descent.py \
 	lowrank/test_properties_descent.py propensity/test_learned_coupling.py propensity/test_propensity.py \
-	propensity/test_properties_propensity.py large/test_outofcore.py test_determinism.py)
+	propensity/test_properties_propensity.py completion/test_batched.py calibration/test_device_rounds.py \
+	large/test_outofcore.py test_determinism.py)
 test-portable: $(READY)
 	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
 	OPENBLAS_CORETYPE=Prescott XLA_FLAGS=--xla_cpu_max_isa=SSE4_2 NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=$$folder/generic \

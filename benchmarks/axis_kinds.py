@@ -1,9 +1,10 @@
 """Kinds of axes without labels: what is chosen, and the error of the completion with it and with the kinds told.
 
-    python -m benchmarks axis_kinds [--data ../shared/data] [--completion smooth|process] [--only WORD]
+    python -m benchmarks axis_kinds [--data ../shared/data] [--completion smooth|process|complete] [--only WORD]
 
 Prints one row per set: the kinds chosen and told (o ordered, u unordered, one letter per axis), the mean absolute
-error in the gaps with each, and their ratio. Sets from the data folder are left out where it is absent.
+error in the gaps with each, and their ratio. With `--completion complete` it is that of `corten.complete(x)` and
+`corten.complete(x, axis_kinds=told)`. Sets from the data folder are left out where it is absent.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
+import corten
 from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.completion.smooth import SmoothCompletion
 from corten.data.axes import Axis
@@ -47,7 +49,9 @@ def sensors(count: int, similar: float, spread: float, gaps: str, seed: int) -> 
     x = np.exp(spread * draw(1))[..., None] * (x + spread * draw(1)[..., None])
     hidden = rng.random((count, days, 1 if gaps == "days" else slots)) < 0.3
     mask = np.broadcast_to(~hidden, x.shape).copy()
-    return f"sensors {count} similar {similar} spread {spread} {gaps}", x, mask, ~mask, "uoo"
+    order = rng.permutation(count)
+    x, mask = x[order], mask[order]
+    return f"permuted sensors {count} similar {similar} spread {spread} {gaps}", x, mask, ~mask, "uoo"
 
 
 def field(shape: tuple[int, ...], length: float, seed: int) -> Case:
@@ -112,10 +116,13 @@ def real(folder: Path) -> Iterator[Case]:
 def error(case: Case, kinds: str, completion: str) -> float:
     """Mean absolute error in the scored gaps."""
     _, truth, mask, score, _ = case
+    values = np.where(mask, truth, np.nan)
+    if completion == "complete":
+        said = {k: "unordered" if kind == "u" else "ordered" for k, kind in enumerate(kinds)}
+        return float(np.abs(corten.complete(values, axis_kinds=said).estimate_array - truth)[score].mean())
     axes = [Axis(f"axis_{k}", n, kind="unordered" if kind == "u" else "ordered") for k, (n, kind) in
             enumerate(zip(mask.shape, kinds))]  # fmt: skip
-    model = SmoothCompletion() if completion == "smooth" else GaussianProcessCompletion("exponential")
-    values = np.where(mask, truth, np.nan)
+    model = SmoothCompletion() if completion == "smooth" else GaussianProcessCompletion()
     with one_library_thread:
         estimate = model.prepare(values, mask, axes, 0).fill(values, mask).estimate
     return float(np.abs(estimate - truth)[score].mean())
@@ -124,7 +131,7 @@ def error(case: Case, kinds: str, completion: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", type=Path, default=Path(__file__).parents[2] / "shared" / "data")
-    parser.add_argument("--completion", choices=["smooth", "process"], default="process")
+    parser.add_argument("--completion", choices=["smooth", "process", "complete"], default="process")
     parser.add_argument("--only", default="", help="sets whose name contains this word")
     options = parser.parse_args()
     print("| set | chosen | told | error, chosen | error, told | ratio | choice, s of CPU |")

@@ -50,7 +50,9 @@ class SeaSurface:
     def sea(self) -> np.ndarray:
         """True where there is water, (latitude, longitude)."""
         flat = SeaSurface((self.shape[0], self.shape[1], 1), self.seed)
-        height = flat._sum((60.0, 80.0, 1.0), 2, 0, self.shape[0])[..., 0]
+        starts = range(0, self.shape[0], 50)  # at once it would take more memory than the completion
+        parts = [flat._sum((60.0, 80.0, 1.0), 2, at, min(at + 50, self.shape[0])) for at in starts]
+        height = np.concatenate(parts)[..., 0]
         return height < np.quantile(height, 1 - self.land)
 
     @cached_property

@@ -1,8 +1,12 @@
 """Completion of a field larger than memory in tiles: `python -m benchmarks tiles 1000 1000 100 --memory "4 GB"`.
 
 A synthetic sea surface with clouds and land is written to a Zarr store, filled from there, and compared plane by plane
-with new measurements of the truth. Prints error, coverage, width, interval score, time and peak memory. With
-`--compare N` the corner of N^2 places is completed in memory too.
+with new measurements of the truth. Prints error, coverage, width, interval score, time and peak memory. Options:
+
+--compare N      completes the corner of N^2 places (and a margin around it) in memory too, and prints both scores
+--workers 1 2    fills on so many Dask workers of one thread each, one count after the other, and prints the ratio
+--folder PATH    keeps the data there, so that a second run does not simulate them again
+--write          puts the row of this run into the table of docs/how-long.md, in place of one of the same shape
 """
 
 from __future__ import annotations
@@ -11,14 +15,23 @@ import argparse
 import resource
 import tempfile
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 import corten
 from benchmarks.sea_surface import NOISE, SeaSurface
+from corten.data.axes import Axis
+from corten.engine.memory import read_size
+from corten.engine.threads import default_threads
+from corten.large.needs import TileNeeds
+from corten.large.tiles import MARGIN
 
 COVERAGE = 0.9
+PAGE = Path(__file__).parents[1] / "docs" / "how-long.md"
+PLANES = 8  # written and compared at a time
 
 
 def scores(truth: np.ndarray, estimate: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -30,64 +43,168 @@ def scores(truth: np.ndarray, estimate: np.ndarray, low: np.ndarray, high: np.nd
     return np.array([truth.size, *(float(np.sum(part)) for part in parts)])
 
 
-def tell(name: str, sums: np.ndarray) -> None:
+def tell(name: str, sums: np.ndarray) -> float:
+    """Print the means; returns the interval score."""
     error, covered, width, score = sums[1:] / sums[0]
     print(
         f"{name}: {sums[0]:,.0f} entries filled, MAE {error:.4f}, {covered:.2%} covered, width {width:.4f}, "
         f"interval score {score:.4f}",
         flush=True,
     )
+    return float(score)
+
+
+def simulated(sea: SeaSurface, path: Path) -> Any:
+    """The data as a Zarr array; one that is complete there already is opened."""
+    import zarr
+
+    done = path.with_suffix(".done")
+    if not done.exists():
+        began = time.process_time()
+        data = zarr.create_array(path, shape=sea.shape, chunks=(PLANES, *sea.shape[1:]), dtype="f4", overwrite=True)
+        for start in range(0, sea.shape[0], PLANES):
+            stop = min(start + PLANES, sea.shape[0])
+            data[start:stop] = sea.observed(start, stop)
+        done.touch()
+        print(f"simulated in {time.process_time() - began:.0f} CPU s", flush=True)
+    return zarr.open_array(path, mode="r")
+
+
+def forget_peak() -> None:
+    """Let the system count the peak memory of this process from now on: the simulation takes memory too."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes() -> int:
+    """Peak memory of this process."""
+    with suppress(OSError):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def fill(data: Any, sea: SeaSurface, target: Path, memory: str, engine: Any) -> tuple[Any, float]:
+    """Fill the store; returns the filled store and the seconds that it took."""
+    before = 0.0
+
+    def progress(stage: str, share: float) -> None:
+        nonlocal before
+        if time.perf_counter() > before + 60:
+            before = time.perf_counter()
+            print(f"{stage} {share:.0%}, {time.process_time() - worked:.0f} CPU s", flush=True)
+
+    sea.sea  # noqa: B018  (computed here, before the peak is counted)
+    forget_peak()
+    began, worked = time.perf_counter(), time.process_time()
+    filled = corten.complete_to_zarr(
+        data, target, COVERAGE, where=sea.sea[:, :, None], memory=memory, engine=engine, say=print, progress=progress,
+        overwrite=True,
+    )  # fmt: skip
+    seconds, cpu = time.perf_counter() - began, time.process_time() - worked
+    print(
+        f"{sea.shape}: {seconds:.0f} s, {cpu:.0f} CPU s here ({1e6 * cpu / data.size:.1f} microseconds an entry), "
+        f"peak {peak_bytes() / 1e9:.2f} GB with Python",
+        flush=True,
+    )
+    return filled, seconds
+
+
+def row_of(sea: SeaSurface, data: Any, memory: str, cpu: float, peak: int, covered: float, ratio: float) -> str:
+    """The row of the table: measured and predicted."""
+    missing = sum(
+        int(np.count_nonzero(np.isnan(np.asarray(data[at : at + PLANES])) & sea.sea[at : at + PLANES, :, None]))
+        for at in range(0, sea.shape[0], PLANES)
+    )
+    axes = [Axis(name, n) for name, n in zip("yxt", sea.shape)]
+    needs = TileNeeds.of(axes, read_size(memory), default_threads(), missing, 4, 3)
+    name = " x ".join(map(str, sea.shape))
+    beside = "" if np.isnan(ratio) else f"{ratio:.3f}"
+    return (
+        f"| {name} | {data.size:,} | {default_threads()} | {cpu:.0f} | {needs.seconds:.0f} | {peak / 1e6:.0f} | "
+        f"{needs.memory / 1e6:.0f} | {covered:.1%} | {beside} |"
+    )
+
+
+def write(row: str) -> None:
+    """Put a row into the table, in place of one of the same shape."""
+    before, rest = PAGE.read_text(encoding="utf-8").split("<!-- tiles -->\n")
+    table, after = rest.split("<!-- end tiles -->")
+    kept = [line for line in table.splitlines() if line.split("|")[1] != row.split("|")[1]]
+    lines = [*kept[:2], *sorted([*kept[2:], row], key=lambda line: int(line.split("|")[2].replace(",", "")))]
+    PAGE.write_text(before + "<!-- tiles -->\n" + "\n".join(lines) + "\n<!-- end tiles -->" + after, encoding="utf-8")
+
+
+def compare(data: Any, sea: SeaSurface, filled: Any, n: int) -> tuple[float, float]:
+    """Coverage of all filled entries, and with n the interval score of a corner over that of a completion in memory."""
+    store = filled.open()
+    names = [filled.variable, *(f"{filled.variable}_{end}" for end in ("lower", "upper"))]
+    total, corner = np.zeros(5), np.zeros(5)
+    for start in range(0, sea.shape[0], PLANES):
+        stop = min(start + PLANES, sea.shape[0])
+        gap = np.isnan(np.asarray(data[start:stop])) & sea.sea[start:stop, :, None]
+        truth = sea.planes(start, stop)
+        arrays = [store[name][start:stop].values for name in names]
+        total += scores(truth[gap], *(array[gap] for array in arrays))
+        if start < n:
+            gap[max(0, n - start) :] = False
+            gap[:, n:] = False
+            corner += scores(truth[gap], *(array[gap] for array in arrays))
+    tell("from disk", total)
+    covered = float(total[2] / total[0])
+    if not n:
+        return covered, np.nan
+    wide = n + MARGIN  # tiles see as much around the corner
+    from_disk = tell("from disk, corner", corner)
+    x, where = np.asarray(data[:wide, :wide]), np.broadcast_to(sea.sea[:wide, :wide, None], (wide, wide, sea.shape[2]))
+    began = time.process_time()
+    kinds: dict[str | int, Literal["ordered", "unordered"]] = dict.fromkeys((0, 1, 2), "ordered")
+    result = corten.complete(x, COVERAGE, where=where, calibration="gaps", axis_kinds=kinds)
+    print(f"in memory: {x.size:,} entries in {time.process_time() - began:.0f} CPU s", flush=True)
+    gap = np.isnan(x) & where
+    gap[n:], gap[:, n:] = False, False
+    truth = sea.planes(0, n)[:, :n]
+    truth = np.pad(truth, [(0, MARGIN), (0, MARGIN), (0, 0)])
+    arrays = [result.estimate[gap], result.lower[gap], result.upper[gap]]
+    in_memory = tell("in memory, corner", scores(truth[gap], *arrays))
+    print(f"interval score from disk over in memory: {from_disk / in_memory:.3f}", flush=True)
+    return covered, from_disk / in_memory
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", type=int, nargs=3)
     parser.add_argument("--memory", default="4 GB")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compare", type=int, default=0)
+    parser.add_argument("--workers", type=int, nargs="*", default=[])
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
-    import zarr
+    sea = SeaSurface(tuple(asked.shape), asked.seed)
+    with ExitStack() as stack:
+        folder = asked.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="corten-tiles-")))
+        folder.mkdir(exist_ok=True)
+        data = simulated(sea, folder / f"sea-{'-'.join(map(str, asked.shape))}-{asked.seed}.zarr")
+        seconds: dict[int, float] = {}
+        worked = time.process_time()
+        for count in asked.workers:
+            from distributed import Client, LocalCluster
 
-    shape = tuple(asked.shape)
-    sea = SeaSurface(shape, asked.seed)
-    with tempfile.TemporaryDirectory(prefix="corten-tiles-") as folder:
-        data = zarr.create_array(Path(folder) / "sea.zarr", shape=shape, chunks=(8, *shape[1:]), dtype="f4")
-        for start in range(0, shape[0], 8):
-            stop = min(start + 8, shape[0])
-            data[start:stop] = sea.observed(start, stop)
-        began, worked = time.perf_counter(), time.process_time()
-        filled = corten.complete_to_zarr(
-            data, Path(folder) / "filled.zarr", COVERAGE, where=sea.sea[:, :, None], memory=asked.memory, say=print
-        )
-        seconds, cpu = time.perf_counter() - began, time.process_time() - worked
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        print(f"{shape}: {seconds:.0f} s, {cpu:.0f} CPU s, peak {peak:.2f} GB with Python", flush=True)
-        store = filled.open()
-        names = [filled.variable, *(f"{filled.variable}_{end}" for end in ("lower", "upper"))]
-        total = np.zeros(5)
-        corner = np.zeros(5)
-        for start in range(0, shape[0], 8):
-            stop = min(start + 8, shape[0])
-            gap = np.isnan(np.asarray(data[start:stop])) & sea.sea[start:stop, :, None]
-            truth = sea.planes(start, stop)
-            arrays = [store[name][start:stop].values for name in names]
-            total += scores(truth[gap], *(array[gap] for array in arrays))
-            if start < asked.compare:
-                gap[max(0, asked.compare - start) :] = False
-                gap[:, asked.compare :] = False
-                corner += scores(truth[gap], *(array[gap] for array in arrays))
-        tell("from disk", total)
-        if asked.compare:
-            n = asked.compare
-            tell("from disk, corner", corner)
-            x, where = np.asarray(data[:n])[:, :n], np.broadcast_to(sea.sea[:n, :n, None], (n, n, shape[2]))
-            kinds = dict.fromkeys((0, 1, 2), "ordered")
-            result = corten.complete(x, COVERAGE, where=where, calibration="gaps", axis_kinds=kinds)
-            gap = np.isnan(x) & where
-            tell(
-                "in memory, corner",
-                scores(sea.planes(0, n)[:, :n][gap], result.estimate[gap], result.lower[gap], result.upper[gap]),
-            )
+            options = {"n_workers": count, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": 0}
+            with LocalCluster(**options) as cluster, Client(cluster) as client:
+                client.wait_for_workers(count)
+                filled, seconds[count] = fill(data, sea, folder / "filled.zarr", asked.memory, client)
+            peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
+            first = seconds[asked.workers[0]]
+            print(f"{count} worker(s): {first / seconds[count]:.2f} times the first, peak {peak:.2f} GB", flush=True)
+        if not asked.workers:
+            filled, _ = fill(data, sea, folder / "filled.zarr", asked.memory, "auto")
+        cpu, peak = time.process_time() - worked, peak_bytes()
+        row = row_of(sea, data, asked.memory, cpu, peak, *compare(data, sea, filled, asked.compare))
+        print(row, flush=True)
+        if asked.write and not asked.workers:
+            write(row)
 
 
 if __name__ == "__main__":

@@ -61,13 +61,22 @@ def parser() -> argparse.ArgumentParser:
     one = command("defaults", _defaults, "Measure the coverage of corten.complete(x) with nothing set.")
     one.add_argument("--draws", type=int, default=10, metavar="N", help="draws of each class of data; default: 10")
     one.add_argument("--first", type=int, default=0, metavar="K", help="number of the first draw; default: 0")
-    one.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="one JSON file per class and draw")
+    one.add_argument(
+        "--output", type=Path, default=Path("study-output"), metavar="FOLDER", help="one JSON file per class and draw"
+    )
     one.add_argument("--workers", type=int, default=0, metavar="K", help="processes; default: one per core")
     one.add_argument("--only", action="append", metavar="CLASS", help="a class of data; may be repeated; default: all")
 
     one = command("defaults-page", _defaults_page, "Write docs/defaults.md from stored results.")
     one.add_argument("--input", type=Path, default=Path("study-output"), metavar="FOLDER", help="what `defaults` wrote")
     one.add_argument("--output", type=Path, default=Path("docs/defaults.md"), metavar="FILE", help="the page")
+    one.add_argument("--first", type=int, default=0, metavar="K", help="leave out draws before this one; default: 0")
+
+    one = command("tables", _tables, "Compare the defaults with published numbers (needs the data).")
+    one.add_argument("--case", action="append", metavar="NAME", help="AQI-36, RM30, ...; may be repeated; default: all")
+    one.add_argument("--data", type=Path, metavar="FOLDER", help="default: ../shared/data")
+    one.add_argument("--output", type=Path, default=Path("study-output/tables"), metavar="FOLDER", help="rows as JSON")
+    one.add_argument("--page", type=Path, default=Path("docs/public-tables.md"), metavar="FILE", help="the page")
     return root
 
 
@@ -219,7 +228,26 @@ def _defaults(asked: argparse.Namespace) -> int:
 def _defaults_page(asked: argparse.Namespace) -> int:
     from studies.defaults_page import write_page
 
-    print(f"wrote {write_page(asked.input, asked.output)}")
+    print(f"wrote {write_page(asked.input, asked.output, asked.first)}")
+    return 0
+
+
+def _tables(asked: argparse.Namespace) -> int:
+    from studies.files import whole_file
+    from studies.public_tables import CASES, page, run_tables
+
+    def tell(row: Any) -> None:
+        print(
+            row.case,
+            {name: round(number, 3) for name, number in row.measures.items()},
+            f"{row.seconds:.0f} s",
+            flush=True,
+        )
+
+    rows = run_tables(asked.case or list(CASES), asked.data, asked.output, tell)
+    with whole_file(asked.page) as temporary:
+        temporary.write_text(page(rows, "python -m studies tables"), encoding="utf-8")
+    print(f"wrote {asked.page}")
     return 0
 
 

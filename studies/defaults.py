@@ -1,7 +1,7 @@
 """A study of the defaults: how often `corten.complete(x)`, with nothing set, covers what it should.
 
-    python -m studies defaults --draws 20 --workers 16 --output study-output
-    python -m studies defaults-page --input study-output --output docs/defaults.md
+    python -m studies defaults --draws 20 --first 40 --workers 16 --output study-output
+    python -m studies defaults-page --first 40 --input study-output --output docs/defaults.md
 
 One JSON file per class and draw; run the same command again to resume. Needs NumPy, SciPy, Numba, scikit-learn and
 xarray only, so that it runs on a bare machine.
@@ -57,7 +57,7 @@ def measure(case: Case, number: int, compare: bool = True) -> Row:
         others["oracle"] = corten.KnownPropensity(draw.log_odds)
     for name, model in others.items():
         other = _score(draw, corten.complete(draw.x, COVERAGE, propensity=model, **draw.given))
-        row |= {f"{name}_{what}": other[what] for what in ("coverage", "width", "infinite")}
+        row |= {f"{name}_{what}": other[what] for what in ("coverage", "coverage_unflagged", "width", "infinite")}
     return row
 
 

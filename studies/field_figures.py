@@ -61,7 +61,7 @@ def draw_maps(one: FieldSet, result: Any, path: Path) -> Path:
         "estimate": result.estimate_array[middle],
         "width of the 90 % interval": np.where(one.mask, np.nan, result.width_array)[middle],
     }
-    probability = result.source.propensity_array()
+    probability = result.source.probabilities
     if probability is not None:
         shown["probability of being observed"] = probability[middle]
     figure = _figure(3.4 * len(shown), 3.0)

@@ -22,9 +22,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+# Tests call kernels outside of a fit, which would keep BLAS on one thread; spinning threads cost tenfold under load.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Compiled loops on shared machines: time says nothing about a property, and data are drawn from seeds.
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-settings.register_profile("short", max_examples=6, derandomize=True, deadline=None, suppress_health_check=QUIET)
+settings.register_profile("short", max_examples=20, derandomize=True, deadline=None, suppress_health_check=QUIET)
 # A failing case of a long run is shown as it is, with the line that brings it back: making it small can take an hour.
 FIND = (Phase.explicit, Phase.reuse, Phase.generate)
 settings.register_profile(
@@ -84,8 +87,6 @@ def _written(event: str, args: tuple[Any, ...]) -> list[Any]:
     return []
 
 
-
-
 def _watch(event: str, args: tuple[Any, ...]) -> None:
     if not watching:
         return
@@ -118,6 +119,20 @@ def writes_stay_in_temporary_folders(monkeypatch: pytest.MonkeyPatch, empty_fold
         os.rename(empty_folder / name, Path(tempfile.mkdtemp(dir=empty_folder.parent)) / name)
     assert not left, f"the test wrote {', '.join(left)} where it was started; write below tmp_path"
     assert not elsewhere, f"the test wrote outside its temporary folder: {'; '.join(elsewhere[:5])}"
+
+
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that a process of their own would read are read here, which saves its start.
+
+    For tests of what is done with the content; `io/test_fuzz_readers.py` and the real programs read apart.
+    """
+    from corten.io import formats
+
+    def here(path: Path, operation: str, *, max_bytes: int, **arguments: Any) -> Any:
+        return formats.resolve(formats.OPERATIONS[operation])(path, max_bytes=max_bytes, **arguments)
+
+    monkeypatch.setattr(formats, "read_apart", here)
 
 
 @pytest.fixture

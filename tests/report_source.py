@@ -1,5 +1,7 @@
 """A source of intervals that costs nothing to make: what the tests of figures and page look at."""
 
+import base64
+import zlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,6 +9,8 @@ import xarray as xr
 
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
+from corten.evidence.audit_table import Row
+from corten.report.encode import ABSENT
 from corten.results.intervals import Intervals
 
 EVIL = "<script>alert(1)</script>"
@@ -21,7 +25,8 @@ class Made:
         self.estimate = np.where(observed.mask, observed.values, np.sin(place / 5.0))
         self.corner = place < 4
         self.half = 0.5 + place / place.max()
-        self.chance = 0.1 + 0.8 * (place / place.max()) if chance else None
+        self.probabilities = 0.1 + 0.8 * (place / place.max()) if chance else None
+        self.beyond, self.carried, self.propensity, self.log_weights = None, False, None, np.empty(0)
         self.choices = ()
         if rich:
             tried = tuple({"rank": str(r), "P-AIC": float((r - 3) ** 2), "note": EVIL} for r in range(1, 6))
@@ -39,8 +44,8 @@ class Made:
         ends = self.estimate - half, self.estimate + 2 * half
         return ends if entries is None else tuple(end.reshape(-1)[entries] for end in ends)
 
-    def propensity_array(self):
-        return self.chance
+    def hidden_coverage(self, coverage):
+        return None
 
     def warnings(self):
         return ["Beware of " + EVIL]
@@ -55,12 +60,17 @@ class Made:
 class Audited:
     """What an audit gives, groups and all."""
 
-    def table(self):
-        rows = [(level, "all", level - 0.004) for level in (0.5, 0.8, 0.9, 0.95)]
-        deep = [(level, f"{far} to {2 * far}", level - far / 100) for level in (0.5, 0.9) for far in (1, 2, 4)]
-        return [{"level": a, "by": by, "coverage": c, "standard_error": 0.01} for a, by, c in rows] + [
-            {"level": a, "by": "depth", "group": g, "coverage": c, "standard_error": 0.02} for a, g, c in deep
-        ]
+    tolerance, samples = 0.01, range(20)
+    rows = tuple(
+        Row(level, "all", "all", level - 0.004, 0.01, 1.0, 0.0, 99) for level in (0.5, 0.8, 0.9, 0.95)
+    ) + tuple(
+        Row(level, "depth", f"{far} to {2 * far}", level - far / 100, 0.02, 1.0, 0.0, 99)
+        for level in (0.5, 0.9)
+        for far in (1, 2, 4)
+    )
+
+    def untested_line(self):
+        return ["Cannot tell for 7% of the missing entries."]
 
     def verdict(self):
         return "At 90% it is fine.\nLimits: " + EVIL
@@ -84,3 +94,11 @@ def field(shape=(12, 16, 10), missing=0.4, name="tec"):
 def made(shape=(12, 16, 10), coverage=0.9, name="tec", where=None, **options):
     """A ready result."""
     return Intervals(Made(ObservedTensor.of(field(shape, name=name), where), **options), coverage)
+
+
+def unpack_levels(packed):
+    """The inverse of `pack_levels`, flat; infinite where there was no finite value."""
+    raw = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8)
+    high, low = raw[: raw.size // 2].astype(np.uint16), raw[raw.size // 2 :].astype(np.uint16)
+    codes = np.cumsum((high << 8) | low, dtype=np.uint16)
+    return np.where(codes == ABSENT, np.inf, packed["low"] + packed["step"] * codes)

@@ -10,7 +10,7 @@ import corten
 
 SOURCE = Path(corten.__file__).parent
 ROOMS = (
-    "cli", "large", "xarray", "sklearn", "functions", "completer", "checkpoint", "options", "results", "report",
+    "cli", "xarray", "sklearn", "functions", "large", "completer", "checkpoint", "options", "results", "report",
     "evidence", "calibration", "simulate", "completion", "propensity", "io", "conformal", "data", "engine", "lowrank",
 )  # fmt: skip
 """From top to bottom. `__init__` only says where names are, `__main__` starts the program."""

@@ -226,7 +226,7 @@ BAD_INPUT = [
     (lambda: np.array([["a", "b"], ["c", "d"]]), "real numbers"),
     (lambda: np.empty((3, 0)), "length 0"),
     (lambda: [[1.0, 2.0], [3.0]], "same length"),
-    (lambda: xr.Dataset({"t": (("a", "b"), gappy()[0])}), r"give one of them.*'t'"),
+    (lambda: xr.Dataset({"t": (("a", "b"), np.ones((3, 4)))}), r"no variable .* missing entries; the variables are t"),
     (lambda: "data.nc", r"corten\.io\.read"),
 ]
 

@@ -82,7 +82,8 @@ def test_tables_that_are_not_wide_are_refused_with_the_remedy():
         (gappy.reset_index(), TypeError, r"columns time hold no numbers.*set_index.*complete_table"),
         (gappy.iloc[[2, 0, 1]], ValueError, "sort_index"),
         (pd.concat([gappy, gappy]).sort_index(), ValueError, "groupby"),
-        (gappy["Bern"], TypeError, "pandas Series"),
+        (gappy["Bern"], TypeError, "pandas Series.*two or more axes.*fold"),
+        (gappy.set_axis(gappy.index.strftime("%d/%m/%Y")), ValueError, "day and month.*pd.to_datetime"),
     ):
         with pytest.raises(error, match=words):
             corten.complete(x, **QUICK)
@@ -104,6 +105,28 @@ def run(*words):
     done = CliRunner().invoke(app, [str(one) for one in words])
     assert done.exit_code == 0, done.output
     return done
+
+
+@pytest.mark.parametrize("sep, decimal", [(";", ","), (";", "."), ("\t", "."), (",", ".")])
+def test_csv_files_of_other_countries_are_read(tmp_path, sep, decimal):
+    _, gappy = stations()
+    gappy.to_csv(tmp_path / "x.csv", sep=sep, decimal=decimal)
+    found = io.read(tmp_path / "x.csv").data
+    np.testing.assert_allclose(found, gappy)
+    assert found.time.dtype.kind == "M"
+
+
+def test_a_table_that_is_not_wide_says_why(tmp_path):
+    _, gappy = stations()
+    whole = gappy.reset_index()
+    for frame, words in (
+        (pd.concat([whole, whole.iloc[:1]]), "'time' has the label .* twice"),
+        (whole.assign(note="cold"), "column 'note' is not numbers"),
+        (whole.assign(time=gappy.index.strftime("%d.%m.%Y %H:%M")), "day and month.*2024-01-31"),
+    ):
+        frame.to_csv(tmp_path / "x.csv", index=False)
+        with pytest.raises(ValueError, match=words):
+            io.read(tmp_path / "x.csv")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
@@ -160,3 +183,18 @@ def test_the_rule_for_wide_and_long(tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             layout(frame, **options)
+
+
+def test_an_index_of_dates_as_text_is_time_and_comes_back_as_text():
+    """As `pandas.read_csv(path, index_col=0)` leaves it: without times, outages would not be seen as such."""
+    times = pd.date_range("2024-03-01", periods=6, freq="6h")
+    frame = pd.DataFrame(np.arange(12.0).reshape(6, 2), index=times, columns=["A", "B"])
+    frame.iloc[2, 0] = np.nan
+    written = frame.set_axis(times.strftime("%Y-%m-%d %H:%M"))
+    observed = ObservedTensor.of(written)
+    assert observed.axes[0].kind == "ordered" and observed.axes[1].kind == "unordered"
+    np.testing.assert_array_equal(observed.axes[0].coordinates, times)
+    assert observed.wrap(observed.values).index.equals(written.index)
+    unsorted, names = ["2024-03-01", "2024-03-03", "2024-03-02"], ["2024-03-01", "2024-03-01x", "2024-03-02"]
+    for other in (unsorted, names, ["a", "b", "c"]):
+        assert ObservedTensor.of(frame[:3].set_axis(other)).axes[0].kind == "unordered"

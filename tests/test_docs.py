@@ -78,7 +78,17 @@ def commands() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=name)
+LONG_PAGES = ("docs/howto/large-data.md", "docs/howto/scikit-learn.md", "docs/gallery.md", "docs/howto/xarray.md")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name(page), marks=pytest.mark.slow if name(page) in LONG_PAGES else ())
+        for page in PAGES
+        if python_blocks(page)
+    ],
+)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")

@@ -56,6 +56,11 @@ def test_the_conda_recipe_and_the_citation_are_those_of_this_version():
         name, version = re.fullmatch(r"([\w-]+)(.*)", one).groups()
         wanted.add(f"{conda_names.get(name, name)} {version}")
     assert set(recipe["requirements"]["run"]) == wanted
+    (script,) = about["scripts"].items()
+    assert recipe["build"]["python"]["entry_points"] == [" = ".join(script)]
+    names = re.findall(r"\$\{\{ *(\w+) *\}\}", (ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert names and set(names) <= set(recipe["context"])
+    assert (ROOT / recipe["about"]["license_file"]).exists() and recipe["about"]["license"] == about["license"]
     extras = [one for extra in about["optional-dependencies"].values() for one in extra]
     optional = {re.sub(r"([<>=])", r" \1", one, count=1) for one in extras}
     assert set(recipe["requirements"]["run_constraints"]) <= optional

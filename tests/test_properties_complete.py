@@ -179,6 +179,8 @@ def test_other_promises_of_a_fit_hang_together(case, completer, level, share):
     drawn = result.draws(2, seed=1)
     assert drawn.shape == (2, *case.shape) and np.isfinite(drawn).all()
     np.testing.assert_array_equal(drawn[:, case.mask], np.broadcast_to(case.x[case.mask], (2, case.mask.sum())))
+    apart = np.abs(drawn[0] - np.asarray(result.quantile(0.5), float))[missing].mean()
+    assert corten.metrics.crps(drawn[0], result, levels=1) == pytest.approx(apart), "one level is the median"
     everything, nothing = result.exceedance(-1e9), result.exceedance(1e9)
     assert not np.asarray(nothing).any() and not np.asarray(everything)[case.mask].any()
     table = result.to_dataframe()

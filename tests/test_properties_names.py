@@ -24,6 +24,7 @@ NO_PROPERTY = {
     "GaussianProcessCompletion": "the class behind completion='gaussian-process'",
     "StackedCompletion": "the class behind completion='stack'",
     "AdditivePropensity": "the class behind propensity='additive'",
+    "complete_lazily": "needs Dask arrays of many tiles: tests/large/test_tiles.py compares it with the store",
     "AutoPropensity": "the class behind propensity='auto'",
 }
 

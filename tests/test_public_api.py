@@ -42,6 +42,7 @@ NAMES = [
     "__version__",
     "complete",
     "complete_table",
+    "complete_lazily",
     "complete_to_zarr",
     "conformal",
     "io",

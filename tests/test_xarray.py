@@ -42,6 +42,9 @@ def test_a_dataset_is_completed_variable_by_variable(tmp_path):
     xr.testing.assert_identical(found.lower["rain"].drop_attrs(), log.lower.rename("rain").drop_attrs())
     assert found.estimate["sst"].notnull().all() and found.estimate["depth"].identical(data["depth"])
     assert found.at(0.9)["sst"].coverage == 0.9 and "sst: <Intervals" in repr(found)
+    assert found.summary().startswith("corten: sst") and "\ncorten: rain" in found.summary()
+    with pytest.raises(AttributeError, match=r"use result\['sst'\].report"):
+        found.report("page.html")
     with xr.open_dataset(found.to_netcdf(tmp_path / "x.nc")) as stored:
         stored.load()
     assert {*data.data_vars, "sst_lower", "rain_flag"} <= {*stored.data_vars}
@@ -57,6 +60,7 @@ def test_a_dataset_is_completed_variable_by_variable(tmp_path):
         read_result(tmp_path / "x.nc", None, None)
     only = data.corten.complete(variables=["rain"], **QUICK)
     assert list(only) == ["rain"]
+    xr.testing.assert_identical(corten.complete(data, 0.8, **QUICK)["sst"].lower, found["sst"].lower)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +74,10 @@ def test_a_dataset_is_completed_variable_by_variable(tmp_path):
 def test_mistakes_are_named(options, words):
     with pytest.raises(ValueError, match=words):
         maps().corten.complete(**options, **QUICK)
-    with pytest.raises(ValueError, match="no variable with two or more axes has missing entries"):
+    with pytest.raises(ValueError, match="no variable of real numbers with two or more axes has missing"):
         maps()[["depth"]].corten.complete(**QUICK)
-    with pytest.raises(TypeError, match=r"x\.corten\.complete\(\)"):
-        corten.complete(maps())
+    with pytest.raises(TypeError, match=r"corten\.complete\(x\) fills every variable"):
+        corten.ConformalCompleter().fit(maps())
 
 
 @pytest.mark.parametrize(

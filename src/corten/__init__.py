@@ -16,50 +16,32 @@ TYPE_CHECKING = False  # type checkers know the name; the module that has it tak
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "AdaptiveCoverage": "corten.conformal.adaptive",
-    "AdditivePropensity": "corten.propensity",
-    "AutoPropensity": "corten.propensity",
-    "BernoulliPropensity": "corten.propensity",
-    "CPCompletion": "corten.completion.alternating",
-    "Checkpoint": "corten.checkpoint",
-    "ConformalCompleter": "corten.completer",
-    "CrossCalibration": "corten.calibration.cross",
-    "Fitted": "corten.results.fitted",
-    "GapCalibration": "corten.calibration.gaps",
-    "GaussianProcessCompletion": "corten.completion.gaussian_process",
-    "Intervals": "corten.results.intervals",
-    "IsingPropensity": "corten.propensity",
-    "KnownPropensity": "corten.propensity",
-    "Linear": "corten.propensity",
-    "ObservedTensor": "corten.data.observed",
-    "Polynomial": "corten.propensity",
-    "Product": "corten.propensity",
-    "ScoreLog": "corten.evidence.score_log",
-    "SplitCalibration": "corten.calibration.split",
-    "RepeatedSplits": "corten.calibration.cross",
-    "Sigmoid": "corten.propensity",
-    "SmoothCompletion": "corten.completion.smooth",
-    "StackedCompletion": "corten.completion.stack",
-    "TensorTrainCompletion": "corten.completion.riemannian",
-    "TuckerCompletion": "corten.completion.riemannian",
-    "UniformPropensity": "corten.propensity",
-    "Zero": "corten.propensity",
-    "complete": "corten.functions",
-    "complete_table": "corten.functions",
-    "complete_to_zarr": "corten.large.flow",
-    "load": "corten.results.saving",
+_NAMES = {
+    "calibration.cross": "CrossCalibration RepeatedSplits",
+    "calibration.gaps": "GapCalibration",
+    "calibration.split": "SplitCalibration",
+    "checkpoint": "Checkpoint",
+    "completer": "ConformalCompleter",
+    "completion.alternating": "CPCompletion",
+    "completion.gaussian_process": "GaussianProcessCompletion",
+    "completion.riemannian": "TensorTrainCompletion TuckerCompletion",
+    "completion.smooth": "SmoothCompletion",
+    "completion.stack": "StackedCompletion",
+    "conformal.adaptive": "AdaptiveCoverage",
+    "data.observed": "ObservedTensor",
+    "evidence.score_log": "ScoreLog",
+    "functions": "complete complete_table",
+    "large.dask_arrays": "complete_lazily",
+    "large.flow": "complete_to_zarr",
+    "propensity": "AdditivePropensity AutoPropensity BernoulliPropensity IsingPropensity KnownPropensity Linear "
+    "Polynomial Product Sigmoid UniformPropensity Zero",
+    "results.fitted": "Fitted",
+    "results.intervals": "Intervals",
+    "results.saving": "load",
 }
-_MODULES = {
-    "conformal": "corten.conformal",
-    "io": "corten.io",
-    "lowrank": "corten.lowrank",
-    "metrics": "corten.evidence.metrics",
-    "propensity": "corten.propensity",
-    "simulate": "corten.simulate",
-    "sklearn": "corten.sklearn",
-    "xarray": "corten.xarray",
-}
+_HOME = {name: f"corten.{module}" for module, names in _NAMES.items() for name in names.split()}
+_ROOMS = ("conformal", "io", "lowrank", "propensity", "simulate", "sklearn", "xarray")
+_MODULES = {name: f"corten.{name}" for name in _ROOMS} | {"metrics": "corten.evidence.metrics"}
 
 __all__ = ["__version__", *_HOME, *_MODULES]
 
@@ -82,6 +64,7 @@ if TYPE_CHECKING:
     from corten.evidence import metrics
     from corten.evidence.score_log import ScoreLog
     from corten.functions import complete, complete_table
+    from corten.large.dask_arrays import complete_lazily
     from corten.large.flow import complete_to_zarr
     from corten.propensity import (
         AdditivePropensity,

@@ -16,7 +16,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +24,6 @@ from corten.calibration.task import Outcome
 from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
 from corten.data.choices import Choice
 from corten.io.archive import read_archive, write_archive
-
-__all__ = ["Checkpoint"]
 
 FORMAT = "corten round"
 _NAME = re.compile(r"[0-9a-f]{32}\.round")
@@ -153,7 +151,10 @@ class _Keeping:
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> Prepared:
         described = [(axis.name, axis.kind, axis.periodic, axis.length, axis.coordinates) for axis in axes]
         known = fingerprint([_versions(), self.known, seed, described, np.where(mask, values, 0), mask])
-        return _Kept(self.completion.prepare(values, mask, axes, seed), self.checkpoint, known)
+        prepared = self.completion.prepare(values, mask, axes, seed)
+        if isinstance(prepared, PreparedMix):
+            return _KeptMix(prepared, self.checkpoint, known)
+        return _Kept(prepared, self.checkpoint, known)
 
 
 @dataclass(frozen=True)
@@ -170,12 +171,19 @@ class _Kept:
         key = fingerprint([self.known, np.where(mask, values, 0), mask])
         return self.checkpoint._fill(key[:32], values.shape, lambda: self.prepared.fill(values, mask))
 
+
+@dataclass(frozen=True)
+class _KeptMix(_Kept):
+    """A kept stack; a class of its own, since rounds of anything with `combine` and `mix` run in several threads."""
+
+    prepared: PreparedMix
+
     def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedMix:
         """The mix learned from members; it is cheap and not kept."""
-        return cast(PreparedMix, self.prepared).combine(members, truth)
+        return self.prepared.combine(members, truth)
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        return cast(PreparedMix, self.prepared).mix(members)
+        return self.prepared.mix(members)
 
 
 @cache
@@ -257,8 +265,9 @@ def _parts(value: Any) -> list[Any]:
         return [type(value), vars(value)]
     what = f"the module {value.__name__}" if isinstance(value, ModuleType) else f"a {type(value).__qualname__}"
     raise ValueError(
-        f"a checkpoint cannot be used here: the completion refers to {what}, and whether that is the same in the next "
-        "run cannot be told; leave the checkpoint out, or use plain values and functions (from module import function)"
+        f"a checkpoint cannot be used here: the completion refers to {what}, and it is unknown "
+        "whether that is the same in the next run; leave the checkpoint out, or use plain values and functions "
+        "(from module import function)"
     )
 
 

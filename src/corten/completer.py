@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corten.calibration.task import Calibration, Progress, Task
+from corten.calibration.auto import choose_calibration
+from corten.calibration.task import Calibration, Outcome, Progress, Task, trend_of
 from corten.checkpoint import Checkpoint
 from corten.completion.protocol import Completion
+from corten.completion.trend import fill_covariates
+from corten.conformal.merged import MergedSplits
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
+from corten.data.covariates import Covariates
 from corten.data.missing_values import MissingValue
 from corten.data.never_observed import skip_never_observed
 from corten.data.observed import ObservedTensor
@@ -35,6 +39,7 @@ from corten.options import (
     as_completion,
     as_propensity,
     check_bounds,
+    predicted_bytes,
     predicted_seconds,
     unused_workers,
 )
@@ -50,68 +55,35 @@ if TYPE_CHECKING:
     from corten.data.axes import AxisKind
     from corten.engine import Engine
 
-__all__ = ["ConformalCompleter"]
-
 
 @dataclass(frozen=True)
 class ConformalCompleter:
     """Options of a completion with intervals; `fit` applies them to a tensor.
 
     Use it instead of `corten.complete` to fit once and ask for several coverages, to audit a fit, to save it, or to
-    apply the same options to many tensors.
+    apply the same options to many tensors. The method is Algorithm CTC of the paper.
 
     Parameters
     ----------
-    completion : str, completion or function, default "auto"
-        The method that estimates missing entries: "auto", "tucker", "tensor-train", "smooth", "gaussian-process",
-        "stack", an object with ``prepare``, or a function from an array with NaN to a full array.
-    propensity : str or propensity model, default "auto"
-        The model of the probability of being observed: "auto", "constant" (or "uniform"), "additive", "bernoulli",
-        "ising", or an object with ``fit``.
-    calibration : str or calibration, default "auto"
-        Which observed entries are hidden to measure errors: "auto", "random", "cross", "gaps", or an object with
-        ``calibrate``.
-    score : str or score, default "absolute"
-        How the error of a calibration entry is measured: "absolute", "adaptive", "signed", "normalized", or an object
-        with ``score`` and ``invert``.
-    weights : {"exact", "approximate"}, default "exact"
-        Weights of the calibration entries under an Ising model.
-    seed : int, default 0
-        Seed of every random choice. The same seed and data give the same bits.
-    engine : str, int, distributed.Client or engine, default "auto"
-        What runs passes over the tensor: "auto", "threads", a number of threads, "jax", "gpu", "dask", a client.
-    transform : str or transform, optional
-        Change of variable before the fit, undone in estimates and bounds: "log", "box-cox", "standardise",
-        "standardise:AXIS", or an object with ``fit``.
-    climatology : str, optional
-        Name of the axis whose mean is removed before the fit and added again.
-    bounds : (float or None, float or None), optional
-        Smallest and largest possible value of the data, in its unit; estimates and intervals stay inside.
+    completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
+        As for `corten.complete`, which says when to change each of them.
 
     Raises
     ------
     ValueError, TypeError
         If an option has a value that is not allowed.
 
-    See Also
-    --------
-    corten.complete : The same options in one call; its page says when to change each of them.
-
-    Notes
-    -----
-    The method is Algorithm CTC of the paper.
-
     Examples
     --------
     >>> completer = ConformalCompleter(completion="tucker", calibration="random", seed=1)
-    >>> fitted = completer.fit(x)                        # doctest: +SKIP
+    >>> fitted = completer.fit(x, missing_value=-9999)   # doctest: +SKIP
     >>> print(fitted.intervals(0.9).summary())           # doctest: +SKIP
     """
 
     completion: CompletionName | Completion | FillFunction = "auto"
     propensity: PropensityName | PropensityModel = "auto"
     calibration: CalibrationName | Calibration = "auto"
-    score: ScoreName | Score = "absolute"
+    score: ScoreName | Score = "auto"
     weights: WeightsName = "exact"
     seed: int = 0
     engine: EngineName | int | Engine | Client = "auto"
@@ -137,6 +109,7 @@ class ConformalCompleter:
         x: ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor,
         *,
         where: ArrayLike | xr.DataArray | None = None,
+        covariates: Covariates | None = None,
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, AxisKind] | None = None,
         missing_value: MissingValue = None,
@@ -149,26 +122,13 @@ class ConformalCompleter:
 
         Parameters
         ----------
-        x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray or ObservedTensor
-            The tensor, with two or more axes; a DataFrame is a wide table.
-        where : boolean array or xarray.DataArray, optional
-            The domain: True where an entry could be observed. Default: everywhere.
-        periodic : sequence of str or int, default ()
-            Axes whose last position is next to the first, by name or position.
-        axis_kinds : mapping from axis to {"ordered", "unordered"}, optional
-            Whether neighbouring positions of an axis are alike. Default: read from the labels or from the values.
-        missing_value : float or sequence of float, optional
-            Numbers that stand for a missing value, such as -9999.
-        fill_never_observed : bool, default False
-            Whether places without any observation are filled even if the variable or a mask suggests that they are
-            land. All other such places are always filled.
+        x, where, covariates, periodic, axis_kinds, missing_value, fill_never_observed, checkpoint
+            As for `corten.complete`.
         progress : function of (str, float), optional
             Called with the name of a stage and the share of it that is done. If it has an attribute ``predicted``, that
             is called once before the fit with the seconds and the bytes that it will take.
-        checkpoint : Checkpoint, optional
-            Folder that keeps finished rounds, so that an interrupted fit can be resumed.
         coverage : float, optional
-            Nominal coverage that will be asked for. If given, the fit warns before it starts where the calibration
+            Nominal coverage of the intervals to come. If given, the fit warns before it starts where the calibration
             entries are too few for finite intervals.
 
         Returns
@@ -182,27 +142,27 @@ class ConformalCompleter:
             If x or its description cannot be used; the message says what to change.
         MemoryError
             If the fit needs more memory than there is. The need is predicted before the fit starts.
-
-        Examples
-        --------
-        >>> fitted = ConformalCompleter().fit(x, missing_value=-9999)       # doctest: +SKIP
-        >>> narrow, wide = fitted.intervals([0.8, 0.95])                     # doctest: +SKIP
         """
         began = perf_counter()
         tell = progress or (lambda stage, share: None)
         tell("reading", 0.0)
-        observed = ObservedTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value)
-        observed = skip_never_observed(observed, fill=fill_never_observed)
+        observed = ObservedTensor.of(
+            x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value, covariates=covariates
+        )
+        observed = fill_covariates(skip_never_observed(observed, fill=fill_never_observed))
         if observed.complete:
             return Fitted(observed, np.array(observed.values), self._settings(describe(self.engine)))
         # An engine that is not available is reported before any work is done.
         settings = self._settings(as_engine(self.engine).label)
         tell("planning", 0.0)
-        calibration, chosen = as_calibration(self.calibration).choose(observed, self.seed)
-        needed = calibration.peak_bytes(observed.values.size, observed.n_missing)
+        given = as_calibration(self.calibration)
+        calibration, chosen = (given, ()) if given else choose_calibration(observed, self.seed, coverage)
+        needed = predicted_bytes(calibration, observed.axes, observed.n_missing)
         if hasattr(tell, "predicted"):
-            tell.predicted(predicted_seconds(calibration, observed.values.size, observed.n_missing), needed)
-        why = "predicted before starting, from the number of entries and rounds"
+            need_of = getattr(calibration, "device_bytes", None)
+            on_device = None if need_of is None else need_of(self.engine, observed.shape)
+            tell.predicted(predicted_seconds(calibration, observed.axes, observed.n_missing), needed, on_device)
+        why = "beside Python and its libraries; predicted before starting, from the number of entries and rounds"
         memory = Choice("peak memory", f"about {in_words(needed)}", why)
         refuse_beyond(
             needed,
@@ -235,7 +195,7 @@ class ConformalCompleter:
             check_bounds(self.bounds),
             options=settings,
             calibration=calibration,
-            choices=(*observed.choices, *chosen, memory, *workers, *outcome.choices),
+            choices=(*observed.choices, *chosen, memory, *workers, *_trend(outcome), *outcome.choices),
             seconds=perf_counter() - began,
             completer=self,
         )
@@ -244,3 +204,10 @@ class ConformalCompleter:
         """The options as text, with the engine that runs."""
         texts = {one.name: describe(getattr(self, one.name)) for one in fields(self)}
         return texts | {"seed": self.seed, "engine": engine}
+
+
+def _trend(outcome: Outcome) -> tuple[Choice, ...]:
+    """The record of the trend in the covariates; of merged splits, that of the first."""
+    first = outcome.calibrated.splits[0] if isinstance(outcome.calibrated, MergedSplits) else outcome.calibrated
+    trend = trend_of(first.change)
+    return () if trend is None else (trend.choice,)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
+from corten.calibration.gaps import GapCalibration
 from corten.calibration.task import Calibration, Progress
 from corten.checkpoint import Checkpoint
 from corten.completer import ConformalCompleter
 from corten.completion.protocol import Completion
 from corten.conformal.scores import Score
+from corten.data.covariates import Covariates
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Transform
+from corten.engine.lazy import behind
+from corten.engine.memory import available
 from corten.options import (
     CalibrationName,
     CompletionName,
@@ -35,17 +40,15 @@ if TYPE_CHECKING:
     from corten.data.axes import AxisKind
     from corten.engine import Engine
 
-__all__ = ["complete", "complete_table"]
-
 
 def complete(
-    x: ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor,
+    x: ArrayLike | pd.DataFrame | xr.DataArray | xr.Dataset | ObservedTensor,
     coverage: float = 0.9,
     *,
     completion: CompletionName | Completion | FillFunction = "auto",
     propensity: PropensityName | PropensityModel = "auto",
     calibration: CalibrationName | Calibration = "auto",
-    score: ScoreName | Score = "absolute",
+    score: ScoreName | Score = "auto",
     weights: WeightsName = "exact",
     seed: int = 0,
     engine: EngineName | int | Engine | Client = "auto",
@@ -53,6 +56,7 @@ def complete(
     climatology: str | None = None,
     bounds: tuple[float | None, float | None] | None = None,
     where: ArrayLike | xr.DataArray | None = None,
+    covariates: Covariates | None = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, AxisKind] | None = None,
     missing_value: MissingValue = None,
@@ -64,10 +68,10 @@ def complete(
 
     Parameters
     ----------
-    x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray or ObservedTensor
+    x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray, xarray.Dataset or ObservedTensor
         The tensor, with two or more axes. Missing entries are NaN or masked. The input is not changed. A DataFrame is a
         wide table, such as times in rows and stations in columns; for a long one, with one row per entry, see
-        `complete_table`.
+        `complete_table`. Every variable of a Dataset with gaps is filled by itself.
     coverage : float, default 0.9
         Nominal coverage: the probability that an interval contains the value, between 0 and 1. A higher coverage gives
         wider intervals. `Intervals.at` gives other coverages without a new fit.
@@ -96,9 +100,10 @@ def complete(
         - "cross": every observed entry is hidden once, in folds. Use it where few entries are observed.
         - "gaps": pseudo-gaps, shaped like the real gaps. Check such a fit with `Fitted.audit`.
         - an object with ``calibrate(task)``, such as ``corten.GapCalibration(rounds=48)``.
-    score : str or score, default "absolute"
+    score : str or score, default "auto"
         How the error of a calibration entry is measured.
 
+        - "auto": with pseudo-gaps "signed" where it clearly improves the CRPS of hidden entries, else "absolute".
         - "absolute": the absolute error. Intervals are symmetric and equally wide.
         - "adaptive": the absolute error over a learned scale. Use it where the noise differs between entries.
         - "signed": the signed error. Lower and upper bounds are calibrated apart; use it where errors are skewed.
@@ -125,6 +130,12 @@ def complete(
     where : boolean array or xarray.DataArray, optional
         The domain: True where an entry could be observed. Entries outside (land in a field of the sea) are not filled.
         Default: everywhere.
+    covariates : mapping from str to array, or xarray.Dataset, optional
+        Other arrays by name that help to explain x: elevation, a climatology, a model field, another variable.
+        DataArrays are matched to x by axis names; other arrays broadcast to its shape as in NumPy (``z[:, :, None]``
+        does not vary along the last axis). Their missing values are filled by kernel averages of their own values.
+        A linear trend in them is removed before the fit and added again, and the learned correction uses them; one that
+        does not lower the error of hidden entries is left out, and the summary says so. Default: none.
     periodic : sequence of str or int, default ()
         Axes whose last position is next to the first (hour of the day), by name or position. A longitude in degrees
         that covers the full circle is recognised.
@@ -135,9 +146,11 @@ def complete(
     missing_value : float or sequence of float, optional
         Numbers that stand for a missing value, such as ``-9999`` or ``[-9999, 1e20]``.
     fill_never_observed : bool, default False
-        A position that is observed at no time is not filled if a coordinate that is a mask of land and sea marks it, or
-        if the name of the variable is one of the sea (or of land) and such positions are not merely rarely observed
-        ones. The summary says how many there are. True fills them too. With `where` nothing else is left out.
+        A position that is observed at no time is not filled if it looks like land: a coordinate that is a mask of land
+        and sea marks it, the variable is one of the sea (or of land) and such positions are not merely rarely observed
+        ones, or it lies in a region of ten or more on a map of latitudes and longitudes whose edge is sharp, as that of
+        a coast. Fields of the air are filled everywhere. The summary says what was skipped; True fills it too. With
+        `where` nothing else is left out.
     progress : function of (str, float), optional
         Called with the name of a stage and the share of it that is done.
     checkpoint : Checkpoint, optional
@@ -146,7 +159,10 @@ def complete(
     Returns
     -------
     Intervals
-        Estimate, lower and upper bound, in the type, shape and labels of x.
+        Estimate, lower and upper bound, in the type, shape and labels of x. For a Dask-backed DataArray that does not
+        fit in memory a `LazyIntervals`, as `complete_lazily` gives it: ``estimate``, ``lower``, ``upper``, ``flag`` and
+        ``to_dataset()`` are Dask-backed, and x is not loaded. One that fits is loaded. For a Dataset a
+        `DatasetIntervals`: a mapping from each variable to its `Intervals`.
 
     Raises
     ------
@@ -177,12 +193,27 @@ def complete(
     True
     """
     check_coverage(coverage)
+    if hasattr(x, "data_vars"):
+        options = {name: one for name, one in locals().items() if name not in ("x", "coverage")}
+        import_module("corten.xarray")  # gives Datasets their accessor, which calls this function
+        several: Any = x
+        return cast(Intervals, several.corten.complete(coverage, **options))
     completer = ConformalCompleter(
         completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
     )
+    if behind(x) is not x and GapCalibration().peak_bytes(behind(x).size, 0) > available():
+        from corten.large.dask_arrays import complete_lazily, refuse_in_tiles
+
+        refuse_in_tiles(completer, checkpoint)
+        lazy: Any = complete_lazily(
+            cast("xr.DataArray", x), coverage, score=score, seed=seed, bounds=bounds, where=where, periodic=periodic,
+            axis_kinds=axis_kinds, missing_value=missing_value, progress=progress,
+        )  # fmt: skip
+        return cast(Intervals, lazy)  # not one, but the names that most users need are the same
     fitted = completer.fit(
         x,
         where=where,
+        covariates=covariates,
         periodic=periodic,
         axis_kinds=axis_kinds,
         missing_value=missing_value,
@@ -209,21 +240,10 @@ def complete_table(
 
     Parameters
     ----------
-    frame : pandas.DataFrame
-        One row per entry: columns with coordinates and a column with values. Rows with the same coordinates are
-        averaged.
+    frame, value, coordinates, fold, axis_kinds, missing_value
+        The table and how it is read as a tensor: as for `corten.io.from_table`.
     coverage : float, default 0.9
         Nominal coverage, between 0 and 1.
-    value : str, optional
-        The column to fill. Default: the only column that can be one.
-    coordinates : sequence of str, optional
-        The columns that are axes. Default: all columns but the values.
-    fold : mapping from column to (str, str), optional
-        ``{"time": ("day", "slot")}`` turns a datetime column into two axes for the fit. Use it for daily cycles.
-    axis_kinds : mapping from column to {"ordered", "unordered"}, optional
-        Whether neighbouring positions of an axis are alike.
-    missing_value : float or sequence of float, optional
-        Numbers that stand for a missing value.
     completer : ConformalCompleter, optional
         Options other than the defaults.
 
@@ -231,11 +251,6 @@ def complete_table(
     -------
     pandas.DataFrame
         The table with the columns estimate, lower, upper and flag. Rows for entries that had none are added at the end.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If the table cannot be read as a tensor.
 
     Examples
     --------

@@ -2,122 +2,91 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from dataclasses import is_dataclass, replace
+from typing import Any, Literal, cast
 
 import numpy as np
 
-from corten.calibration.auto import choose_calibration
 from corten.calibration.cross import CrossCalibration
 from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration
-from corten.completion.auto import MixedCompletion
+from corten.completion.auto import MAX_STACK_SIZE, MixedCompletion
 from corten.completion.callables import CallableCompletion
+from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.completion.protocol import Completion
 from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
+from corten.completion.stack import StackedCompletion
+from corten.data.axes import Axis
 from corten.data.choices import Choice
-from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
 from corten.engine.lazy import takes_lazy
+from corten.engine.threads import default_threads
 from corten.propensity import (
     AdditivePropensity,
     AutoPropensity,
     BernoulliPropensity,
-    FittedPropensity,
     IsingPropensity,
+    PropensityModel,
     UniformPropensity,
 )
-
-__all__ = [
-    "CalibrationName",
-    "CompletionName",
-    "EngineName",
-    "FillFunction",
-    "PropensityModel",
-    "PropensityName",
-    "ScoreName",
-    "WeightsName",
-    "as_calibration",
-    "as_completion",
-    "as_propensity",
-    "check_bounds",
-    "predicted_seconds",
-    "unused_workers",
-]
 
 CompletionName = Literal["auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack"]
 PropensityName = Literal["auto", "constant", "uniform", "additive", "bernoulli", "ising"]
 CalibrationName = Literal["auto", "random", "cross", "gaps"]
-ScoreName = Literal["absolute", "adaptive", "signed", "normalized"]
+ScoreName = Literal["auto", "absolute", "adaptive", "signed", "normalized"]
 WeightsName = Literal["exact", "approximate"]
 EngineName = Literal["auto", "threads", "jax", "gpu", "dask"]
 FillFunction = Callable[[np.ndarray], np.ndarray]
 """From an array with NaN to a full array."""
 
 
-class PropensityModel(Protocol):
-    """Fits the probability of being observed to a mask."""
-
-    def fit(
-        self,
-        training_mask: np.ndarray,
-        train_share: float = ...,
-        *,
-        domain: np.ndarray | None = ...,
-        axis_names: Sequence[str] | None = ...,
-        periodic: Sequence[bool] = ...,
-        engine: Any = ...,
-    ) -> FittedPropensity: ...
-
-
-@dataclass(frozen=True)
-class _Fixed:
-    """A calibration that the user named."""
-
-    calibration: Calibration
-
-    def choose(self, observed: ObservedTensor, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
-        return self.calibration, ()
-
-
-@dataclass(frozen=True)
-class _Auto:
-    """A calibration that is chosen by the shape of the gaps."""
-
-    def choose(self, observed: ObservedTensor, seed: int) -> tuple[Calibration, tuple[Choice, ...]]:
-        return choose_calibration(observed, seed)
-
-
-SECONDS_AT_LEAST, SECONDS_PER_ENTRY_AND_ROUND = 8.0, 8e-6  # of pseudo-gaps with the stack, on one core
-SPLIT_SECONDS_AT_LEAST, SPLIT_SECONDS_PER_ENTRY = 2.0, 5e-6
+SPLIT_ROUNDS = 4  # a random split takes as long as so many rounds of pseudo-gaps, measured
+SECONDS_PER_ENTRY_OF_SPLIT = 3.2e-6  # of a random split of a large tensor, on any number of cores
 USES_ENGINE = (TuckerCompletion, TensorTrainCompletion, MixedCompletion)
 
 
-def predicted_seconds(calibration: Calibration, entries: int, missing: int) -> float:
-    """The seconds that a fit with the default completion takes, roughly, on one core."""
-    own = getattr(calibration, "seconds", None)
+def predicted_seconds(calibration: Calibration, axes: Sequence[Axis], missing: int, cores: int | None = None) -> float:
+    """Seconds that a fit with the default completion takes, about, on so many idle cores or all of this machine.
+
+    The seconds of one core are CPU seconds.
+    """
+    cores = cores or default_threads()
+    shape = tuple(axis.length for axis in axes)
+    own, entries = getattr(calibration, "seconds", None), math.prod(shape)
+    unordered = sum(axis.kind == "unordered" for axis in axes)
     if callable(own):
-        return float(own(entries, missing))
+        return float(own(entries, missing, cores, shape, unordered))
     rounds = getattr(calibration, "rounds", None)
-    if calibration.pooled and isinstance(rounds, int):
-        return SECONDS_AT_LEAST + SECONDS_PER_ENTRY_AND_ROUND * rounds * entries
-    return (SPLIT_SECONDS_AT_LEAST + SPLIT_SECONDS_PER_ENTRY * entries) * int(getattr(calibration, "count", 1))
+    if not calibration.pooled or not isinstance(rounds, int):
+        rounds = SPLIT_ROUNDS * int(getattr(calibration, "count", 1))
+        if entries > MAX_STACK_SIZE:  # Tucker completion alone
+            return SECONDS_PER_ENTRY_OF_SPLIT * entries * rounds / SPLIT_ROUNDS
+    return GapCalibration(rounds).seconds(entries, missing, cores, shape)
 
 
-def as_calibration(calibration: str | Calibration) -> _Fixed | _Auto:
-    """The calibration behind a name or an object with calibrate()."""
+def predicted_bytes(calibration: Calibration, axes: Sequence[Axis], missing: int) -> int:
+    """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
+    entries = math.prod(axis.length for axis in axes)
+    if isinstance(calibration, GapCalibration):
+        return calibration.peak_bytes(entries, missing, sum(axis.kind == "unordered" for axis in axes))
+    return calibration.peak_bytes(entries, missing)
+
+
+def as_calibration(calibration: str | Calibration) -> Calibration | None:
+    """The calibration behind a name or an object with calibrate(); None for "auto": the shape of the gaps decides."""
     named: dict[str, Any] = {"random": SplitCalibration, "gaps": GapCalibration, "cross": CrossCalibration}
     if isinstance(calibration, str):
         if calibration == "auto":
-            return _Auto()
+            return None
         if calibration in named:
-            return _Fixed(named[calibration]())
+            return cast(Calibration, named[calibration]())
         raise ValueError(f"calibration is {calibration!r}; allowed are {_listed('auto', *named)} or an object")
     if not isinstance(calibration, type) and isinstance(calibration, Calibration):
-        return _Fixed(calibration)
+        return calibration
     raise TypeError(f"calibration is {calibration!r}; give a name or an object with calibrate(task)")
 
 
@@ -132,8 +101,9 @@ def as_completion(
     none of its own gets `engine`.
     """
     made = _as_completion(completion, gaps, mixed)
-    if isinstance(made, USES_ENGINE) and isinstance(made.engine, str) and made.engine == "auto":
-        return replace(made, engine=engine)
+    own = getattr(made, "engine", None)
+    if is_dataclass(made) and isinstance(own, str) and own == "auto":
+        return cast(Completion, replace(made, engine=engine))  # type: ignore[type-var]
     return made
 
 
@@ -149,20 +119,17 @@ def _as_completion(completion: str | Completion | FillFunction, gaps: bool, mixe
     if isinstance(completion, str):
         if completion == "auto" and not gaps:
             return MixedCompletion() if mixed else TuckerCompletion(ridge="auto")
-        makers = {
-            "auto": _stack,
+        makers: dict[str, Callable[[], Completion]] = {
+            "auto": StackedCompletion,
             "tucker": TuckerCompletion,
             "tensor-train": TensorTrainCompletion,
             "smooth": SmoothCompletion,
-            "gaussian-process": _gaussian_process,
-            "stack": _stack,
+            "gaussian-process": GaussianProcessCompletion,
+            "stack": StackedCompletion,
         }
         if completion not in makers:
-            raise ValueError(
-                f"completion is {completion!r}; allowed are {_listed(*makers)}, an object or a function"
-            )
-        made: Completion = makers[completion]()  # type: ignore[operator]
-        return made
+            raise ValueError(f"completion is {completion!r}; allowed are {_listed(*makers)}, an object or a function")
+        return makers[completion]()
     if isinstance(completion, type):
         raise TypeError(f"completion is the class {completion.__name__}; give an object, {completion.__name__}(...)")
     if isinstance(completion, Completion):
@@ -202,18 +169,6 @@ def check_bounds(bounds: Any) -> tuple[float, float] | None:
     if not low < high:
         raise ValueError(f"bounds is {bounds!r}; the first must be below the second")
     return low, high
-
-
-def _gaussian_process() -> Completion:
-    from corten.completion.gaussian_process import GaussianProcessCompletion
-
-    return GaussianProcessCompletion()
-
-
-def _stack() -> Completion:
-    from corten.completion.stack import StackedCompletion
-
-    return StackedCompletion()
 
 
 def _listed(*names: str) -> str:

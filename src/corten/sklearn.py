@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from corten.results.intervals import Intervals
 
-__all__ = ["ConformalImputer"]
-
 ROW, FEATURE = "row", "feature"
 
 
@@ -29,7 +27,7 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Nominal coverage of the intervals, between 0 and 1.
     completion, propensity, calibration : str or object
         As for `corten.complete`.
-    conformity_score : str or score, default "absolute"
+    conformity_score : str or score, default "auto"
         ``score`` of `corten.complete`; scikit-learn keeps that name for a method.
     standardise : bool, default True
         Whether features get the same mean and spread before the fit. Use False if they have the same unit.
@@ -73,7 +71,7 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         completion: Any = "auto",
         propensity: Any = "auto",
         calibration: Any = "auto",
-        conformity_score: Any = "absolute",
+        conformity_score: Any = "auto",
         standardise: bool = True,
         seed: int = 0,
         engine: Any = "auto",
@@ -100,18 +98,13 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         -------
         ConformalImputer
             The imputer itself.
-
-        Raises
-        ------
-        ValueError
-            If nothing is observed, a value is infinite, or an option is not allowed.
         """
         self._rows = self._checked(X, reset=True)
         self.result_ = self._complete(self._rows)
         return self
 
     def transform(self, X: ArrayLike) -> np.ndarray:
-        """Fill the missing values.
+        """Fill the missing values; values that are present are unchanged.
 
         Parameters
         ----------
@@ -121,7 +114,6 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Returns
         -------
         numpy.ndarray of shape (n_samples, n_features)
-            Values that were present are unchanged.
         """
         return self._arrays(X, "estimate_array")[0]
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from corten.results.intervals import Intervals
     from corten.results.several import DatasetIntervals
 
-__all__ = ["DataArrayAccessor", "DatasetAccessor"]
-
 
 @xr.register_dataarray_accessor("corten")
 class DataArrayAccessor:
@@ -37,12 +35,6 @@ class DataArrayAccessor:
         Returns
         -------
         Intervals
-            As `corten.complete` gives it for this array.
-
-        Raises
-        ------
-        ValueError, TypeError
-            If the array or an option cannot be used.
 
         Examples
         --------
@@ -88,11 +80,6 @@ class DatasetAccessor:
         DatasetIntervals
             The result of each variable, and Datasets of estimates and bounds.
 
-        Raises
-        ------
-        ValueError, TypeError
-            If there is nothing to fill, a variable is unknown, or an option cannot be used.
-
         Examples
         --------
         >>> import corten.xarray
@@ -113,21 +100,16 @@ class DatasetAccessor:
 
     def _with_land(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
         """The options with a domain, if a mask of the Dataset marks places of the variable that are never observed."""
-        from corten.data.axes import broadcast_by_name
-        from corten.data.never_observed import is_mask_name, skip_never_observed
+        from corten.data.never_observed import is_mask_name, masks_of, skip_never_observed
         from corten.data.observed import ObservedTensor
 
-        x = self._dataset[name]
-        found = {
-            str(key): one
-            for key, one in self._dataset.data_vars.items()
-            if is_mask_name(str(key), one.attrs) and key != name and one.ndim and set(one.dims) <= set(x.dims)
-        }
-        if not found or options.get("where") is not None or options.get("fill_never_observed"):
+        x, others = self._dataset[name], self._dataset.drop_vars(name).data_vars
+        may_have_mask = any(is_mask_name(str(key), one.attrs) for key, one in others.items())
+        if not may_have_mask or options.get("where") is not None or options.get("fill_never_observed"):
             return options
         observed = ObservedTensor.of(x, missing_value=options.get("missing_value"))
-        masks = {key: broadcast_by_name(one, x) for key, one in found.items()}
-        domain = skip_never_observed(observed, masks=masks).domain
+        masks = masks_of(observed, others)
+        domain = skip_never_observed(observed, masks=masks).domain if masks else None
         return options if domain is None else options | {"where": x.copy(data=domain)}
 
     def _chosen(self, variables: Sequence[str] | None) -> list[str]:
@@ -143,9 +125,12 @@ class DatasetAccessor:
         found = [
             name
             for name, one in of_dataset(self._dataset).items()
-            if one.is_tensor and one.dtype.kind == "f" and bool(self._dataset[name].isnull().any())
+            if one.is_tensor
+            and one.dtype.kind == "f"
+            and bool(self._dataset[name].isnull().any())
             and not is_mask_name(name)
         ]
         if not found:
-            raise ValueError(f"no variable with two or more axes has missing entries; there are {', '.join(known)}")
+            there = f"the variables are {', '.join(known)}" if known else "the Dataset is empty"
+            raise ValueError(f"no variable of real numbers with two or more axes has missing entries; {there}")
         return found

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 
 import corten
-from corten.calibration.auto import MAX_DEEPER_SHARE, choose_calibration, share_deeper, train_share_of
+from corten.calibration.auto import (
+    MAX_DEEPER_SHARE,
+    calibration_size,
+    choose_calibration,
+    share_deeper,
+    train_share_of,
+)
 from corten.calibration.gaps import GapCalibration
-from corten.calibration.split import SplitCalibration
+from corten.calibration.split import SplitCalibration, training_entries
 from corten.calibration.task import Round, highest_coverage
 from corten.data.observed import ObservedTensor
 
@@ -36,8 +42,8 @@ def test_few_entries_observed_at_random_are_not_taken_for_gaps(shape: tuple[int,
     for seed in range(10):
         observed = tensor(observed_at_random(shape, 30, seed))
         calibration, (choice, share) = choose_calibration(observed, seed)
-        assert calibration == SplitCalibration(0.4)
-        assert (choice.taken, share.what, share.taken) == ("random", "train share", "0.4")
+        assert calibration == SplitCalibration(1 - 19 / 30)
+        assert (choice.taken, share.what, share.taken) == ("random", "train share", "0.37")
 
 
 def test_a_patch_and_an_outage_are_still_gaps() -> None:
@@ -63,8 +69,37 @@ def test_the_training_share_falls_as_entries_become_few() -> None:
     assert (shares[0], shares[1], shares[-1]) == (0.4, 0.4, 0.7)
 
 
+def test_of_many_entries_ten_thousand_calibrate() -> None:
+    assert [round(n * (1 - train_share_of(n))) for n in (30_000, 40_000, 10**6)] == [9_000, 10_000, 10_000]
+
+
+def test_the_number_of_calibration_entries_has_a_coverage_near_the_nominal_one() -> None:
+    """18 of 30 entries would cover 94.7 % where 90 % is asked for; a random number covers 93 % on average."""
+    for count in (*range(15, 60), 100, 200, 300):
+        size = calibration_size(count, 0.9)
+        assert 0.9 <= np.ceil((size + 1) * 0.9 - 1e-9) / (size + 1) < 0.91
+    sizes = set()
+    for seed in range(8):
+        mask = observed_at_random((20, 20), 30, seed)
+        values = np.random.default_rng(seed).normal(size=mask.shape)
+        observed = ObservedTensor.of(np.where(mask, values, np.nan))
+        for coverage in (None, 0.9, 0.95):
+            (one,) = choose_calibration(observed, seed, coverage)[0].plan(observed, seed).rounds
+            sizes.add(int(one.hidden.sum()))
+            assert one.train_share == 11 / 30
+    assert sizes == {19}
+
+
+def test_every_subset_of_few_entries_may_train() -> None:
+    """The theorem needs subsets of equal probability: each entry, and each pair, trains equally often."""
+    mask = np.ones((2, 3), bool)
+    trains = np.array([training_entries(mask, 0.5, seed)[0].ravel() for seed in range(4000)], float)
+    pairs = trains.T @ trains / len(trains)
+    np.testing.assert_allclose(np.diag(pairs), 0.5, atol=0.04)
+    np.testing.assert_allclose(pairs[np.triu_indices(6, 1)], 0.2, atol=0.04)
+
+
 def test_thirty_entries_carry_ninety_percent() -> None:
-    """The number of calibration entries is binomial (30, 0.6): below 9 with probability 0.0002."""
     x = np.random.default_rng(0).normal(size=(20, 20))
     x[~observed_at_random(x.shape, 30, 0)] = np.nan
     with warnings.catch_warnings():

@@ -18,6 +18,7 @@ from corten.conformal.trees import Trees
 from corten.data.axes import Axis
 
 SHAPE = (400, 8)
+EVERYWHERE = np.ones(SHAPE, bool)
 AXES = (
     Axis("time", 400, np.datetime64("2020-01-01T00") + np.arange(400) * np.timedelta64(1, "h"), "ordered", False, None),
     Axis("station", 8, np.array([f"s{i}" for i in range(8)]), "unordered", False, None),
@@ -46,11 +47,24 @@ def test_features_are_the_nearest_values_relative_to_the_estimate() -> None:
     for row, entry in zip(found, np.flatnonzero(~train)):
         t, s = np.unravel_index(entry, SHAPE)
         before, after = np.flatnonzero(train[:t, s])[::-1], t + 1 + np.flatnonzero(train[t + 1 :, s])
-        wanted = [0.0]
+        wanted = [0.0, 2.5 / spread]
         for side in (before, after):
             values = [*(x[side[:2], s] - 2.5) / spread, 0.0, 0.0][:2]
             wanted += [values[0], abs(int(side[0]) - int(t)) if len(side) else 800, values[1]]
-        np.testing.assert_allclose(row[:7], wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(row[:8], wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(row[8:12], 0)  # slopes of a constant estimate
+        others, wanted = near.nearest[1][s], []
+        for lag in range(-3, 4):
+            u = min(max(t + lag, 0), SHAPE[0] - 1)
+            seen = [x[u, o] - 2.5 for o in others if train[u, o]]
+            wanted.append(np.mean(seen) / spread if seen else 0.0)
+        for side in (before, after):
+            if len(side):
+                both = [x[t, o] - x[side[0], o] for o in others if train[t, o] and train[side[0], o]]
+                wanted.append((x[side[0], s] + (np.mean(both) if both else 0.0) - 2.5) / spread)
+            else:
+                wanted.append(0.0)
+        np.testing.assert_allclose(row[-11:-2], wanted, rtol=1e-4, atol=1e-4)
         assert row[-2] == t % 24
         assert row[-1] == t // 24
 
@@ -62,12 +76,16 @@ def test_an_error_that_neighbours_show_is_corrected_and_noise_is_not(monkeypatch
     near, features = features_of(x, train, estimate)
     entries = np.flatnonzero(~train)
     residuals = (x - estimate)[~train]
-    options = {"entries": entries, "shape": SHAPE, "seed": 0}
+    options = {"entries": entries, "observed": EVERYWHERE, "seed": 0}
     correction, choice = learn_correction(near, features, residuals, **options)
     assert correction is not None
     assert choice.code == "correction_used"
     left = np.abs(residuals - correction.predict(features, entries))
     assert left.mean() < 0.5 * np.abs(residuals).mean()
+    # What was never observed is corrected by the mean of all trees.
+    each = [near.describe.spread * trees.sum(features) for trees in correction.models.values()]
+    missing = replace(correction, observed=~EVERYWHERE).predict(features, entries)
+    np.testing.assert_allclose(missing, np.mean(each, axis=0), atol=1e-9)
     shuffled = np.random.default_rng(2).permutation(residuals)
     nothing, choice = learn_correction(near, features, shuffled, **options)
     assert nothing is None
@@ -85,7 +103,7 @@ def test_a_corrected_stack_changes_missing_entries_only_and_skips_other_stations
     fill = stack.fill(x, train)
     features = np.hstack([one.at(entries, x, train, fill.estimate, fill.members) for one in (describe, near)])
     monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
-    correction, choice = learn_correction(near, features, (x - fill.estimate)[~train], entries, SHAPE, seed=0)
+    correction, choice = learn_correction(near, features, (x - fill.estimate)[~train], entries, EVERYWHERE, seed=0)
     assert correction is not None
     corrected = PreparedCorrected(stack, stack, correction, choice)
     added = corrected.fill(x, train).estimate - fill.estimate

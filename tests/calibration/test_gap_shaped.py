@@ -11,6 +11,7 @@ import pytest
 
 from corten.calibration.auto import choose_calibration, share_deeper
 from corten.calibration.gap_rounds import run_rounds
+from corten.calibration.gap_scale import deeper_than_near
 from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration, Round, Task
@@ -18,6 +19,7 @@ from corten.completer import ConformalCompleter
 from corten.completion.axes_kinds import edges_of
 from corten.completion.protocol import Fill
 from corten.conformal.scores import as_score
+from corten.data.axes import Axis
 from corten.data.observed import ObservedTensor
 from corten.propensity import IsingPropensity
 
@@ -160,7 +162,8 @@ def test_gaps_deeper_than_what_was_hidden_are_flagged() -> None:
     assert result.beyond_tested[-5:].all() and not result.beyond_tested[:16].any()
     np.testing.assert_array_equal(result.beyond_tested, result.flag == 5)
     said, count = fitted.warnings()[0], int(result.beyond_tested.sum())
-    assert said.startswith(f"The coverage of {count:,} missing entries ({count / result.missing.sum():.1%}) is unknown")
+    share = count / result.missing.sum()
+    assert said.startswith(f"The coverage of {count:,} of the missing entries ({share:.1%}) is unknown")
     assert result.summary().beyond_tested == count
 
 
@@ -227,8 +230,8 @@ def test_the_mix_of_an_entry_is_learned_from_other_entries() -> None:
     assert set(run.prepared.learned) == set(run.truth)  # the final mix is learned from all of them
 
 
-def test_every_second_copy_of_a_gap_at_an_edge_stays_at_an_edge() -> None:
-    """A rolled copy lies between observed entries, where estimates are better than beyond the edge of the data."""
+def test_copies_of_a_gap_at_an_edge_stay_at_an_edge() -> None:
+    """A shifted copy lies between observed entries, where estimates are better than beyond the edge of the data."""
     mask = np.ones((20, 30), bool)
     mask[:, 22:] = False
     mask[:12, 22:] = True  # the gap is the lower right corner
@@ -237,4 +240,45 @@ def test_every_second_copy_of_a_gap_at_an_edge_stays_at_an_edge() -> None:
     rounds = GapCalibration(rounds=24, drawn=0).plan(tensor(mask), seed=0).rounds
     corners = [[one.hidden[i, j] | ~mask[i, j] for i in (0, -1) for j in (0, -1)] for one in rounds[1::2]]
     assert all(any(corner) for corner in corners)
-    assert any(one.hidden.any() and not one.hidden[[0, -1]].any() for one in rounds[::2])  # others are rolled inside
+    # Others stay at one edge of the two, as there are four corners only.
+    sides = {(bool(h[[0, -1]].any()), bool(h[:, [0, -1]].any())) for h in (one.hidden for one in rounds[::2])}
+    assert (False, False) not in sides and {(True, False), (False, True)} <= sides
+
+
+def test_copies_of_a_gap_inside_the_data_are_not_cut_at_the_edges() -> None:
+    """Parts of a gap at two edges are harder to fill than the gap: intervals of a patch inside were a third wider."""
+    mask = np.ones((20, 30), bool)
+    mask[7:14, 9:20] = False
+    rounds = GapCalibration(rounds=24, drawn=0).plan(tensor(mask), seed=0).rounds
+    sizes = np.array([[np.ptp(at) + 1 for at in np.nonzero(one.hidden)] for one in rounds])
+    assert (sizes <= (7, 11)).all()
+    assert len({one.hidden.tobytes() for one in rounds}) > 12
+    # As the gap does, copies keep away from the edges, where they would be filled from one side.
+    inside = [one.hidden[3:-3, 5:-5].sum() == one.hidden.sum() for one in rounds]
+    assert all(inside)
+    edge = np.ones((20, 30), bool)
+    edge[:7, 9:20] = False  # along the second axis the gap touches no edge
+    hidden = [one.hidden for one in GapCalibration(rounds=24, drawn=0).plan(tensor(edge), seed=0).rounds]
+    assert all(np.ptp(np.nonzero(one)[1]) < 11 for one in hidden)
+    assert all(one[[0, -1]].any() for one in hidden)
+
+
+def test_a_part_of_the_data_where_nothing_so_deep_was_hidden_is_beyond_what_was_tested() -> None:
+    """Errors in the south of a map say little of those in the north, at the same depth."""
+    axes = (Axis("lat", 9), Axis("station", 4, kind="unordered"))
+    index = lambda *at: np.ravel_multi_index(at, (9, 4))  # noqa: E731
+    missing, hidden = index([0, 4, 8], [0, 0, 0]), np.tile(index([0, 4, 8], [3, 3, 3]), 4)
+    found = deeper_than_near(missing, np.array([2.0, 2.0, 4.0]), hidden, np.tile([1.0, 1.0, 5.0], 4), [3] * 4, axes)
+    assert found.tolist() == [True, True, False]
+    # Three rounds are too few.
+    assert deeper_than_near(missing, np.full(3, 2.0), hidden, np.repeat([6.0, 1.0], [9, 3]), [3] * 4, axes).all()
+    assert deeper_than_near(missing, np.full(3, 6.0), hidden, np.full(12, 6.0), [3] * 4, axes).sum() == 0
+    # Deep in the south and deep in the west, but not deep in the south-west.
+    axes = (Axis("lat", 12), Axis("lon", 12))
+    index = lambda *at: np.ravel_multi_index(at, (12, 12))  # noqa: E731
+    missing, hidden = index([0, 0, 11], [0, 11, 0]), np.tile(index([1, 10], [10, 1]), 4)
+    found = deeper_than_near(missing, np.full(3, 2.0), hidden, np.full(8, 3.0), [2] * 4, axes)
+    assert found.tolist() == [True, False, False]
+    # Four rounds of which each lies behind the one before.
+    found = deeper_than_near(np.array([0]), np.array([2.0]), np.arange(4), np.full(4, 3.0), [1] * 4, [Axis("x", 9)])
+    assert not found.any()

@@ -51,6 +51,26 @@ def test_distance_along_a_fibre(periodic: bool) -> None:
             assert answer[row, column] == min([*apart, 9])
 
 
+def test_an_edge_of_longer_data_has_the_features_of_an_edge() -> None:
+    """No training entry on one side is the same feature whatever the length of the axis of new data is."""
+    rng = np.random.default_rng(3)
+    values, train = rng.normal(size=(4, 20)), np.arange(20) < np.array([[17], [17], [0], [17]])
+    describe = EntryFeatures.of(values, train, axes_for((4, 20)))
+
+    def features(described: EntryFeatures, before: int) -> np.ndarray:
+        """Of the last entries, with so many more positions, which repeat the first ones, before them."""
+        more, kept = (np.concatenate([one[:, :before], one], 1) for one in (values, train))
+        entries = np.flatnonzero(np.arange(20 + before) >= np.full((4, 1), 18 + before))
+        return described.at(entries, values=more, train=kept, estimate=np.zeros(more.shape), members={})
+
+    sides = slice(4, 6)  # logarithms of the distances along the second axis
+    near, far = features(describe, 0)[:, sides].T
+    assert np.allclose(far, np.log1p(40)) and near[4] == pytest.approx(np.log1p(20))
+    longer = describe.on_axes(axes_for((4, 30)))
+    assert np.array_equal(features(longer, 10)[:, sides], np.column_stack([near, far]))
+    assert longer.on_axes(axes_for((4, 25))).lengths == (4, 20)
+
+
 def test_weights_turn_hidden_depths_into_missing_ones() -> None:
     rng = np.random.default_rng(2)
     hidden, missing = rng.exponential(1.0, 20_000), rng.exponential(2.0, 20_000)
@@ -144,7 +164,7 @@ def test_cells_that_were_learned_from_get_the_model_that_left_their_block_out() 
         def predict(self, features: np.ndarray) -> np.ndarray:
             return np.full(len(features), self.number)
 
-    learned = LearnedScale(np.empty(0), {0: Says(1.0), 2: Says(4.0)}, lambda entries: entries % 3)
+    learned = LearnedScale(np.array([1.0, 4.0]), {0: Says(1.0), 2: Says(4.0)}, lambda entries: entries % 3)
     answer = learned.predict_unseen(np.zeros((6, 1)), np.arange(6))
     np.testing.assert_allclose(answer, [1, 2, 4, 1, 2, 4])  # fold 1 has no model of its own: the mean of all
 
@@ -163,3 +183,11 @@ def test_more_than_the_depth_is_used_only_where_it_predicts_errors_better(rich: 
     scale = LearnedScale.fit(features, np.exp(log_size) * rng.normal(size=500), entries, shape, seed=0)
     slope = np.diff(np.log(scale.predict(np.array([[0.0, 0.0], [0.0, 1.0]], np.float32))))[0]
     assert slope > 1.0 if rich else slope == 0.0
+
+
+@pytest.mark.parametrize("length", [16, 24, 36, 60, 96])
+def test_blocks_of_a_short_axis_are_as_long_as_its_errors_are_correlated(length: int) -> None:
+    """Blocks of two or three positions let the scale of an entry be learned from errors next to it."""
+    fold = block_folds(np.arange(length), (length,), seed=0)
+    lengths = np.diff(np.flatnonzero(np.diff(fold, prepend=-1, append=-1)))
+    assert min(8, length // 3) <= lengths.min() and len(lengths) <= 6

@@ -39,7 +39,7 @@ def test_streamed_rounds_give_the_scores_of_a_version_that_keeps_everything() ->
     task, rounds = task_of(observed), GapCalibration(rounds=4, drawn=0).plan(observed, 0).rounds
     run = run_rounds(task, rounds, observed, None)
     local = learn_locally(run, observed, task.seed)
-    found = local.at_missing(observed, run.final, run.entries)
+    found = local.at_missing(observed, run.final, run.entries, [len(one.entries) for one in run.rounds])
 
     values, mask, axes = observed.values, observed.mask, observed.axes
     prepared = task.completion.prepare(values, mask, axes, task.seed)

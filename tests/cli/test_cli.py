@@ -15,7 +15,9 @@ import corten
 from corten.cli.app import app
 from corten.cli.options import DataOptions, MethodOptions
 
+pytestmark = pytest.mark.usefixtures("read_here")
 QUICK = ["--completion", "tucker", "--propensity", "bernoulli", "--calibration", "random"]
+FAST = ["--completion", "smooth", "--propensity", "uniform", "--calibration", "random"]  # where any fit will do
 
 
 def run(*arguments, code=0):
@@ -42,19 +44,19 @@ def simulated(tmp_path_factory):
 @pytest.fixture(scope="module")
 def filled(simulated):
     path = simulated.with_name("filled.nc")
-    run("complete", simulated, "--variable", "values", "--output", path, *QUICK)
+    run("complete", simulated, "--variable", "value", "--output", path, *QUICK)
     return path
 
 
 def test_simulate_complete_evaluate(simulated, filled):
     with xr.open_dataset(simulated) as given, xr.open_dataset(filled) as found:
-        seen = ~np.isnan(given["values"].values)
-        assert np.array_equal(found["values"].values[seen], given.truth.values[seen])
-        same = corten.complete(given["values"], completion="tucker", propensity="bernoulli", calibration="random")
-        assert np.array_equal(found.values_lower.values, same.lower.values)
+        seen = ~np.isnan(given["value"].values)
+        assert np.array_equal(found["value"].values[seen], given.truth.values[seen])
+        same = corten.complete(given["value"], completion="tucker", propensity="bernoulli", calibration="random")
+        assert np.array_equal(found.value_lower.values, same.lower.values)
         covered = corten.metrics.coverage(given.truth, same)
     facts = json.loads(run("evaluate", filled, simulated, "--json").stdout)
-    assert facts["levels"][0]["covered"] == pytest.approx(covered) and facts["levels"][0]["asked"] == 0.9
+    assert facts["levels"][0]["covered"] == pytest.approx(covered) and facts["levels"][0]["nominal"] == 0.9
     assert facts["entries"] == int((~seen).sum())
     assert facts["miscoverage_percent"] == pytest.approx(100 * abs(covered - 0.9))
     shown = run("evaluate", filled, simulated, "--variable", "truth").stdout
@@ -64,12 +66,12 @@ def test_simulate_complete_evaluate(simulated, filled):
 @pytest.mark.parametrize("suffix", ["nc", "h5", "npz", "zarr", "csv", "parquet", "npy", "mat"])
 def test_several_coverages_in_every_format(simulated, tmp_path, suffix):
     out = tmp_path / f"filled.{suffix}"
-    arguments = ["complete", simulated, "--variable", "values", "--output", out, "--coverage", "0.9,0.8,0.95", *QUICK]
-    answer = json.loads(run(*arguments, "--json").stdout)
+    arguments = ["complete", simulated, "--variable", "value", "--output", out, "--coverage", "0.9,0.8,0.95"]
+    answer = json.loads(run(*arguments, *FAST, "--json").stdout)
     assert answer["coverages"] == [0.9, 0.8, 0.95] and answer["output"] == [str(out)]
     asked = ["--coverage", 0.9] if suffix in ("csv", "parquet", "npy") else []
     facts = json.loads(run("evaluate", out, simulated, "--json", *asked).stdout)
-    levels = {row["asked"]: row for row in facts["levels"]}
+    levels = {row["nominal"]: row for row in facts["levels"]}
     if suffix == "npy":
         assert np.load(out).shape == (7, 16, 15, 14) and list(levels) == [0.9]
         return
@@ -84,7 +86,7 @@ def test_simulated_files_of_every_kind_are_read_back(tmp_path, suffix):
     said = run("simulate", sim, "--shape", "10x9x8", "--model", "bernoulli", "--rank", 1).stdout
     axes = ["--axes", "axis_0,axis_1,axis_2"] if suffix == "csv" else []
     assert ("--axes" in said) == bool(axes)
-    run("complete", sim, "--variable", "values", "--output", out, *axes, *QUICK)
+    run("complete", sim, "--variable", "value", "--output", out, *axes, *FAST)
     asked = ["--coverage", 0.9, *axes] if suffix == "csv" else []
     assert json.loads(run("evaluate", out, sim, "--variable", "truth", "--json", *asked).stdout)["entries"] > 0
 
@@ -93,7 +95,7 @@ def test_the_simulated_cube_is_the_papers(tmp_path):
     run("simulate", tmp_path / "sim.npz", "--shape", "12x12x12", "--seed", 5)
     draw = corten.simulate.paper_setting(12, 3, "ising", "adversarial", 5)
     with np.load(tmp_path / "sim.npz") as found:
-        assert np.array_equal(found["values"], draw.observed, equal_nan=True)
+        assert np.array_equal(found["value"], draw.observed, equal_nan=True)
         assert np.array_equal(found["truth"], draw.data) and np.array_equal(found["parameter"], draw.parameter)
 
 
@@ -114,7 +116,7 @@ def test_domain_flags_axes_and_saved_fit(tmp_path):
     out, kept = tmp_path / "out.nc", tmp_path / "fit.corten"
     options = ["--where", "sea", "--quality", "quality=0,1", "--axes", "lat,lon,time", "--periodic", "lon"]
     options += ["--unordered-axis", "time", "--save", kept, "--score", "signed", "--engine", 1, "--bounds", "-9,"]
-    run("complete", tmp_path / "in.npz", "--variable", "x", "--output", out, *options, *QUICK, "--quiet")
+    run("complete", tmp_path / "in.npz", "--variable", "x", "--output", out, *options, *FAST, "--quiet")
     with xr.open_dataset(out) as found:
         assert (found.x_flag[:2] == 4).all() and found.x[:2].isnull().all()
         assert np.array_equal(found.x_flag.values[2:] == 0, quality[2:] < 2)
@@ -128,14 +130,14 @@ def test_domain_flags_axes_and_saved_fit(tmp_path):
 
 
 def test_json_is_all_there_is_on_stdout(simulated, tmp_path):
-    done = run("complete", simulated, "--variable", "values", "--output", tmp_path / "f.npz", *QUICK, "--json")
+    done = run("complete", simulated, "--variable", "value", "--output", tmp_path / "f.npz", *QUICK, "--json")
     answer = json.loads(done.stdout)
     assert answer["summary"]["coverage"] == 0.9 and answer["settings"]["seed"] == 0 and not done.stderr
     assert {"Tucker rank"} <= {choice["what"] for choice in answer["summary"]["choices"]}
 
 
 def test_quiet_says_nothing(simulated, tmp_path):
-    done = run("complete", simulated, "--variable", "values", "--output", tmp_path / "f.npz", *QUICK, "--quiet")
+    done = run("complete", simulated, "--variable", "value", "--output", tmp_path / "f.npz", *FAST, "--quiet")
     assert not done.output
 
 
@@ -147,16 +149,16 @@ def test_existing_output_is_refused_before_any_work(simulated, tmp_path):
         assert "taken.nc exists" in refused("complete", tmp_path / "absent.nc", *more)
     assert "taken.nc exists" in refused("simulate", taken)
     assert taken.read_text() == "precious"
-    run("complete", simulated, "--variable", "values", "--output", taken, "--overwrite", *QUICK)
-    assert xr.open_dataset(taken)["values"].shape == (16, 15, 14)
+    run("complete", simulated, "--variable", "value", "--output", taken, "--overwrite", *FAST)
+    assert xr.open_dataset(taken)["value"].shape == (16, 15, 14)
 
 
 def test_mistakes_are_told_in_one_line(simulated, filled, tmp_path):
     out = ["--output", tmp_path / "out.nc"]
     data = ["complete", simulated, *out]
-    assert "values (axis_0, axis_1, axis_2)" in refused(*data, "--variable", "tec")
+    assert "value (axis_0, axis_1, axis_2)" in refused(*data, "--variable", "tec")
     assert "several variables" in refused(*data)
-    data += ["--variable", "values"]
+    data += ["--variable", "value"]
     assert "axis_0, axis_1, axis_2" in refused(*data, "--periodic", "lon")
     assert "strictly between 0 and 1" in refused(*data, "--coverage", "90")
     assert "separated by commas" in refused(*data, "--coverage", "high")
@@ -211,7 +213,7 @@ def test_help_lists_every_allowed_value_and_no_type_beside_flags(command, monkey
         ("completion", ["auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack"]),
         ("propensity", ["auto", "constant", "additive", "bernoulli", "ising"]),
         ("calibration", ["auto", "random", "cross", "gaps"]),
-        ("score", ["absolute", "adaptive", "normalized", "signed"]),
+        ("score", ["auto", "absolute", "adaptive", "normalized", "signed"]),
         ("weights", ["exact", "approximate"]),
     ):
         text = given.partition(f"--{name} ")[2].partition("--")[0]
@@ -229,7 +231,7 @@ def test_complete_and_audit_share_their_options():
 
 def test_demo_refuses_before_it_works(tmp_path):
     (tmp_path / "filled.nc").write_text("precious")
-    assert "filled.nc exists" in refused("demo", "--output", tmp_path)
+    assert "filled.nc: already there" in refused("demo", "--output", tmp_path)
     assert "is a file" in refused("demo", "--output", tmp_path / "filled.nc", "--overwrite")
 
 
@@ -241,7 +243,7 @@ def test_the_program_runs_as_a_program():
 
 def test_audit_writes_its_table_and_a_page_with_the_command(simulated, tmp_path):
     table, page = tmp_path / "audit.csv", tmp_path / "audit.html"
-    arguments = ["audit", simulated, "--variable", "values", "--rounds", 2, *QUICK, "--table", table, "--report", page]
+    arguments = ["audit", simulated, "--variable", "value", "--rounds", 2, *FAST, "--table", table, "--report", page]
     answer = json.loads(run(*arguments, "--json").stdout)
     assert [row["level"] for row in answer["levels"]] == [0.5, 0.8, 0.9, 0.95] and "Limits" in answer["verdict"]
     text = page.read_text()

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 import corten
 from corten.cli.app import app
 
+pytestmark = pytest.mark.usefixtures("read_here")
+
 
 def run(*arguments, code=0):
     done = CliRunner().invoke(app, [str(one) for one in arguments], catch_exceptions=False)
@@ -74,6 +76,19 @@ def test_the_adaptive_level_is_taken_from_the_log(folder):
         assert written.tec_lower.attrs["coverage"] == pytest.approx(second["coverage"])
 
 
+def test_long_tables_are_filled_and_verified(folder, tmp_path):
+    """A result keeps the column of values beside the coordinates of the rows."""
+    for name, one in zip(("old", "new", "late"), (day(0, 0)[0], *day(1, 1))):
+        one[:5, :4].to_dataframe().reset_index().to_csv(tmp_path / f"{name}.csv", index=False)
+    options = ["--completion", "smooth", "--propensity", "uniform", "--calibration", "random", "--variable", "tec"]
+    run("complete", tmp_path / "old.csv", "-o", tmp_path / "filled.csv", "--save", tmp_path / "fit", *options)
+    run("fill", tmp_path / "fit", tmp_path / "new.csv", "-o", tmp_path / "filled.csv", "--overwrite")
+    compared = ["verify", tmp_path / "filled.csv", tmp_path / "late.csv", "--coverage", 0.9, "--json"]
+    found = json.loads(run(*compared, "--variable", "tec").stdout)
+    assert found["entries"] == int(day(1, 1)[0][:5, :4].isnull().sum())
+    assert "--variable" in run(*compared, code=2).stderr
+
+
 def test_update_replaces_the_fit_as_a_whole(folder):
     fit = folder / "moving.corten"
     corten.load(folder / "fit.corten").save(fit)
@@ -92,7 +107,7 @@ def test_mistakes_are_told_in_one_line(folder):
     other = folder / "other.nc"
     day(1, 1)[0].isel(lat=slice(0, 5)).to_netcdf(other)
     for words, arguments in (
-        ("another grid: axes 'lat' and 'time'", ("fill", fit, other, "-o", folder / "x.nc")),
+        ("another grid: axis 'lat' has 5 positions", ("fill", fit, other, "-o", folder / "x.nc")),
         ("needs the log", ("fill", fit, day1, "-o", folder / "x.nc", "--adaptive")),
         ("would be lost", ("fill", fit, day1, "-o", day1, "--overwrite")),
         ("would be lost", ("verify", folder / "fit.corten", folder / "late1.nc", "--log", folder / "late1.nc")),

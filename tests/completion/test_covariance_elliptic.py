@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
+from corten.completion import covariance_choice
 from corten.completion.axes_kinds import basis_of, standardise
-from corten.completion.covariance import (
-    Component,
-    Covariance,
-    Groups,
-    _Likelihood,
-    _Sample,
-    fit_covariance,
-    groupings,
-    matern,
-    sample_entries,
-)
+from corten.completion.covariance import Component, Covariance, Groups, matern
+from corten.completion.covariance_choice import fit_covariance, groupings
+from corten.completion.covariance_likelihood import Likelihood, Sample, sample_entries
 from corten.completion.gaussian_process import (
-    CoarseModes,
     GaussianProcessCompletion,
     PreparedProcess,
     SpectralPrior,
     _with_tested_noise,
     describe,
 )
+from corten.completion.held_out import HeldOut, Part
 from corten.completion.positions import grids_of
 from corten.completion.smooth import SmoothCompletion
+from corten.completion.spectral_solver import system_of
 from corten.completion.units import unit_correlations
 from corten.data.axes import Axis
+from corten.engine.arrays import HostArrays
 
 NAN = float("nan")
 
@@ -116,6 +114,18 @@ def test_matern_has_its_simple_forms() -> None:
 COMPONENTS: list[list[Groups]] = [[((0, 1),)], [((0,), (1,))], [((0, 1),), ((0,), (1,))]]
 
 
+def test_samples_have_entries_that_differ_along_one_axis_only() -> None:
+    # What persists along an axis (a pixel that differs from its neighbours every year) shows in such pairs. Clusters as
+    # wide along all axes have about 4 of them along each of the short axes, far fewer than along the others.
+    mask = np.ones((60, 60, 8, 6), bool)
+    found = np.zeros(4)
+    for seed in range(60):
+        entries = sample_entries(mask, ["ordered"] * 4, 150, np.random.default_rng(seed))
+        other = entries[:, None] != entries[None]
+        found += [np.count_nonzero(other[..., k] & (other.sum(axis=-1) == 1)) / 2 / 60 for k in range(4)]
+    assert found.min() > 8
+
+
 @pytest.mark.parametrize("components", COMPONENTS, ids=["elliptic", "product", "sum"])
 def test_likelihood_is_the_normal_density_and_has_its_gradient(components: list[Groups]) -> None:
     rng = np.random.default_rng(1)
@@ -125,7 +135,7 @@ def test_likelihood_is_the_normal_density_and_has_its_gradient(components: list[
     units = unit_correlations(y, mask, kinds)
     entries = sample_entries(mask, kinds, 60, rng)
     assert mask[tuple(entries.T)].all()
-    model = _Likelihood([_Sample.of(y, entries, kinds, units, grids_of(None, shape))], kinds, shape, components)
+    model = Likelihood([Sample.of(y, entries, kinds, units, grids_of(None, shape))], kinds, shape, components)
     theta = model.start()[0]
     theta = theta + 0.3 * rng.standard_normal(theta.shape)
     value, gradient = model(theta)
@@ -154,7 +164,9 @@ def test_likelihood_is_the_normal_density_and_has_its_gradient(components: list[
         assert slope == pytest.approx(gradient[k], rel=0.01, abs=0.05)
 
 
-def test_process_is_dense_kriging() -> None:
+@pytest.mark.parametrize("longest", [384, 6])
+def test_process_is_dense_kriging(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corten.completion.axes_kinds.MAX_DENSE_LENGTH", longest)  # one more follows the 7
     rng = np.random.default_rng(2)
     shape, kinds = (7, 6, 3), ("ordered", "periodic", "unordered")
     mask = rng.random(shape) < 0.6
@@ -171,21 +183,25 @@ def test_process_is_dense_kriging() -> None:
     np.testing.assert_allclose(mean.ravel(), dense[:, o] @ gain, atol=2e-3)
 
 
-def test_coarse_modes_invert_their_part_of_the_system() -> None:
+@pytest.mark.parametrize("longest", [384, 10])
+def test_coarse_modes_invert_their_part_of_the_system(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corten.completion.axes_kinds.MAX_DENSE_LENGTH", longest)  # 11 positions are followed by one
     rng = np.random.default_rng(3)
-    shape, kinds = (9, 8), ("ordered", "periodic")
+    shape, kinds = (11, 8), ("ordered", "periodic")
     kept = (rng.random(shape) < 0.5).astype(np.float32)
     prior = SpectralPrior.of(elliptic((3.0, 2.0), 1.5), kinds, shape, {})
-    coarse = CoarseModes.of(prior.bases, prior.spectrum, 0.1, kept, 20)
-    unit = np.eye(kept.size, dtype=np.float32).reshape(kept.size, *shape)
-    system = np.stack([(prior.forward(kept * prior.inverse(e)) + 0.1 * e / prior.spectrum).ravel() for e in unit])
-    chosen = np.zeros(shape, bool)
-    chosen[coarse.where] = True
+    arrays = HostArrays()
+    coarse = system_of(arrays, [prior], kept[None], 20)
+    size = prior.spectrum.size
+    assert size == (88 if longest > 11 else 96)
+    unit = np.eye(size, dtype=np.float32).reshape(size, *prior.spectrum.shape)
+    system = np.stack([(prior.forward(kept * prior.inverse(e)) + 1e-3 * e / prior.spectrum).ravel() for e in unit])
+    chosen = np.zeros(prior.spectrum.shape, bool)
+    chosen.ravel()[coarse.modes] = True
     assert 10 <= chosen.sum() <= 20
     part = system[np.ix_(chosen.ravel(), chosen.ravel())].astype(float)
-    residual, scaled = unit.sum(axis=0) * rng.standard_normal(shape).astype(np.float32), np.zeros(shape)
-    coarse.add_to(scaled, residual)
-    np.testing.assert_allclose(part @ scaled[chosen], residual[chosen], atol=1e-4)
+    residual = rng.standard_normal(int(chosen.sum()))
+    np.testing.assert_allclose(part @ arrays.times(coarse.inverse, residual[None])[0], residual, atol=1e-3)
 
 
 def test_coarse_modes_make_few_iterations_enough() -> None:
@@ -287,9 +303,103 @@ def test_noise_that_the_likelihood_misses_is_found_by_held_out_error() -> None:
     mask &= np.random.default_rng(9).random(y.shape) < 0.8
     pyramid = SmoothCompletion().prepare(y, mask, (), 0)
     kinds, grids = ("ordered", "ordered"), grids_of(None, y.shape)
-    wrong = PreparedProcess(kinds, elliptic((6.0, 6.0), 1.5, noise=0.01), pyramid, 150, (), grids)
-    right = PreparedProcess(kinds, elliptic((6.0, 6.0), 1.5, noise=0.3), pyramid, 150, (), grids)
-    tested = _with_tested_noise(wrong, y, mask, 0)
+
+    def process(covariance: Covariance) -> PreparedProcess:
+        return PreparedProcess(kinds, covariance, pyramid, 150, (), grids)
+
+    def fills(todo: Sequence[tuple[Covariance, Part]]) -> list[np.ndarray]:
+        return [process(one).fill_from(part.values, part.kept, part.start).estimate for one, part in todo]
+
+    held_out = HeldOut.of(y, mask, kinds, grids, pyramid, 0, fills)
+    assert held_out is not None
+    tested = _with_tested_noise(process(elliptic((6.0, 6.0), 1.5, noise=0.01)), held_out)
     assert tested.covariance.noise > 0.03
     assert tested.choices[-1].code == "noise_by_held_out_error"
-    assert _with_tested_noise(right, y, mask, 0).covariance.noise == 0.3
+    right = process(elliptic((6.0, 6.0), 1.5, noise=0.3))
+    assert _with_tested_noise(right, held_out).covariance.noise == 0.3
+
+
+class Known:
+    """Held-out errors that are known: larger for the groups that the likelihood prefers."""
+
+    def __init__(self, spare: float) -> None:
+        self.spare = spare
+
+    def errors(self, covariances: Sequence[Covariance], most: int) -> list[float]:
+        return [1.0 if one.components[0].groups == ((0,), (1,)) else 1.0 + self.spare for one in covariances]
+
+
+def test_groups_are_chosen_by_held_out_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clearly different errors decide; where they are alike the likelihood decides."""
+    for limit, value in (("SAMPLES", 6), ("SCOUTS", 4), ("SAMPLE_SIZE", 100)):
+        monkeypatch.setattr(covariance_choice, limit, value)
+    y = simulated(elliptic((6.0, 3.0), 1.0), (40, 40), 0)
+    mask = np.random.default_rng(1).random(y.shape) < 0.6
+    kinds = ("ordered", "ordered")
+    values = standardise(y, mask, kinds).values
+    for spare, groups in ((0.5, ((0,), (1,))), (0.01, ((0, 1),))):
+        found, tried = fit_covariance(values, mask, kinds, {}, 0, held_out=Known(spare))
+        assert found.components[0].groups == groups
+        assert {one["held-out error"] for one in tried[:2]} == {1.0, 1.0 + spare}
+
+
+@pytest.mark.parametrize(("error", "kept"), [(0.97, 1), (0.999, 0)])
+def test_variation_of_each_station_is_kept_by_held_out_error(error: float, kept: int) -> None:
+    class Stations:
+        def errors(self, covariances: Sequence[Covariance]) -> list[float]:
+            """Shorter variation lowers the error, slower variation does not."""
+            lengths = [[one.lengths[0] for one in each.components[1:]] for each in covariances]
+            return [error if own == [1.0] else 1.0 for own in lengths]
+
+    first = Component(0.8, ((0,),), (1.5,), (4.0, np.nan), (np.nan, 0.01))
+    tried: list[dict[str, object]] = []
+    found = covariance_choice._with_own_parts(Covariance((first,), 0.1), Stations(), tried)
+    assert found.components[0] == first and len(found.components) == 1 + kept
+    assert [one["held-out error"] for one in tried] == [error, 1.0]
+    if kept:
+        assert found.components[1].own[1] == 1.0 and found.components[1].variance < 0.2
+        assert "each station for itself" in describe(found, [Axis("time", 9), Axis("station", 3, kind="unordered")])
+
+
+def test_a_covariance_without_a_finite_estimate_has_an_infinite_error() -> None:
+    y = simulated(elliptic((5.0, 4.0), 1.0), (30, 32), 5)
+    mask = np.random.default_rng(6).random(y.shape) < 0.7
+    kinds, grids = ("ordered", "ordered"), grids_of(None, y.shape)
+    pyramid = SmoothCompletion().prepare(y, mask, (), 0)
+
+    def fills(todo: Sequence[tuple[Covariance, Part]]) -> list[np.ndarray]:
+        def filled(covariance: Covariance, part: Part) -> np.ndarray:
+            process = PreparedProcess(kinds, covariance, pyramid, 50, (), part.grids)
+            return process.fill_from(part.values, part.kept, part.start).estimate
+
+        broken = todo[-1][0]
+        return [np.full_like(part.values, np.nan) if one is broken else filled(one, part) for one, part in todo]
+
+    held_out = HeldOut.of(y, mask, kinds, grids, pyramid, 0, fills)
+    assert held_out is not None
+    assert held_out.count >= 200
+    right, wrong, broken = held_out.errors(
+        [elliptic((5.0, 4.0), 1.0), elliptic((0.2, 0.2), 1.0), elliptic((5.0, 4.0), 1.0)]
+    )
+    assert right < 0.9 * wrong
+    assert broken == np.inf
+
+
+@pytest.mark.parametrize("wrong", [np.nan, 1e4])
+def test_what_diverges_in_single_precision_is_solved_in_double(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smooth field with little noise: the estimate is that of double precision, wherever the iterations go."""
+    covariance = elliptic((6.0, 7.0), 4.0, noise=1e-4)
+    y = simulated(covariance, (40, 45), 4)
+    mask = np.ones(y.shape, bool)
+    mask[10:22, 12:27] = False
+    kinds, grids = ("ordered", "ordered"), grids_of(None, y.shape)
+    process = PreparedProcess(kinds, covariance, SmoothCompletion().prepare(y, mask, (), 0), 50, (), grids)
+    single = process.fill(y, mask).estimate
+    condition = SpectralPrior.condition
+
+    def diverging(self: SpectralPrior, *given: Any) -> np.ndarray:
+        return condition(self, *given) * (1 if self.spectrum.dtype == np.float64 else wrong)
+
+    monkeypatch.setattr(SpectralPrior, "condition", diverging)
+    double = process.fill(y, mask).estimate
+    assert np.abs(double - single).mean() < 0.05 * np.abs(single - y)[~mask].mean()

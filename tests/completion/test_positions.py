@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from corten.completion import axes_kinds, covariance
+from corten.completion import axes_kinds, covariance_choice
 from corten.completion.axes_kinds import basis_of
 from corten.completion.covariance import Component, Covariance, matern
 from corten.completion.gaussian_process import GaussianProcessCompletion, SpectralPrior, describe
@@ -21,9 +21,9 @@ NAN = float("nan")
 @pytest.fixture(autouse=True)
 def _few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two small samples are enough for small fields and take a tenth of the time."""
-    monkeypatch.setattr(covariance, "SAMPLE_SIZE", 100)
-    monkeypatch.setattr(covariance, "SCOUTS", 1)
-    monkeypatch.setattr(covariance, "SAMPLES", 2)
+    monkeypatch.setattr(covariance_choice, "SAMPLE_SIZE", 100)
+    monkeypatch.setattr(covariance_choice, "SCOUTS", 1)
+    monkeypatch.setattr(covariance_choice, "SAMPLES", 2)
 
 
 def waves(places: np.ndarray, times: np.ndarray, seed: int) -> np.ndarray:
@@ -126,7 +126,7 @@ def test_grids_follow_the_coordinates() -> None:
     np.testing.assert_allclose(grids[0].positions * grids[0].step, np.arange(8) ** 2.0)
     alone = grids_of((time,), (8,))
     np.testing.assert_array_equal(alone[0].positions, [0, 1, 2, 4, 5, 21, 22, 23])
-    assert "a hole of 395 d counts as 16 d" in grids_in_words((time,), alone)
+    assert "a jump of 395 d counts as 16 d" in grids_in_words((time,), alone)
     assert (grids[2].size, grids[2].step, grids[2].unit) == (6, 60.0, "degrees")
     assert grids[3] == Grid(3)
     big = grids_of((Axis("lat", 300, np.sort(np.random.default_rng(0).random(300))), Axis("b", 500)), (300, 500))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from corten.completion import covariance
-from corten.completion.covariance import Component, Covariance, Season, _Likelihood, _Sample, circle_of, matern
+from corten.completion import covariance_choice
+from corten.completion.covariance import Component, Covariance, Season, circle_of, matern
+from corten.completion.covariance_likelihood import Likelihood, Sample
 from corten.completion.gaussian_process import GaussianProcessCompletion, SpectralPrior, describe, seasons_of
 from corten.completion.positions import grids_of
 from corten.data.axes import Axis
@@ -40,8 +41,8 @@ def test_likelihood_with_a_cycle_is_the_normal_density_and_has_its_gradient() ->
     rng = np.random.default_rng(1)
     y, season, grids = rng.standard_normal(60), Season(0, "daily", 6.0), grids_of(None, (60,))
     entries = np.arange(0, 60, 2)[:, None]
-    sample = _Sample.of(y, entries, ("ordered",), {}, grids, (season,))
-    model = _Likelihood([sample], ("ordered",), (60,), [((0,),), ((0,), (1,))], (season,))
+    sample = Sample.of(y, entries, ("ordered",), {}, grids, (season,))
+    model = Likelihood([sample], ("ordered",), (60,), [((0,),), ((0,), (1,))], (season,))
     theta = model.start()[0] + 0.1 * rng.standard_normal(len(model.start()[0]))
     found = model.covariance(theta)
     distance = np.subtract.outer(entries[:, 0], entries[:, 0]).astype(float)
@@ -87,7 +88,7 @@ def test_a_daily_cycle_lowers_the_error_where_there_is_one(
 ) -> None:
     """Without a cycle the fit is the same, bit for bit."""
     for limit, value in (("SAMPLES", 4), ("SCOUTS", 2), ("SAMPLE_SIZE", 120)):
-        monkeypatch.setattr(covariance, limit, value)
+        monkeypatch.setattr(covariance_choice, limit, value)
     stations = Axis("station", 4, np.array(list("abcd")), "unordered")
     errors = []
     for seed in range(2):

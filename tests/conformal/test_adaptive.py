@@ -35,7 +35,7 @@ def test_drift_breaks_a_fixed_level_and_not_an_adaptive_one():
     for step in range(200):
         errors = (1 + step / 100) * rng.normal(size=100)  # three times as large in the end
         fixed.append(share_outside(0.9, errors))
-        followed.append(share_outside(adaptive.asked, errors))
+        followed.append(share_outside(adaptive.next_coverage, errors))
         adaptive = adaptive.after(followed[-1])
     assert np.mean(fixed) > 0.25
     assert abs(np.mean(followed) - 0.1) <= 0.01

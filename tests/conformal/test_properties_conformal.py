@@ -13,7 +13,7 @@ from test_conformal_quantile import oracle
 
 from corten import conformal
 from corten.conformal import quantile as quantile_module
-from corten.conformal.robust import robust_level, worst_coverage
+from corten.conformal.robust import robust_level
 from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Robust
 from corten.conformal.split import CalibratedSplit
@@ -188,8 +188,8 @@ def test_scores_and_intervals_undo_each_other(name, truths, unit, scale):
     )
 
 
-@given(lists(), levels, st.data())
-def test_diagnostics_agree_with_the_cutoffs(case, level, data):
+@given(lists(), st.data())
+def test_diagnostics_stay_in_their_range(case, data):
     scores, logs, tests = case
     assume(np.isfinite(scores).all())
     factor = data.draw(st.none() | factors(tests.size, scores.size))
@@ -200,24 +200,16 @@ def test_diagnostics_agree_with_the_cutoffs(case, level, data):
         assert 1 - 1e-12 <= size <= some * (1 + 1e-12) and 1 / some - 1e-12 <= share <= 1
     else:
         assert size == 0 and np.isnan(share)
-    highest = conformal.highest_finite_coverage(kept, tests, factor)
-    assert ((highest >= 0) & (highest <= 1)).all()
-    infinite = np.isinf(kept.cutoffs(tests, level, factor)[0])
-    clear = np.abs(highest - level) > 1e-9
-    np.testing.assert_array_equal(infinite[clear], highest[clear] < level)
-    if clear.all():
-        assert conformal.infinite_share(kept, tests, level, factor) == infinite.mean()
     if factor is not None:
         gap = conformal.weight_gap(kept, tests, factor)
         assert ((gap >= 0) & (gap <= 2 + 1e-12)).all()
 
 
 def test_a_share_of_weights_too_small_for_any_number_is_still_a_share():
-    """Found by the property above: e^-4604 is no double, and the diagnostics said that no level is finite."""
+    """Found by a property test: e^-4604 is no double."""
     kept = conformal.WeightedScores([0.125], [0.0])
     factor = conformal.NeighbourFactor(np.full((4, 1), 0), np.full((4, 1), -4604.25))
     tests = np.array([-np.inf, -5000.0, -4604.25, 0.0])
-    np.testing.assert_allclose(conformal.highest_finite_coverage(kept, tests, factor), [1.0, 1.0, 0.5, 0.0])
     infinite = np.isinf(kept.cutoffs(tests, 0.4, factor)[0])
     assert infinite.tolist() == [False, False, False, True]
 
@@ -238,15 +230,13 @@ def calibrated(draw: Any) -> tuple[conformal.CalibratedScores, np.ndarray, np.nd
 
 
 @given(calibrated(), st.lists(levels, min_size=2, max_size=5))
-def test_intervals_nest_and_single_precision_contains_double(case, asked):
+def test_intervals_nest(case, asked):
     made, tests, estimate = case
     lower, upper = made.intervals(tests, estimate, 1.0, sorted(asked))
     assert (lower[1:] <= lower[:-1]).all() and (upper[1:] >= upper[:-1]).all()
     assert not np.isnan(lower).any() and not np.isnan(upper).any()
     one_by_one = [made.intervals(tests, estimate, 1.0, level) for level in sorted(asked)]
     np.testing.assert_array_equal(lower, np.concatenate([ends[0] for ends in one_by_one]))
-    single = made.intervals(tests, estimate, 1.0, sorted(asked), np.float32)
-    assert (single[0] <= lower).all() and (single[1] >= upper).all()
 
 
 @given(calibrated(), levels, st.floats(1.0, 20.0))
@@ -258,7 +248,8 @@ def test_robust_intervals_contain_the_plain_ones(case, level, odds_error):
     lower, upper = split.intervals(tests, level)
     low, high = Robust(split, odds_error).intervals(tests, level)
     assert (low <= lower).all() and (high >= upper).all()
-    assert worst_coverage(robust_level(level, odds_error), odds_error) == pytest.approx(level, rel=1e-9)
+    robust = robust_level(level, odds_error)
+    assert robust / (robust + odds_error**2 * (1 - robust)) == pytest.approx(level, rel=1e-9)
 
 
 @given(seeds, levels, st.integers(1, 4))

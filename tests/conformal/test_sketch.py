@@ -9,10 +9,14 @@ from hypothesis import strategies as st
 
 from corten.conformal.diagnostics import effective_sample_size
 from corten.conformal.quantile import NeighbourFactor, WeightedScores
-from corten.conformal.sketch import NO_CELL, Changes, ScoreSketch, cells_of, rounded_up_to_grid
+from corten.conformal.sketch import NO_CELL, Changes, ScoreSketch, _edges, cells_of
 
 LEVELS = [0.05, 0.3, 0.5, 0.9, 0.99]
 finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
+def rounded_up_to_grid(scores):
+    return _edges((cells_of(scores).astype(np.int64) + 1) >> 1)
 
 
 def sketch_of(scores, logs, tail="upper"):

@@ -82,3 +82,42 @@ def test_a_mask_of_observations_and_a_given_domain_change_nothing():
     where[:, 7] = False
     given = skip_never_observed(ObservedTensor.of(maps(), where))
     np.testing.assert_array_equal(given.domain, where)
+
+
+def sharp_or_gradual(gradual, name="band4", times=40):
+    """Maps with clouds and an island of 6 x 6 places; with a gradual edge, places near it are observed ever less."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(times, 20, 24))
+    chance = np.full((20, 24), 0.6)
+    if gradual:
+        away = np.maximum(np.abs(np.arange(20) - 10)[:, None], np.abs(np.arange(24) - 12))
+        chance = np.clip((away - 3) / 12, 0.0, 0.6)
+    x[rng.random(x.shape) > chance] = NAN
+    x[:, 8:14, 9:15] = NAN
+    coords = {"lat": np.linspace(40.0, 45.0, 20), "lon": np.linspace(0.0, 6.0, 24)}
+    return xr.DataArray(x, dims=("time", "lat", "lon"), coords=coords, name=name)
+
+
+def test_a_region_with_a_sharp_edge_on_a_map_is_land_whatever_the_name():
+    tensor, record = outcome(sharp_or_gradual(False))
+    assert record.taken == "skipped" and "fill_never_observed=True" in record.because
+    assert not tensor.domain[:, 8:14, 9:15].any() and record.values["places_skipped"] == 36
+    gradual = sharp_or_gradual(True)
+    few = sharp_or_gradual(False, times=12).isel(time=slice(0, 11))
+    nowhere = sharp_or_gradual(False).drop_vars(["lat", "lon"]).rename(lat="row", lon="line")
+    of_the_air = sharp_or_gradual(False, name="tec")
+    in_units = sharp_or_gradual(False).assign_attrs(units="TECU")
+    for other in (gradual, few, nowhere, of_the_air, in_units):
+        tensor, record = outcome(other)
+        assert tensor.domain is None and record.taken == "filled"
+
+
+def test_places_are_never_observed_by_chance_or_not():
+    """A tenth of 15^3 at random leaves lines empty; a row without any observation among full ones is another thing."""
+    rng = np.random.default_rng(2)
+    sparse = np.where(rng.random((15, 15, 15)) < 0.1, 1.0, NAN)
+    found = find_never_observed(ObservedTensor.of(sparse + rng.normal(size=sparse.shape)))
+    assert found.count > 20 and found.by_chance
+    dead = np.where(rng.random((20, 30)) < 0.7, rng.normal(size=(20, 30)), NAN)
+    dead[[3, 8]] = NAN
+    assert not find_never_observed(ObservedTensor.of(dead)).by_chance

@@ -245,3 +245,10 @@ def test_xarray_is_not_imported_for_plain_arrays():
         "ObservedTensor.of(np.ones((2, 2))); assert not {'xarray', 'pandas', 'rich'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_slices_have_names_of_their_own():
+    times = np.array(["2020-01-02", "2020-01-02T03:00", "2020-01-02T03:00:00.25", "2020-01-02T03:00:00.5"], "M8[ns]")
+    axis = Axis("time", 4, coordinates=times)
+    assert [axis.label(k) for k in range(2)] == ["2020-01-02", "2020-01-02T03:00:00"]
+    assert axis.label(2) == "2020-01-02T03:00:00.25" and len({axis.label(k) for k in range(4)}) == 4

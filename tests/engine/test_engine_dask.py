@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from corten.cli import many
 from corten.cli.app import app
 from corten.engine import accelerator, as_engine, cluster, cluster_placement
 from corten.engine.cluster import Cluster, connect
-from corten.engine.cluster_blocks import LocalFrame, parts_of
+from corten.engine.cluster_blocks import parts_of
 from corten.engine.cluster_passes import ClusterMaskPass, ClusterResidualPass
 from corten.engine.passes import MaskPass
 from corten.engine.residuals import ResidualPass
@@ -37,6 +38,7 @@ from corten.propensity.selection import held_out, swapped
 from corten.simulate.fields import block_parameter
 from fits import assert_same_fit
 
+pytestmark = pytest.mark.usefixtures("read_here")
 CLOSE = 1e-5
 
 
@@ -44,6 +46,14 @@ def local_cluster(workers, **more):
     return distributed.LocalCluster(
         n_workers=workers, threads_per_worker=1, dashboard_address=":0", **{"processes": False} | more
     )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A busy machine may answer late; tests that expect no answer set a short time of their own."""
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 600.0)
+    for module in (cluster, cluster_placement):
+        monkeypatch.setattr(module, "WORKER_SECONDS", 600.0)
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +110,6 @@ def test_expected_spins_are_those_of_the_threads(client, periodic):
     passes = as_engine(client).mask_pass(spins, threads.model, 0.7)
     mine, soft = passes.soft_spins(base.frame()), threads.soft_spins(base.frame())
     assert_same_pass(passes.loss_and_contractions(tt.frame(), mine), threads.loss_and_contractions(tt.frame(), soft))
-    found, wanted = (p.loss_and_scalars(tt.frame(), s) for p, s in ((passes, mine), (threads, soft)))
-    for have, want in zip(found, wanted):
-        np.testing.assert_allclose(have, want, rtol=1e-4, atol=1e-4)
     other = as_engine(client).mask_pass(swapped(spins), threads.model, 0.7)
     wanted = MaskPass(swapped(spins), threads.model, 0.7).loss_and_contractions(tt.frame(), soft)
     assert_same_pass(other.loss_and_contractions(tt.frame(), mine), wanted)
@@ -204,11 +211,10 @@ def test_blocks_are_let_go_with_their_pass(client):
     passes.effective_size([np.zeros((1, n, 1)) for n in spins.shape])
     assert any("MaskBlock" in key for keys in client.has_what().values() for key in map(str, keys))
     del passes
-    deadline = 50
-    while any("MaskBlock" in str(key) for keys in client.has_what().values() for key in keys) and deadline:
-        deadline -= 1
+    deadline = time.monotonic() + 600
+    while any("MaskBlock" in str(key) for keys in client.has_what().values() for key in keys):
+        assert time.monotonic() < deadline, "workers still hold the blocks of a pass that is gone"
         distributed.wait(client.submit(int, pure=False))
-    assert deadline, "workers still hold the blocks of a pass that is gone"
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +225,7 @@ def processes():
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_worker_lost_in_the_middle_of_a_fit_changes_nothing(processes, monkeypatch, lazy):
-    processes.wait_for_workers(2, timeout=60)
+    processes.wait_for_workers(2, timeout=600)
     _, kept = drawn()
     model = IsingPropensity(coupling=1 / 15, rank=2)
     one = model.fit(kept, 0.7)
@@ -263,7 +269,7 @@ def test_errors_say_what_to_do(client, monkeypatch):
         engine.mask_pass(spins, threads.model, 1.5)
     engine.mask_pass(da.from_array(spins, chunks=(12, 1, 5)), threads.model, 0.7)
     with monkeypatch.context() as patch, pytest.warns(UserWarning, match="chunks of 12 planes"):
-        patch.setattr(cluster_placement, "SMALL_BYTES", 1)
+        patch.setattr(cluster_placement, "MAX_UNWARNED_BYTES", 1)
         engine.mask_pass(da.from_array(spins, chunks=(12, 1, 5)), threads.model, 0.7)
     unknown = da.from_array(spins)[da.from_array(np.arange(12) > 3)]
     with pytest.raises(ValueError, match="compute_chunk_sizes"):
@@ -345,9 +351,8 @@ def test_dask_is_the_client_there_is(client):
 
 def test_mask_pass_has_the_whole_interface():
     own = {name for name in vars(MaskPass) if not name.startswith("_") and callable(getattr(MaskPass, name))}
-    assert own - {"log_odds_between"} <= set(vars(ClusterMaskPass))
+    assert own - {"log_odds_between", "loss_and_scalars"} <= set(vars(ClusterMaskPass))
     assert {"loss_and_contractions", "contractions_of_data"} <= set(vars(ClusterResidualPass))
-    assert LocalFrame._fields == ("left", "right")
 
 
 def test_importing_corten_loads_no_dask():
@@ -487,3 +492,14 @@ def test_workers_may_use_an_accelerator_for_their_block(client):
     assert_same_pass(passes.loss_and_contractions(tt.frame()), threads.loss_and_contractions(tt.frame()))
     data = engine.residual_pass(spins, spins).loss_and_contractions(tt.frame())
     assert_same_pass(data, ResidualPass(spins, spins).loss_and_contractions(tt.frame()))
+
+
+def test_a_file_that_does_not_fit_is_filled_from_disk_on_the_cluster(client, days, tmp_path, monkeypatch):
+    given = []
+    monkeypatch.setattr("corten.cli.complete.complete_from_disk", lambda *all_given, **_: given.append(all_given))
+    monkeypatch.setenv("CORTEN_MEMORY", "1000")
+    words = ["complete", days[0], "--cluster", client.scheduler.address, "--output", str(tmp_path / "filled.zarr")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    (one,) = given
+    assert isinstance(one[2].engine, Cluster)

@@ -82,7 +82,7 @@ def test_no_overflow_at_huge_log_odds(q):
 
 
 def test_slabs_that_do_not_divide_the_planes_change_nothing(monkeypatch):
-    monkeypatch.setattr(jax_parts, "SLAB_CELLS", dict.fromkeys(("cpu", "gpu"), 3 * 5 * 4))
+    monkeypatch.setattr(jax_parts, "SLAB_ENTRIES", dict.fromkeys(("cpu", "gpu"), 3 * 5 * 4))
     tt, spins, _, threads = build((10, 5, 4), Product(0.2), periodic=(0,))
     device = Accelerator().mask_pass(spins, threads.model, 0.7)
     assert (device.cut.slabs, device.cut.height) == (4, 3)
@@ -217,12 +217,9 @@ def test_the_fused_kernel_on_a_gpu():
 
 TWO_DEVICES = """
 import jax, numpy as np
-from fits import assert_same_fit
 from test_engine import Product, TensorTrain, build
 from corten.engine.accelerator import Accelerator
 from corten.engine.residuals import ResidualPass
-from corten.propensity.ising import IsingPropensity
-from corten.simulate.fields import block_parameter
 
 assert len(jax.devices()) == 2
 engine = Accelerator(devices=jax.devices())
@@ -244,12 +241,6 @@ for periodic in ((0,),):
             np.testing.assert_allclose(have, want, atol=1e-4 * np.abs(want).max())
     np.testing.assert_allclose(passes.log_odds(tt.cores), threads.log_odds(tt.cores), rtol=1e-4, atol=1e-5)
     assert abs(passes.effective_size(tt.cores) / threads.effective_size(tt.cores) - 1) < 1e-4
-
-parameter = block_parameter((20, 16, 14), 2, seed=2)
-mask = np.random.default_rng(5).random(parameter.shape) < 0.7 / (1 + np.exp(-parameter))
-model = IsingPropensity(coupling=1 / 15, rank=2)
-one, two = (model.fit(mask, 0.7, engine=Accelerator(devices=jax.devices()[:count])) for count in (1, 2))
-assert_same_fit(one, two, mask)
 """
 
 

@@ -1,9 +1,12 @@
 """Byte tensors go to a file when memory is short, and a fit on memory maps gives the same bits."""
 
+import threading
+
 import numpy as np
 import pytest
 
 from corten.engine import memory
+from corten.engine.threads import in_order
 from corten.propensity import IsingPropensity, Product
 
 
@@ -62,3 +65,19 @@ def test_a_zarr_mask_fits_like_the_array_it_came_from(tmp_path):
         assert model.fit(store, 0.7).loss == expected
     with pytest.raises(TypeError, match="boolean"):
         model.fit(zarr.create_array(tmp_path / "f.zarr", shape=(4, 4), chunks=(2, 2), dtype="f4"), 0.7)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_nested_work_shares_the_threads_and_stays_in_order(threads, monkeypatch):
+    monkeypatch.setenv("CORTEN_THREADS", "4")
+    names = set()
+
+    def inner(item):
+        names.add(threading.current_thread().name)
+        return item * item
+
+    def outer(count):
+        return sum(in_order(inner, range(count), threads))
+
+    assert list(in_order(outer, range(20), threads)) == [sum(i * i for i in range(n)) for n in range(20)]
+    assert len(names) <= 4  # three helpers and the calling thread, however deep the work is nested

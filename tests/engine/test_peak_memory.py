@@ -61,11 +61,9 @@ def check(tmp_path, kind, side, share):
     assert abs(predicted / peak - 1) < WITHIN, f"{said} predicted, {peak / 1e6:.0f} MB used"
 
 
-def test_the_peak_of_a_split_is_predicted(tmp_path):
-    check(tmp_path, "random", 100, 0.6)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "side", "share"), [("random", 110, 0.3), ("cross", 100, 0.3), ("gaps", 100, 0.3)])
-def test_the_peaks_of_other_calibrations_are_predicted(tmp_path, kind, side, share):
+@pytest.mark.parametrize(
+    ("kind", "side", "share"), [("random", 100, 0.6), ("random", 110, 0.3), ("cross", 100, 0.3), ("gaps", 100, 0.3)]
+)
+def test_the_peak_of_a_fit_is_predicted(tmp_path, kind, side, share):
     check(tmp_path, kind, side, share)

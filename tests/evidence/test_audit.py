@@ -6,6 +6,7 @@ false-alarm rate of 3e-3 per comparison.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ import corten
 from corten import simulate
 from corten.calibration.hiding import draw_hidings
 from corten.calibration.task import Plan, Round
+from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.conformal.depth import depth
 from corten.data.observed import ObservedTensor
 from corten.evidence import metrics
@@ -141,19 +143,26 @@ def test_audited_and_true_coverage_agree(seed, model, propensity):
 
 
 @pytest.mark.slow
-def test_twenty_rounds_cost_at_most_five_fits():
-    from time import perf_counter
+def test_an_audit_fills_once_a_round_and_chooses_nothing_again(monkeypatch):
+    """Settings and odds stay those of the fit, so that twenty rounds cost twenty fills and one model of the mask."""
+    calls = Counter()
 
-    x = simulate.paper_setting(60, 3, seed=3).observed
-    completer = corten.ConformalCompleter(completion="tucker", calibration="random")
-    completer.fit(x).audit(rounds=2)
-    began = perf_counter()
-    fitted = completer.fit(x)
-    assert np.isfinite(fitted.intervals(0.9).width_array).any()
-    one = perf_counter() - began
-    began = perf_counter()
-    fitted.audit(rounds=20).table()
-    assert perf_counter() - began <= 5 * one
+    def counted(owner, name):
+        plain = getattr(owner, name)
+
+        def call(self, *arguments, **options):
+            calls[owner.__name__] += 1
+            return plain(self, *arguments, **options)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for owner, name in ((SmoothCompletion, "prepare"), (PreparedSmooth, "fill"), (corten.IsingPropensity, "fit")):
+        counted(owner, name)
+    fitted = corten.ConformalCompleter("smooth", "bernoulli", "random").fit(simulate.paper_setting(10, 3).observed)
+    assert calls["SmoothCompletion"] == 1
+    calls.clear()
+    fitted.audit(rounds=4)
+    assert calls == {"PreparedSmooth": 4, "IsingPropensity": 1}
 
 
 def test_the_table_has_every_group_and_the_parts_add_up(adversarial):
@@ -297,11 +306,11 @@ def test_gap_shaped_audits_weigh_by_depth_alone_and_say_what_lies_deeper():
     shallow = rng.choice(np.arange(1.0, 9.0), count, p=np.array([8, 7, 6, 5, 4, 3, 2, 1]) / 36)
     nothing = np.zeros((1, count))
     sample = Sample("moved", np.arange(count), 9.0 * rng.normal(size=count), shallow, nothing > 0, nothing)
-    weighing = _weights([sample], observed, pooled=True)
-    weight = np.exp(weighing.logs)
+    logs, _, untested = _weights([sample], observed, pooled=True)
+    weight = np.exp(logs)
     for edge in (2.5, 4.5, 6.5):
         assert weight[shallow < edge].sum() / weight.sum() == pytest.approx(np.mean(missing < edge), abs=0.06)
-    assert weighing.untested == pytest.approx(np.mean(missing > 8.0)) and weighing.untested > 0.01
+    assert untested == pytest.approx(np.mean(missing > 8.0)) and untested > 0.01
 
 
 def test_the_verdict_begins_with_the_entries_that_were_not_audited():
@@ -309,7 +318,20 @@ def test_the_verdict_begins_with_the_entries_that_were_not_audited():
     fitted = corten.ConformalCompleter("smooth", "uniform", corten.GapCalibration(6)).fit(field.observed)
     audit = fitted.audit(rounds=3, levels=(0.9,))
     assert "Cannot tell" not in replace(audit, untested=0.0).verdict()
+    assert audit.untested >= np.mean(fitted.calibrated.beyond[fitted.observed.missing])  # those that are flagged
     for share, words in ((0.21, "21%"), (0.001, "less than 1%")):
         other = replace(audit, untested=share)
         assert other.verdict().startswith(f"Cannot tell for {words} of the missing entries")
         assert str(other).splitlines()[1].strip().startswith("Cannot tell")
+
+
+def test_few_rounds_cannot_tell_and_a_share_far_below_is_said():
+    from corten.evidence.audit_table import conclusion
+
+    kind, text = conclusion(0.9, 0.468, 0.25, 3, 0.01)
+    assert kind == "warn" and "3 rounds cannot tell" in text and "far below" in text and "no evidence" not in text
+    assert conclusion(0.9, 0.468, 0.15, 20, 0.01) == ("warn", "under-coverage; the intervals are too narrow.")
+    kind, text = conclusion(0.9, 0.85, 0.05, 3, 0.01)  # 4.3 standard errors, as there are two degrees of freedom
+    assert kind == "info" and "between 63% and 100%" in text and "far below" not in text
+    assert conclusion(0.9, 0.89, 0.02, 20, 0.01)[0] == "good"
+    assert conclusion(0.9, 0.99, 0.02, 20, 0.01)[0] == "info"

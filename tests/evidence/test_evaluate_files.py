@@ -37,6 +37,7 @@ def refusal(tmp_path):
     return refuse
 
 
+@pytest.mark.usefixtures("read_here")
 @pytest.mark.parametrize("suffix", [".h5", ".npz"])
 def test_what_a_result_lacks_or_holds_is_said(refusal, suffix):
     for message, arrays in (

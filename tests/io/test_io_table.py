@@ -169,3 +169,8 @@ def test_time_zones_become_utc():
 def test_bad_tables_are_named(frame, options, words):
     with pytest.raises(ValueError, match=words):
         io.from_table(pd.DataFrame(frame), **options)
+
+
+def test_a_table_of_another_library_is_refused_with_the_remedy():
+    with pytest.raises(TypeError, match="to_pandas"):
+        io.from_table([{"a": 1}])

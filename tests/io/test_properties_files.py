@@ -19,7 +19,7 @@ from test_result import Plain
 
 import corten
 from corten import io
-from corten.io.names import companion, variable_name
+from corten.io.names import check_labels, companion, variable_name
 from corten.io.stores import _with_labels
 from corten.results.intervals import Intervals
 from strategies import Gappy, costly, gappy, seeds
@@ -103,10 +103,15 @@ def test_files_with_labels_are_read_as_they_were_written(data, seed, power, suff
 @costly(2)
 @given(labelled(), seeds, st.integers(-30, 30), st.sampled_from([*ARRAYS, ".npy"]))
 def test_files_of_arrays_hold_the_same_bits(data, seed, power, suffix):
+    if suffix == ".mat":  # whose names have no spaces and no umlauts
+        with pytest.raises(ValueError, match="names in MATLAB"):
+            check_labels(f"filled{suffix}", data)
+        data = data.rename({dim: f"axis_{k}" for k, dim in enumerate(data.dims)})
     result = results(data, seed, power)
     arrays = {name: getattr(result, f"{name}_array") for name in ("estimate", "lower", "upper", "flag")}
     with tempfile.TemporaryDirectory() as folder:
-        path = io.write(Path(folder, f"filled{suffix}"), result)
+        path = Path(folder, f"filled{suffix}")
+        io.write(path, result)
         if suffix == ".npy":
             stacked = np.asarray(io.read(path).data)
             np.testing.assert_array_equal(stacked, np.stack([arrays[n] for n in ("estimate", "lower", "upper")]))

@@ -47,7 +47,7 @@ def satellite():
 
 
 def packed(path):
-    data, days = satellite(), {"units": "days since 2000-01-01"}
+    data, days = satellite(), {"units": "days since 2000-01-01", "calendar": "standard"}
     if path.suffix == ".zarr":
         data.to_zarr(path, zarr_format=2, encoding={"time": days})
     else:
@@ -87,6 +87,7 @@ def test_a_result_keeps_what_the_file_had(tmp_path, suffix, careful):
     pytest.importorskip("zarr", reason="needs zarr: pip install 'corten[files]'")
     loaded = io.read(packed(tmp_path / f"x{suffix}"), careful=careful)  # flags are no second variable to choose from
     assert loaded.variable == "sst"
+    assert loaded.data["time"].encoding["calendar"] == "standard"
     result = corten.complete(loaded.data, **QUICK)
     check(io.write(tmp_path / f"filled{suffix}", result, like=loaded.like))
     estimate, (level,) = read_result(tmp_path / f"filled{suffix}", None, None)

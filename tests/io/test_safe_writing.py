@@ -207,7 +207,9 @@ def test_an_engine_is_started_when_it_is_used_and_on_the_loopback_address(tmp_pa
     found = program(LISTENING + f"""
 import json, sys, corten
 from dataclasses import replace
-completer = corten.ConformalCompleter("tucker", "bernoulli", "random", engine="dask")
+completer = corten.ConformalCompleter(
+    corten.TuckerCompletion(1), corten.BernoulliPropensity(rank=1), "random", engine="dask"
+)
 made = len(listening())
 fitted = corten.load({str(path)!r})
 replace(fitted, completer=completer).save({str(tmp_path / "dask.corten")!r})

@@ -279,7 +279,8 @@ def test_it_says_beforehand_what_it_takes(tmp_path):
     assert len(told) == 1 and "of memory" in told[0] and "of disk" in told[0]
 
 
-def test_engines_that_take_the_whole_mask_count_it_or_are_refused(tmp_path):
+def test_engines_that_take_the_whole_mask_count_it_or_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("CORTEN_THREADS", "2")  # memory is counted for each thread
     class Elsewhere:
         """Not known to walk through a file."""
 
@@ -414,7 +415,7 @@ def test_after_an_error_nobody_works_on():
         ended.append(item)
 
     with pytest.raises(OSError, match="full"):
-        list(in_order(work, range(8), 3, pool="test"))
+        list(in_order(work, range(8), 3))
     assert sorted(begun) == sorted([*ended, 1])
 
 
@@ -507,14 +508,15 @@ def test_sizes_are_read_as_people_write_them():
             memory.read_size(bad)
 
 
-def test_pages_let_go_of_keep_what_was_written(tmp_path):
+def test_pages_let_go_of_keep_what_was_written(tmp_path, monkeypatch):
     with memory.limited(10**9, tmp_path):
         tensor = memory.file_tensor((40, 300, 100), np.float32)
         small, large = memory.byte_tensor((10, 10)), memory.byte_tensor((20_000, 1000))
     assert memory.is_mapped(tensor) and memory.is_mapped(large) and not memory.is_mapped(small)
     assert not os.listdir(tmp_path)  # no name: nothing can be left behind
     expected = np.random.default_rng(0).random(tensor.shape, dtype=np.float32)
-    for start, stop, part in memory.parts(tensor, planes=7):
+    monkeypatch.setattr(memory, "PART_BYTES", 7 * tensor[0].nbytes)
+    for start, stop, part in memory.parts(tensor):
         part[...] = expected[start:stop]
     memory.let_go(tensor[3:5])
     memory.let_go(expected)
@@ -608,6 +610,7 @@ def command(*words):
     return CliRunner().invoke(app, ["complete", *map(str, words)])
 
 
+@pytest.mark.usefixtures("read_here")
 def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeypatch):
     xr.Dataset({"tec": labelled(data())}).to_netcdf(tmp_path / "x.nc")
     words = ["--propensity", "bernoulli", "--completion", "tensor-train", "--calibration", "random"]
@@ -631,6 +634,63 @@ def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeyp
         refusal = command(tmp_path / "x.nc", *words)
         assert refusal.exit_code == 2 and message in " ".join(refusal.output.split()), refusal.output
     assert sorted(os.listdir(tmp_path)) == ["disk.zarr", "inside.zarr", "x.nc"]
+
+
+@pytest.mark.usefixtures("read_here")
+def test_a_domain_from_disk_takes_the_forms_of_one_in_memory(tmp_path):
+    from corten.cli.large import _domain
+    from corten.cli.options import DataOptions
+    from corten.io.lazy import open_lazily
+
+    x = labelled(data())
+    land = xr.DataArray((np.arange(x.shape[1])[:, None] + np.arange(x.shape[2])) % 3 == 0, dims=x.dims[1:])
+    xr.Dataset({"tec": x, "land": land.astype("i1")}).to_netcdf(tmp_path / "x.nc")
+    xr.Dataset({"wet": 1 - land.astype("f4"), "other": land}).to_netcdf(tmp_path / "mask.nc")
+    np.save(tmp_path / "x.npy", x.values)
+    np.save(tmp_path / "land.npy", land.values)
+    for file, where in (
+        ("x.nc", "!land"),
+        ("x.nc", f"{tmp_path}/mask.nc:wet"),
+        ("x.nc", f"!{tmp_path}/land.npy"),
+        ("x.npy", f"!{tmp_path}/land.npy"),
+        ("x.npy", f"{tmp_path}/mask.nc:wet"),
+    ):
+        options = DataOptions(variable="tec" if file == "x.nc" else None, where=where)
+        domain = _domain(tmp_path / file, options)
+        with open_lazily(tmp_path / file, domain, variable=options.variable) as lazy:
+            inside = lazy.read(2, 5)[1]
+        assert np.array_equal(inside, np.broadcast_to(~land.values, inside.shape)), where
+        loaded = options.read(tmp_path / file)
+        assert np.array_equal(np.broadcast_to(loaded.where, x.shape)[2:5], inside), where
+
+
+def test_land_is_left_out_as_in_memory(tmp_path):
+    from corten.data.never_observed import skip_never_observed
+    from corten.io.lazy import open_lazily
+    from corten.large.settings import without_land
+
+    x = labelled(data()).rename("sst")
+    land = xr.DataArray(np.zeros(x.shape[1:], bool), dims=x.dims[1:])
+    land[2:5, 1:3] = True
+    x = x.where(~land)
+    x[:, 0, 0] = np.nan  # never observed, and not land by the mask
+    for name, dataset in (("mask", x.to_dataset().assign(lsm=land.astype("i1"))), ("name", x.to_dataset())):
+        path = tmp_path / f"{name}.nc"
+        dataset.to_netcdf(path)
+        wanted = skip_never_observed(
+            corten.ObservedTensor.of(x), masks={"lsm": land.values[None]} if name == "mask" else {}
+        )
+        with open_lazily(path, variable="sst") as lazy:
+            for planes in (4, 100):
+                found, choices, _ = without_land(lazy, planes)
+                assert np.array_equal(found.read(0, 3)[1], wanted.domain[:3])
+                assert choices == wanted.choices and choices[0].taken == "skipped"
+            assert without_land(lazy, 4, fill=True)[0] is lazy
+    done = corten.complete_to_zarr(tmp_path / "mask.nc", tmp_path / "out.zarr", variable="sst", completion=TUCKER,
+                                   propensity="constant", calibration="random")  # fmt: skip
+    assert done.summary().outside == int(land.sum()) * x.shape[0] and "the mask 'lsm'" in str(done.summary())
+    assert np.isnan(done.open()["sst"].values[:, land.values]).all()
+    assert (done.open()["sst_flag"].values[:, 0, 0] == 6).all()
 
 
 @pytest.mark.parametrize("size", [1e-200, 1e200])

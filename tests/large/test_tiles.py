@@ -1,13 +1,19 @@
 """Tiles of a tensor larger than memory: geometry, the coarse field, and completion with pseudo-gaps from disk."""
 
+import os
+import signal
+from functools import cache
+
 import numpy as np
 import pytest
 
 import corten
+from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.data.axes import Axis
 from corten.io.lazy import LazyTensor
-from corten.large import gaps, needs, tiles
+from corten.large import dask_arrays, gaps, needs, tiles
 from corten.large.gaps import TiledField
+from corten.large.writing import TileArrays
 
 AXES = (Axis("y", 23), Axis("station", 3, kind="unordered"), Axis("x", 17, periodic=True), Axis("day", 40))
 
@@ -61,7 +67,7 @@ def test_the_coarse_field_stands_only_where_nothing_is_near(monkeypatch):
     mask[10:70, 20:80] = False
     found = tiles.Coarse.of(axes)
     found.add((0, 0), np.ones(mask.shape), mask)
-    values, placed = found.anchors(np.arange(20 * 18.0).reshape(20, 18), (slice(5, 75), slice(0, 90)))
+    values, placed = found.far_field(np.arange(20 * 18.0).reshape(20, 18)).anchors((slice(5, 75), slice(0, 90)))
     where = np.argwhere(placed) + np.array([5, 0])
     assert len(where) > 10
     for y, x in where:
@@ -83,25 +89,44 @@ def field():
 def test_entries_hidden_in_two_tiles_are_taken_away_once():
     whole = np.random.default_rng(0).random((30, 20)) < 0.5
     parts = tiles.tiles_of((Axis("y", 30), Axis("x", 20)), (10, 10), margin=6)
-    hidden = [(tile, np.zeros(tile.shape), None, whole[tile.padded]) for tile in (parts[0], parts[3], parts[5])]
-    count = np.zeros(whole.shape, int)
-    for (start, _, once), (tile, *_) in zip(gaps._each_once(hidden), hidden):
-        assert start == [part.start for part in tile.padded]
-        count[tile.padded] += once
-    union = np.zeros_like(whole)
-    for tile, *_ in hidden:
-        union[tile.padded] = True
+
+    class Whole(gaps.Hiding):
+        def draw(self, data):
+            return np.zeros(self.tile.shape), None, whole[self.tile.padded]
+
+    hidings = [Whole(tile, (), 0) for tile in (parts[0], parts[3], parts[5])]
+    count, union = np.zeros(whole.shape, int), np.zeros_like(whole)
+    for (start, _, once), hiding in zip(gaps._each_once(None, hidings), hidings):
+        assert start == [part.start for part in hiding.tile.padded]
+        count[hiding.tile.padded] += once
+        union[hiding.tile.padded] = True
     assert np.array_equal(count, (union & whole).astype(int))
 
 
-def test_hidden_entries_do_not_reach_their_own_estimates(field):
+def test_copies_of_gaps_are_not_cut_at_the_borders_of_a_tile_and_continue_over_land():
+    x = np.ones((40, 40, 6), np.float32)
+    x[:8, :8] = np.nan  # one gap in a corner, and land inside it
+    sea = np.ones(x.shape, bool)
+    sea[3:5, 3:5] = False
+    spins = np.where(np.isnan(x), np.int8(-1), np.int8(1))
+    spins[~sea] = 0
+    data = TiledField.of(LazyTensor.of(x, sea), spins, 5, 2400, lambda share: None)
+    assert len(data.tiles) == 4
+    for seed in range(4):
+        _, mask, hidden = gaps.Hiding(data.tiles[3], (0, 0, 0), seed).draw(data)
+        assert mask.all()
+        places = np.argwhere(hidden.any(axis=2))
+        assert (np.ptp(places, axis=0) == 7).all() and len(places) == 64
+
+
+def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
     _, x, sea = field
     spins = np.where(np.isnan(x), np.int8(-1), np.int8(1))
     spins[~sea] = 0
     data = TiledField.of(LazyTensor.of(x, sea), spins, 5, 4000, lambda share: None)
-    rng = np.random.default_rng(0)
     tile = data.tiles[1]
-    _, values, mask, hidden = gaps._hide(data, tile, data.tiles[0], rng)
+    hiding = gaps.Hiding(tile, (0, 0, 0), seed=0)
+    values, mask, hidden = hiding.draw(data)
     assert hidden.any() and not (hidden & ~mask).any()
     from corten.completion.smooth import SmoothCompletion
     from corten.completion.stack import StackedCompletion
@@ -110,17 +135,51 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field):
     first = stack.prepare(values, mask, tiles.cut_axes(data.axes, tile.padded), 0)
     large = stack.prepare(data.coarse.values, data.coarse.mask, data.coarse.axes(data.axes), 0)
 
-    def members(values):
+    def members(changed):
         start = [part.start for part in tile.padded]
         coarse = data.coarse.without([(start, x[tile.padded], hidden)])
-        scale = large.fill(coarse.values, coarse.mask).estimate
-        sample = gaps._Sample(data, coarse, scale, first, np.array([0.1, 0.1, 0.1]), 1.0)
-        return sample.scored(tile, values, mask, hidden, 0)
+        far = coarse.far_field(large.fill(coarse.values, coarse.mask).estimate)
+        monkeypatch.setattr(gaps.Hiding, "draw", lambda self, data: (changed, mask, hidden))
+        sample = gaps._Sample(data, far, first, np.array([0.1, 0.1, 0.1]), 1.0, 4000)
+        return sample.scored(hiding)
 
     one = members(values)
     two = members(np.where(hidden, values + 100, values))
     assert np.array_equal(one.estimate, two.estimate) and np.array_equal(one.features, two.features)
     assert np.allclose(two.truth - one.truth, 100, atol=1e-3)
+
+
+@cache
+def first_process(prepare=GaussianProcessCompletion.prepare):
+    """A covariance that is fitted once for all tests: it takes most of their time."""
+    kept = []
+
+    def prepare_once(self, values, mask, axes, seed):
+        kept[:] = kept or [prepare(self, values, mask, axes, seed)]
+        return kept[0].on_axes(axes)
+
+    return prepare_once
+
+
+def small_tiles(patch):
+    """Tiles of several shapes, few rounds, and one covariance."""
+    patch.setattr(needs, "MAX_TILE_ENTRIES", 2500)
+    patch.setattr(needs, "CALIBRATION_ENTRIES", 1)
+    patch.setattr(GaussianProcessCompletion, "prepare", first_process())
+
+
+def test_small_tiles_are_calibrated_in_more_rounds_and_none_too_often():
+    axes = (Axis("y", 400), Axis("x", 400), Axis("day", 50))
+    for side, useful, rounds in ((200, 4, 24), (100, 12, 24), (50, 60, 96), (50, 2, 48)):
+        assert needs.number_of_rounds(tiles.tiles_of(axes, (side, side, 50)), useful) == rounds
+
+
+def test_more_memory_gives_larger_tiles_that_keep_to_it():
+    axes = (Axis("y", 1000), Axis("x", 1000), Axis("day", 100))
+    limits = (700_000_000, 900_000_000, 4_000_000_000)
+    small, middle, large = (needs.TileNeeds.of(axes, limit, 2) for limit in limits)
+    assert all(one.memory <= limit for one, limit in zip((small, middle, large), limits))
+    assert small.entries < middle.entries < large.entries and small.seconds > large.seconds
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +188,7 @@ def stored(field, tmp_path_factory):
     _, x, sea = field
     folder = tmp_path_factory.mktemp("tiles")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(needs, "MAX_TILE_ENTRIES", 2500)  # tiles of several shapes
+        small_tiles(patch)
         return corten.complete_to_zarr(x, folder / "filled.zarr", [0.9, 0.5], where=sea, memory="3 GB")
 
 
@@ -172,5 +231,68 @@ def test_what_tiles_cannot_do_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=text):
             corten.complete_to_zarr(x, tmp_path / "a.zarr", **options)
-    with pytest.raises(MemoryError, match="too small"):
-        needs.tile_entries(10**8, 2)
+    with pytest.raises(MemoryError, match="use fewer threads"):
+        needs.TileNeeds.of(AXES, 10**8, 2)
+
+
+def test_a_worker_killed_in_the_middle_changes_nothing(field, stored, tmp_path, monkeypatch):
+    distributed = pytest.importorskip("distributed", reason="needs Dask: pip install 'corten[cluster]'")
+    small_tiles(monkeypatch)
+    _, x, sea = field
+    killed, shares = [], []
+    with (
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as made,
+        distributed.Client(made, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(2, timeout=600)
+
+        def kill_one(stage, share):
+            if stage == "writing":
+                shares.append(share)
+            if stage == "writing" and share > 0.2 and not killed:
+                killed.append(next(iter(client.run(os.getpid).values())))
+                os.kill(killed[0], signal.SIGKILL)
+
+        filled = corten.complete_to_zarr(
+            x, tmp_path / "f.zarr", [0.9, 0.5], where=sea, memory="3 GB", engine=client, progress=kill_one
+        )
+    assert killed and len(shares) > 5 and shares == sorted(shares) and shares[-1] == 1.0
+    one, two = stored.open().load(), filled.open().load()
+    assert set(one) == set(two)
+    for name in one:
+        assert np.array_equal(one[name], two[name], equal_nan=one[name].dtype.kind == "f"), name
+    assert [path.name for path in tmp_path.iterdir()] == ["f.zarr"]
+
+
+def test_a_dask_array_is_filled_tile_by_tile_when_it_is_computed(field, stored, monkeypatch):
+    da = pytest.importorskip("dask.array", reason="needs Dask: pip install 'corten[cluster]'")
+    import xarray as xr
+
+    _, x, sea = field
+    source = da.from_array(x, chunks=(3, 15, 14))
+    given = xr.DataArray(source, dims=("lat", "lon", "day"), name="value", attrs={"units": "K"})
+    where = xr.DataArray(sea[..., 0], dims=("lat", "lon"))
+    small_tiles(monkeypatch)
+    kinds = dict.fromkeys(("lat", "lon", "day"), "ordered")
+    with monkeypatch.context() as patch:
+        patch.setenv("CORTEN_MEMORY", "1000000")
+        patch.setattr(dask_arrays, "_room", lambda memory: (3 * 10**9, 1))
+        result = corten.complete(given, where=where, axis_kinds=kinds)
+    assert isinstance(result, dask_arrays.LazyIntervals) and result.estimate.attrs["units"] == "K"
+    assert all(one.chunks is not None for one in result.to_dataset().values())
+    tiles_filled = []
+    of = TileArrays.of
+    monkeypatch.setattr(TileArrays, "of", lambda self, *given: tiles_filled.append(1) or of(self, *given))
+    result.upper[:2, :2, :2].compute(scheduler="synchronous")
+    assert len(tiles_filled) == 1
+    one, two = stored.open().load(), result.to_dataset().compute(scheduler="synchronous")
+    assert np.array_equal(one["value_flag"], two["value_flag"])
+    for name in ("value", "value_lower", "value_upper"):
+        # Sums in coarse cells are added in another order.
+        np.testing.assert_allclose(one[name], two[name], rtol=1e-4, err_msg=name)
+    with monkeypatch.context() as patch:
+        patch.setenv("CORTEN_MEMORY", "1000000")
+        with pytest.raises(ValueError, match=r"climatology is 'day'.*does not fit"):
+            corten.complete(given, climatology="day")
+    with pytest.raises(TypeError, match="without a Dask array"):
+        corten.complete_lazily(x)

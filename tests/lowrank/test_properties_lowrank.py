@@ -53,7 +53,6 @@ def test_trains_are_the_tensors_they_stand_for(train, unit):
     leverage = point.leverage()
     assert (leverage >= -1e-9).all() and (leverage <= 1 + 1e-9).all()
     close(leverage.sum(), point.dimension, tolerance=1e-8)
-    close(point.leverage_at(np.arange(dense.size)), leverage.reshape(-1), tolerance=1e-8)
 
 
 @given(trains(), seeds, units)
@@ -98,7 +97,6 @@ def test_cp_points_are_the_tensors_they_stand_for(shape, rank, seed):
     close(point.to_dense(), dense)
     close(point.to_tensor_train().to_dense(), dense)
     close(point.balanced().to_dense(), dense)
-    close(point.at_flat(np.arange(dense.size)), dense.reshape(-1))
     leverage = point.leverage()
     assert (leverage >= -1e-8).all() and (leverage <= 1 + 1e-8).all()
 

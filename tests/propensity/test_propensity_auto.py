@@ -9,7 +9,7 @@ import corten
 from corten.engine import as_engine
 from corten.options import as_propensity
 from corten.propensity import AdditivePropensity, AutoPropensity, BernoulliPropensity, FittedPropensity
-from corten.propensity.additive import Frame, additive_train, independent, tally
+from corten.propensity.additive import additive_train, frame_of, independent, tally
 from corten.propensity.evidence import _by_evidence, _Scored, expected_effective_size
 from corten.propensity.fitted import spins_of
 
@@ -38,7 +38,7 @@ def test_an_additive_train_is_the_sum_and_its_pass_gives_sums_over_slices(shape:
     eta = 0.3 + sum(np.ix_(*effects)[k] for k in range(len(shape)))
     np.testing.assert_allclose(train.to_dense(), eta, atol=1e-12)
     spins, q = spins_of(rng.random(shape) < 0.5), 0.7
-    loss, found = as_engine("auto").mask_pass(spins, independent(shape), q).loss_and_contractions(Frame.of(train))
+    loss, found = as_engine("auto").mask_pass(spins, independent(shape), q).loss_and_contractions(frame_of(train))
     p = 1 / (1 + np.exp(-eta))
     assert loss == pytest.approx(-np.log(np.where(spins == 1, q * p, 1 - q * p)).sum(), rel=1e-5)
     slope = np.where(spins == 1, -(1 - p), q * p * (1 - p) / (1 - q * p))
@@ -139,6 +139,7 @@ def test_weights_with_a_small_effective_size_fall_back_to_a_simpler_model(monkey
     _, _, train = row_dependent((40, 60), seed=2)
     sizes = iter([3.0, 1000.0])
     monkeypatch.setattr("corten.propensity.evidence.expected_effective_size", lambda *given: next(sizes))
+    monkeypatch.setattr("corten.propensity.evidence.MAX_LIMITED_SHARE", -1.0)
     law = AutoPropensity(max_rank=2).fit(train, 0.7)
     assert law.choices[0].taken == "constant"
     assert "additive model has a lower loss" in law.choices[0].because

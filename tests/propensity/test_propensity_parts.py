@@ -1,4 +1,4 @@
-"""Couplings, links and neighbourhoods: derivatives, symmetry, safe tails, neighbours by brute force."""
+"""Couplings, links and neighbourhoods: symmetry, safe tails, neighbours by brute force."""
 
 from __future__ import annotations
 
@@ -27,28 +27,23 @@ LINKS = [Logit(), Probit(), NoLink()]
 
 
 @pytest.mark.parametrize("g", COUPLINGS, ids=lambda g: g.label())
-def test_coupling_is_symmetric_and_its_derivative_is_the_slope(g):
+def test_coupling_is_symmetric(g):
     x, y = np.random.default_rng(0).normal(size=(2, 200)) * 2
-    step = 1e-5
-    slope = (g.value(x + step, y) - g.value(x - step, y)) / (2 * step)
-    np.testing.assert_allclose(g.derivative(x, y), slope, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(g.value(x, y), g.value(y, x), rtol=1e-13)
 
 
 @pytest.mark.parametrize("g", COUPLINGS, ids=lambda g: g.label())
 def test_coupling_is_safe_and_broadcasts_and_keeps_float32(g):
     huge = np.array([-1e4, -1.0, 0.0, 1e4])
-    for f in (g.value, g.derivative):
-        grid = f(huge[:, None], huge[None, :])
-        assert grid.shape == (4, 4)
-        assert np.isfinite(grid).all()
-        assert f(huge.astype(np.float32), np.float32(2)).dtype == np.float32
-        assert f(2, 3).shape == ()
+    grid = g.value(huge[:, None], huge[None, :])
+    assert grid.shape == (4, 4)
+    assert np.isfinite(grid).all()
+    assert g.value(huge.astype(np.float32), np.float32(2)).dtype == np.float32
+    assert g.value(2, 3).shape == ()
 
 
 def test_sigmoid_coupling_saturates():
     assert Sigmoid().value(1e200, 1e200) == 0.5
-    assert Sigmoid().derivative(1e4, 1e4) == 0.0
     np.testing.assert_allclose(Sigmoid(3.0).value(1.2, 0.7), 3 * (expit(0.84) - 0.5), rtol=1e-14)
 
 
@@ -84,17 +79,12 @@ def test_couplings_from_what_users_give():
 
 
 @pytest.mark.parametrize("h", LINKS, ids=lambda h: h.label())
-def test_link_derivative_is_the_slope_and_tails_are_safe(h):
+def test_links_are_odd_and_their_tails_are_safe(h):
     x = np.linspace(-8, 8, 161)
-    step = 1e-5
-    np.testing.assert_allclose(
-        h.derivative(x), (h.value(x + step) - h.value(x - step)) / (2 * step), rtol=1e-6, atol=1e-9
-    )
     tail = np.array([-1e4, 1e4])
     assert np.isfinite(h.value(tail)).all()
-    assert np.isfinite(h.derivative(tail)).all()
     np.testing.assert_allclose(h.value(-x), -h.value(x), atol=1e-12)
-    assert h.value(x.astype(np.float32)).dtype == h.derivative(x.astype(np.float32)).dtype == np.float32
+    assert h.value(x.astype(np.float32)).dtype == np.float32
     assert as_link(h.label()) == as_link(h) == h
 
 
@@ -102,8 +92,7 @@ def test_links_alone_give_their_probability():
     x = np.linspace(-5, 5, 21)
     np.testing.assert_allclose(expit(2 * Logit().value(x)), expit(x), rtol=1e-13)
     np.testing.assert_allclose(expit(2 * Probit().value(x)), norm.cdf(x), rtol=1e-10)
-    # far out, h ~ x^2/4 and h' ~ x/2
-    np.testing.assert_allclose(Probit().derivative(1e4), 5e3, rtol=1e-7)
+    # far out, h ~ x^2/4
     np.testing.assert_allclose(
         Probit().value(1e4), 0.5 * (0.5e8 + np.log(1e4 * np.sqrt(2 * np.pi))), rtol=1e-12
     )
@@ -167,7 +156,10 @@ def test_neighbours_are_those_of_the_definition_each_once(spec, shape, periodic)
 def test_neighbours_never_share_a_colour(spec, shape, periodic):
     hood = resolve(spec, shape, periodic=periodic)
     colouring = hood.colours(shape)
-    colour = colouring.array().ravel()
+    colour = np.zeros((), np.int64)
+    for phase in colouring.phases:
+        colour = np.add.outer(colour, phase)
+    colour = (colour % colouring.number).ravel()
     assert colour.min() >= 0
     assert colour.max() < colouring.number
     for cell, reached in brute_force(spec, shape, periodic).items():

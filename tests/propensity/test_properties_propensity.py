@@ -41,16 +41,11 @@ couplings = st.one_of(
 )
 
 
-def slope(value: Any, x: np.ndarray) -> np.ndarray:
-    return np.asarray(value(x + 1e-5) - value(x - 1e-5)) / 2e-5
-
-
 @given(couplings, seeds)
-def test_couplings_are_symmetric_with_the_slope_they_say(coupling, seed):
+def test_couplings_are_symmetric_and_kernels_see_them(coupling, seed):
     x, y = np.random.default_rng(seed).normal(size=(2, 20))
     value = coupling.value(x, y)
     np.testing.assert_allclose(value, coupling.value(y, x), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(coupling.derivative(x, y), slope(lambda z: coupling.value(z, y), x), atol=1e-6)
     terms = coupling.code().terms
     if not isinstance(coupling, Sigmoid):  # what compiled kernels see is the same function
         seen = sum((c * x**a * y**b for c, a, b in terms), np.zeros(20))
@@ -58,12 +53,10 @@ def test_couplings_are_symmetric_with_the_slope_they_say(coupling, seed):
 
 
 @given(st.one_of(st.builds(Logit, numbers), st.just(Probit()), st.just(NoLink())), st.floats(1.0, 30.0), seeds)
-def test_links_rise_with_the_slope_they_say(link, size, seed):
+def test_links_rise(link, size, seed):
     x = np.sort(size * np.random.default_rng(seed).normal(size=30))
     value = link.value(x)
     assert np.isfinite(value).all() and (np.diff(value) >= 0).all()
-    scale = max(1.0, float(np.abs(value).max()))
-    np.testing.assert_allclose(link.derivative(x), slope(link.value, x), atol=1e-5 * scale)
     assert link.value(x.astype(np.float32)).dtype == np.float32
 
 

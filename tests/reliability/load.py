@@ -41,16 +41,16 @@ def small_fit(k: int) -> None:
     corten.complete(data(k % 50), completion=completion, propensity=law, calibration="random").summary()
 
 
-def together(count: int, seed: int) -> dict[str, Any]:
-    """The same fits one after another, from 8 threads, from 4 forked and from 4 fresh processes: are all bits equal?"""
+def together(count: int, seed: int, processes: int = 4) -> dict[str, Any]:
+    """The same fits one after another, from 8 threads, from forked and from fresh processes: are all bits equal?"""
     seeds = range(seed, seed + count)
     serial = [answer(one) for one in seeds]
     with ThreadPoolExecutor(8) as pool:
         threads = list(pool.map(answer, seeds))
     found = {"calls": count, "threads_equal": sum(a == b for a, b in zip(serial, threads, strict=True))}
     for how in ("fork", "spawn"):
-        with ProcessPoolExecutor(4, mp_context=get_context(how)) as pool:
-            others = list(pool.map(answer, seeds, chunksize=5))
+        with ProcessPoolExecutor(processes, mp_context=get_context(how)) as pool:
+            others = list(pool.map(answer, seeds, chunksize=4))
         found[f"{how}_equal"] = sum(a == b for a, b in zip(serial, others, strict=True))
     return found
 

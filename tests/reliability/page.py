@@ -46,7 +46,7 @@ Runs that found something were repeated with the same seeds after it was mended;
   the other. The property now begins where a fit has come to rest.
 """
 LIMITS = """\
-## What is promised, and what is not
+## What is guaranteed, and what is not
 
 - A file that corten cannot read is refused by a `ValueError` (or `OSError`) that names it. No pickle in
   a file is opened, no path out of it is followed, and declared sizes are checked before anything is allocated. What

@@ -10,7 +10,8 @@ import corten
 from corten.conformal.depth import depth
 from corten.evidence.audit_table import GAP_RMS_ERROR, Audit
 from corten.report.content import page_content
-from corten.report.encode import safe_json, unpack_levels
+from corten.report.encode import safe_json
+from report_source import unpack_levels
 
 QUICK = {"completion": "smooth", "propensity": "bernoulli", "calibration": "random"}
 OPTIONS = {
@@ -71,7 +72,7 @@ def test_the_page_shows_the_numbers_of_the_result(options, promise):
     far = depth(result.observed.mask, result.observed.axes, np.ones(3))[gap]
     ends = [0.0, *(row["at"] for row in page["evidence"]["depth"])]
     same(page["evidence"]["depth"], [width[(far > a) & (far <= b)] for a, b in pairwise(ends)], width)
-    p = result.source.propensity_array()[gap].astype(float)
+    p = result.source.probabilities[gap].astype(float)
     place = np.searchsorted(np.unique(np.quantile(p, np.linspace(0, 1, 13)))[1:-1], p, side="right")
     same(page["evidence"]["propensity"], [width[place == k] for k in np.unique(place)], width)
     for name, ours in (("estimate", result.estimate_array), ("below", result.estimate_array - result.lower_array)):

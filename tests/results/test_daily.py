@@ -10,6 +10,7 @@ import xarray as xr
 import corten
 from corten.completion.protocol import on_axes
 from corten.completion.unfoldings import UnfoldingCompletion
+from corten.data.matching import matching
 
 SHAPE = (14, 12)
 MEMBERS = {"pyramid": corten.SmoothCompletion(), "low rank": UnfoldingCompletion("mean", iterations=60)}
@@ -126,10 +127,12 @@ def refusals():
     x = days(24, 24, 3)[0]
     yield "another order", x.transpose("time", "lat", "lon"), "transpose"
     yield "another name", x.rename(lat="y"), "the fit has lat, lon, time"
-    yield "an axis less", x[0], "the fit has"
+    yield "an axis less", x[..., 0], "time is needed even for one position"
     yield "another unit", x.assign_attrs(units="K"), "in K, the fit is in TECU"
     yield "another grid", x.assign_coords(lat=x.lat + 1.0), "another grid.*'lat'"
-    yield "two axes moved", x[1:].assign_coords(lat=x.lat[1:] + 1.0), "another grid"
+    yield "fewer", x[1:], "'lat' has 13 positions from 2.0 to 26.0, in the fit 14 positions from 0.0 to 26.0. Select"
+    yield "turned", x[::-1], "axis 'lat' has the positions of the fit in another order"
+    yield "unlike in two axes", x[1:, :5], "'lat' has.*; axis 'lon' has 5 positions"
     yield "another step", x[..., ::2], "a step of 7200 s, in the fit 3600 s"
     yield "backwards", x[..., ::-1], "another grid"
     yield "one slice", x[..., :1], "give 2 or more"
@@ -221,6 +224,32 @@ def test_an_update_appends_replaces_and_keeps_a_window(fitted, loaded):
         moved.audit()
 
 
+def test_an_update_hides_entries_of_all_slices_and_scores_the_new_ones(fitted):
+    """A new slice alone would be filled from the slices beside it, where gaps last for several."""
+    moved = fitted.update(days(24, 1, 3)[0])
+    for one in moved.rounds:
+        assert one.hidden[..., -1].any() and not one.hidden[..., :-1].any()
+        assert (moved.observed.mask & ~one.train)[..., :-1].any()
+
+
+def test_an_update_twice_is_an_update_once(fitted):
+    """Also if further slices come with those that the fit has already; a revised slice is calibrated again."""
+    new = days(20, 10, 7)[0]
+    once = fitted.update(new, half_life=8)
+    twice = once.update(new, half_life=8)
+    same(twice.intervals(0.9), once.intervals(0.9))
+    assert np.array_equal(twice.scores, once.scores) and np.array_equal(twice.residuals, once.residuals)
+    assert np.array_equal(twice.log_weights, once.log_weights)
+    assert "no slice is new" in next(one for one in twice.choices if one.code == "renewed").because
+    revised = new.copy()
+    revised[0, 0, 3] += 0.1
+    third = once.update(revised, half_life=8)
+    at = [np.unravel_index(one.entries, one.observed.shape)[2] for one in (once, third)]
+    others = [one != 17 for one in at]  # the revised slice
+    assert np.array_equal(once.scores[others[0]], third.scores[: others[0].sum()])
+    assert (at[1][others[0].sum() :] == 17).all() and not others[1].all()
+
+
 def test_plain_arrays_are_appended(fitted):
     plain = gap_fit(days(0, 12, 0)[0].values, 2)
     assert plain.fill(days(12, 14, 1)[0].values).lower.shape == (*SHAPE, 14)
@@ -232,6 +261,27 @@ def test_plain_arrays_are_appended(fitted):
     for bad in ({"window": 1}, {"half_life": 0}, {"axis": "unknown"}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             plain.update(days(12, 3, 1)[0].values, **bad)
+
+
+def test_numbers_that_differ_by_rounding_are_one_position(fitted):
+    """Slices whose coordinate is in single precision replace those of the fit."""
+
+    def numbered(x, kind):
+        return x.assign_coords(time=np.arange(len(x.time)).astype(kind) / kind(10))
+
+    x = days(0, 12, 0)[0]
+    completer = corten.ConformalCompleter("smooth", "constant", corten.GapCalibration(2, drawn=0))
+    fit = completer.fit(numbered(x, np.float64))
+    revised = numbered(x + 1, np.float32)
+    assert not np.array_equal(revised.time, numbered(x, np.float64).time)
+    moved = fit.update(revised[..., 4:], axis="time")
+    assert np.array_equal(moved.observed.axes[2].coordinates, np.arange(12) / 10)
+    assert np.array_equal(moved.observed.values[..., 4:], x[..., 4:] + 1, equal_nan=True)
+    with pytest.raises(ValueError, match="no coordinate 'time'"):
+        fitted.update(x.drop_vars("time"))
+    one = corten.ObservedTensor.of(x[:1])
+    with pytest.raises(ValueError, match="another grid"):
+        matching(one, x[:1].assign_coords(lat=x.lat[:1] + 50))
 
 
 def test_an_update_follows_noise_that_grew(fitted):

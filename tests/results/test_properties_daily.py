@@ -76,7 +76,7 @@ def test_an_update_keeps_the_last_slices(seed, count, window):
 def test_the_level_moves_by_exactly_what_the_errors_say(outside, rate):
     adaptive = corten.AdaptiveCoverage(0.9, rate).after_all(outside)
     assert adaptive.present == pytest.approx(0.1 + rate * sum(0.1 - one for one in outside), abs=1e-9)
-    assert 0 < adaptive.asked < 1 and adaptive.steps == len(outside)
+    assert 0 < adaptive.next_coverage < 1 and adaptive.steps == len(outside)
 
 
 def test_one_leaf_is_a_constant():

@@ -19,6 +19,8 @@ from corten.evidence import metrics
 from corten.results.groups import group_numbers
 from corten.results.joint import joint_budget
 
+ORDERED = dict.fromkeys(range(3), "ordered")  # said, so that the kinds of axes are not searched for
+
 
 def nothing(x):
     return np.zeros_like(x)
@@ -37,9 +39,10 @@ def drawn(seed, shape=(40, 16, 16), slice_sd=1.0, hard=False, share=0.5):
 
 
 def fit(x, parameter, seed=0, **options):
-    return corten.ConformalCompleter(
+    completer = corten.ConformalCompleter(
         completion=nothing, propensity=corten.KnownPropensity(parameter), calibration="random", seed=seed, **options
-    ).fit(x)
+    )
+    return completer.fit(x, axis_kinds=ORDERED)
 
 
 def slices_held(truth, result):
@@ -66,7 +69,7 @@ def bonferroni(fitted, level):
     return float(np.where(np.isinf(widths), np.nan, widths).mean())
 
 
-@pytest.mark.parametrize("slice_sd", [0.7, 3.0])
+@pytest.mark.parametrize("slice_sd", [pytest.param(0.7, marks=pytest.mark.slow), 3.0])
 def test_joint_bands_hold_whole_slices_and_are_narrower_than_bonferroni(slice_sd):
     held, entrywise, narrow, wide = [], [], [], []
     for seed in range(20):
@@ -188,7 +191,7 @@ def test_borrowing_is_as_little_as_it_takes():
     np.testing.assert_array_equal(weight[1:], 1.0)
 
 
-@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("hard", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_means_over_a_region_are_covered(hard):
     """The mean of a whole slice, errors with a common part: covered as asked; treating entries alone would be
     far too sure.
@@ -326,7 +329,7 @@ def test_means_are_covered_through_a_transform_and_not_biased(transform, climato
         fitted = corten.ConformalCompleter(
             completion=lambda x: np.full(x.shape, np.nanmean(x)), propensity="uniform", calibration="random",
             transform=transform, climatology=climatology, seed=seed,
-        ).fit(x)  # fmt: skip
+        ).fit(x, axis_kinds=ORDERED)  # fmt: skip
         result = fitted.intervals(0.8)
         mean, true = result.mean("axis_1", "axis_2"), truth.mean(axis=(1, 2))
         covered.append(np.mean((mean.lower <= true) & (true <= mean.upper)))

@@ -1,5 +1,6 @@
 """Intervals keep what was observed, say what they are, and are written whole or not at all."""
 
+import copy
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import xarray as xr
 from corten import io
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
-from corten.results.intervals import Intervals, IntervalSource, check_coverage
+from corten.results.intervals import Intervals, check_coverage
 from corten.results.summary import FOOTNOTE
 
 NAN = np.nan
@@ -20,7 +21,8 @@ class Plain:
 
     def __init__(self, observed, infinite=True):
         self.observed, self.infinite, self.asked = observed, infinite, []
-        self.estimate = np.full(observed.shape, 0.1)
+        self.estimate, self.probabilities = np.full(observed.shape, 0.1), np.full(observed.shape, 0.5)
+        self.beyond, self.carried, self.propensity, self.log_weights = None, False, None, np.empty(0)
         self.choices = (Choice("rank", "3", "smallest P-AIC", ({"rank": np.int64(2), "loss": NAN},)),)
 
     def bounds(self, coverage, entries=None):
@@ -31,8 +33,8 @@ class Plain:
         ends = 2 * self.estimate - upper, upper
         return ends if entries is None else tuple(end.reshape(-1)[entries] for end in ends)
 
-    def propensity_array(self):
-        return np.full(self.observed.shape, 0.5)
+    def hidden_coverage(self, coverage):
+        return None
 
     def warnings(self):
         return ["The weights are thin."]
@@ -66,7 +68,6 @@ def result_of(x, **options):
 def test_observed_entries_keep_their_value_with_zero_width():
     x = given()
     result = result_of(x)
-    assert isinstance(result.source, IntervalSource)
     seen = ~np.isnan(x)
     for array in (result.estimate, result.lower, result.upper):
         assert np.array_equal(array[seen], x[seen])
@@ -108,7 +109,7 @@ def test_flags():
     flag = result_of(labelled(), where=where).flag
     assert (
         flag.dtype == np.int8
-        and len(flag.attrs["flag_meanings"].split()) == len(flag.attrs["flag_values"]) == 6
+        and len(flag.attrs["flag_meanings"].split()) == len(flag.attrs["flag_values"]) == 7
     )
     assert (flag.values[0, 0, 0], flag.values[1, 0, 1], flag.values[0, 0, 1]) == (0, 1, 2)
     assert flag.values[1, 0, 3] == 3 and (flag.values[0, 2] == 4).all()
@@ -126,7 +127,7 @@ def test_entries_beyond_what_was_tested_have_a_flag_of_their_own():
     np.testing.assert_array_equal(result.beyond_tested.values, plain.observed.missing)
     assert result.beyond_tested.dims == result.flag.dims
     first = str(result.summary()).splitlines()[:8]
-    assert any(line.startswith("beyond tested") and "(100.0%) lie deeper" in line for line in first)
+    assert any(line.startswith("beyond tested") and "(100.0%), deeper in gaps" in line for line in first)
     assert 5 in result.to_dataset()["tec_flag"].values
 
 
@@ -270,3 +271,27 @@ def test_dataframe_has_one_row_per_cell_of_the_domain():
     frame = result_of(labelled(), where=where).to_dataframe()
     assert list(frame.columns) == ["station", "lat", "time", "estimate", "lower", "upper", "flag"]
     assert len(frame) == 20 and frame.station.tolist()[-1] == "b" and set(frame.flag) == {0, 1, 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("audit", "result.source.audit"), ("to_csv", "to_dataframe().to_csv"), ("to_feather", "to_d")]
+)
+def test_names_that_are_not_there_name_the_remedy(name, remedy):
+    result = result_of(labelled())
+    with pytest.raises(AttributeError, match=r"use result\.") as caught:
+        getattr(result, name)
+    assert remedy in str(caught.value) and not hasattr(result, "nonsense") and hasattr(result.source, "bounds")
+    assert copy.copy(result).coverage == result.coverage
+
+
+def test_places_without_any_observation_have_a_flag_of_their_own():
+    """A random split tests no whole place, so they are beyond what was tested; pseudo-gaps do."""
+    x = labelled()
+    x = x.copy(data=np.array(np.broadcast_to(np.arange(4.0), x.shape))).isel(time=[0, 1, 2, 3] * 4).drop_vars("time")
+    x.values[1, 1], x.values[1, 0, 3] = np.nan, np.nan
+    result = result_of(x)
+    assert (result.flag.values[1, 1] == 6).all() and result.flag.values[1, 0, 3] == 1
+    assert result.beyond_tested.values.sum() == 16
+    result.source.choices = (Choice("reach", "deep enough", "", code="pseudo_gaps_deep_enough"),)
+    tested = Intervals(result.source, result.coverage)
+    assert (tested.flag.values[1, 1] == 6).all() and not tested.beyond_tested.any()

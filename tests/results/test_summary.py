@@ -26,10 +26,10 @@ def test_the_short_form_has_ten_lines_of_80_columns(fitted):
     text = str(fitted.intervals(0.9).summary())
     lines = text.splitlines()
     assert len(lines) <= 13 and max(map(len, lines)) <= 80
-    labels = [line.split()[0] for line in lines[1:-3] if not line.startswith(" ")]
-    assert labels == ["filled", "intervals", "error", "coverage", "skipped", "computed"]
+    labels = [line.split()[0] for line in lines[1:-2] if not line.startswith(" ")]
+    assert labels == ["filled", "skipped", "intervals", "absolute", "coverage", "beyond", "computed"]
     assert "°C on hidden entries; linear along" in text and "of entries hidden at random (most folds" in text
-    assert "places never observed" in text and "on threads" in text and "full=True" in text
+    assert "places never observed" in text and " thread" in text and "full=True" in text
 
 
 def test_the_full_form_adds_settings_and_keeps_the_numbers(fitted):
@@ -80,7 +80,7 @@ def test_what_is_careful_about_is_a_row_and_not_repeated():
     )  # fmt: skip
     text = str(summary)
     assert because not in text and "! Something else." in text
-    parts = ("5 entries (8.3%) lie deeper", "3 entries (5.0%) have no finite", "4 entries before", "a 1, 2", "2 ent")
+    parts = ("5 of the entries (8.3%)", "3 entries (5.0%) have no finite", "4 entries before", "a 1, 2", "2 ent")
     assert [part for part in parts if part not in text] == []
 
 

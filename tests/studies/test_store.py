@@ -107,7 +107,7 @@ def test_workers_end_when_the_program_that_started_them_is_killed(tmp_path: Path
     program.kill()
     program.wait()
     try:
-        program.communicate(timeout=60)  # the pipe is closed when the last of them has ended
+        program.communicate(timeout=600)  # the pipe is closed when the last of them has ended
     finally:
         for pid in pids:
             with suppress(ProcessLookupError):

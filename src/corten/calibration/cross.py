@@ -16,16 +16,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from corten.calibration.split import SplitCalibration, calibrate_round
+from corten.calibration.split import SplitCalibration, calibrate_round, stack_bytes
 from corten.calibration.task import Outcome, Plan, Round, Task
 from corten.completion.protocol import Prepared
 from corten.conformal.merged import MergedSplits
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
-
-__all__ = ["CrossCalibration", "RepeatedSplits"]
-
 
 BYTES_PER_ENTRY_AND_SPLIT = 70  # peak memory for every split and once more, measured
 
@@ -46,7 +43,7 @@ class _Merged(ABC):
 
     def peak_bytes(self, entries: int, missing: int) -> int:
         """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
-        return BYTES_PER_ENTRY_AND_SPLIT * (1 + self.count) * entries
+        return max(BYTES_PER_ENTRY_AND_SPLIT * (1 + self.count) * entries, stack_bytes(entries))
 
     def calibrate(self, task: Task) -> Outcome:
         """Complete, fit the propensity model and calibrate in every split, then merge.

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from corten.calibration.task import Round, Task
+from corten.calibration.device_rounds import DeviceRounds, described_on_device, rounds_on_device, scored_on_device
+from corten.calibration.task import Round, Task, trend_of
 from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
 from corten.completion.protocol import Fill, Prepared, PreparedMix
+from corten.completion.stack import BatchedFill
 from corten.conformal.depth import depth
 from corten.conformal.local_scale import EntryFeatures, block_folds
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform
-from corten.engine.memory import ROOM, available
+from corten.engine.memory import USABLE_SHARE, available
 from corten.engine.threads import default_threads, in_order
 
-__all__ = [
-    "Hidden", "Run", "peak_of_rounds", "reduced", "run_rounds", "scored", "threads_that_fit", "values_of_round",
-]  # fmt: skip
-
-BYTES_PER_ENTRY, BYTES_PER_ENTRY_AND_THREAD = 75, 90  # peak memory of a fit and its file (test_peak_memory.py)
-BYTES_PER_THREAD = 50_000_000  # matrices of the coarse modes, measured
+BYTES_PER_ENTRY, BYTES_PER_ENTRY_AND_THREAD = 70, 100  # peak memory of a fit and its file (benchmarks cliffs)
+BYTES_PER_MISSING = 60  # features of the missing entries
+BYTES_AT_LEAST, BYTES_PER_THREAD = 6_000_000, 45_000_000  # the latter: matrices of the modes, measured
+ENTRIES_OF_MODES = 30_000  # from so many entries on all modes are solved exactly
 MAX_POOLED_ENTRIES = 96_000  # hidden entries scored over all rounds: more only slow the fit of the scale
 
 
@@ -36,7 +37,7 @@ class Hidden:
     entries: flat indices of the hidden entries that are scored; truth: their values in the variable that the round
     modelled; estimate: their estimates, with weights of the members learned from other blocks; members: the estimates
     of each member; features, depths: what the scale and the weights are learned from; around: what a correction of a
-    stack is learned from in addition.
+    stack, and the scale where an axis is unordered, are learned from in addition.
     """
 
     entries: np.ndarray
@@ -48,12 +49,21 @@ class Hidden:
     around: np.ndarray | None = field(default=None, repr=False)
 
 
+class Surroundings(NamedTuple):
+    """Features and depths of the missing entries of a tensor."""
+
+    features: np.ndarray
+    depths: np.ndarray
+
+
 @dataclass(frozen=True)
 class Run:
     """All rounds of a plan, and the final fill, which gives the estimate of the missing entries.
 
     describe, first: the features, and the completion before its members were weighted by the rounds. Features are
     computed from the estimates of `first` everywhere, so that a round can be dropped as soon as it is filled.
+    neighbours: features of neighbours that the scale is learned from too, None if no axis is unordered. around:
+    computes the surroundings of the missing entries where the final fill was computed, None on the host.
     """
 
     rounds: tuple[Hidden, ...]
@@ -61,7 +71,9 @@ class Run:
     prepared: Prepared = field(repr=False)
     describe: EntryFeatures = field(repr=False)
     first: Prepared = field(repr=False)
+    neighbours: NeighbourFeatures | None = field(default=None, repr=False)
     choices: tuple[Choice, ...] = ()
+    around: Callable[[], Surroundings] | None = field(default=None, repr=False)
 
     @property
     def entries(self) -> np.ndarray:
@@ -81,22 +93,31 @@ class Run:
     @property
     def features(self) -> np.ndarray:
         """Their features, (entries, features)."""
-        return np.concatenate([h.features for h in self.rounds])
+        if self.neighbours is None:
+            return np.concatenate([h.features for h in self.rounds])
+        return _all_features(self.rounds)
 
 
-def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, change: FittedTransform | None) -> Run:
+def run_rounds(
+    task: Task,
+    rounds: Sequence[Round],
+    changed: ObservedTensor,
+    change: FittedTransform | None,
+    first: Prepared | None = None,
+) -> Run:
     """Complete each round, learn the weights of the members from the hidden entries, then fill from all observed ones.
 
     Settings (ranks, scales, covariances) are chosen once, from all observed entries. `changed` is the data in the
     modelled variable and `change` the transform, fitted to all observed entries. A round fits a transform of its own to
     its training entries: a climatology that contains the hidden entries would contain a part of their errors.
+    `first`: the completion with its settings, if they were chosen before.
     """
     values = changed.values
     steps = len(rounds) + 2
     task.tell("completion", 0.0)
-    first = task.completion.prepare(values, changed.mask, changed.axes, task.seed)
+    first = first or task.completion.prepare(values, changed.mask, changed.axes, task.seed)
     describe = EntryFeatures.of(values, changed.mask, changed.axes)
-    neighbours = NeighbourFeatures.of(values, changed.mask, describe)
+    neighbours = NeighbourFeatures.of(values, changed.mask, describe, changed.covariates)
     limit = MAX_POOLED_ENTRIES // len(rounds)
     one_transform = Lock()  # a transform of the user may not be safe to run in two threads
 
@@ -115,22 +136,106 @@ def run_rounds(task: Task, rounds: Sequence[Round], changed: ObservedTensor, cha
         around = neighbours.at(hidden.entries, own, train, fill.estimate, fill.members)
         return replace(hidden, around=around)
 
-    done = [completed(0)]
+    device, where = rounds_on_device(task.engine, first, values.shape, len(rounds))
+    done: list[Hidden] = []
+    if device is not None:
+
+        def own(train: np.ndarray) -> np.ndarray:
+            whole = change is None or train is changed.mask
+            return values if whole else values_of_round(task, cast(FittedTransform, change), train)
+
+        for one in _on_device(device, rounds, own, changed, describe, neighbours, limit, task.seed):
+            if isinstance(one, _Final):
+                run = _finished(task, first, done, changed, describe, neighbours, where, one.fill)
+                return replace(run, around=one.around)
+            done.append(one)
+            task.tell("completion", len(done) / steps)
     # A function of the user, which has no members, may not be safe to run in two threads.
-    threads = threads_that_fit(values.size, len(rounds)) if done[0].members else 1
-    others = in_order(completed, range(1, len(rounds)), threads, pool="rounds")
-    task.tell("completion", 1 / steps)
-    for number, hidden in enumerate(others, 2):
-        task.tell("completion", number / steps)
+    threads = threads_that_fit(values.size, len(rounds)) if isinstance(first, PreparedMix) else 1
+    for hidden in in_order(completed, range(len(rounds)), threads):
         done.append(hidden)
+        task.tell("completion", len(done) / steps)
+    return _finished(task, first, done, changed, describe, neighbours, where)
+
+
+def _finished(
+    task: Task,
+    first: Prepared,
+    done: list[Hidden],
+    changed: ObservedTensor,
+    describe: EntryFeatures,
+    neighbours: NeighbourFeatures,
+    where: tuple[Choice, ...],
+    fill: Fill | None = None,
+) -> Run:
+    """Weights of the members, a correction if it helps, and the final fill; `fill` has its members if it is done."""
     prepared, choices = first, first.choices
     if done[0].members:
         mixed, done = cross_fitted_mix(cast(PreparedMix, first), done, changed.shape, task.seed)
-        prepared, done, choice = _corrected(cast(PreparedMix, first), mixed, done, neighbours, changed.shape, task.seed)
+        prepared, done, choice = _corrected(cast(PreparedMix, first), mixed, done, neighbours, changed.mask, task.seed)
         choices = (*mixed.choices, choice)
-    final = prepared.fill(values, changed.mask)
+    if fill is None or isinstance(prepared, PreparedCorrected):
+        final = prepared.fill(changed.values, changed.mask)
+    else:
+        final = Fill(cast(PreparedMix, prepared).mix(fill.members), fill.members)
     task.tell("completion", 1.0)
-    return Run(tuple(done), final, prepared, describe, first, tuple(choices))
+    # Errors of smooth maps are learned from their own features: trees with covariates would learn places.
+    near = neighbours if neighbours.nearest and done[0].members else None
+    return Run(tuple(done), final, prepared, describe, first, near, (*where, *choices))
+
+
+def _all_features(rounds: Sequence[Hidden]) -> np.ndarray:
+    """All features of the hidden entries."""
+    return np.concatenate([np.hstack([h.features, cast(np.ndarray, h.around)]) for h in rounds])
+
+
+class _Final(NamedTuple):
+    """The fill from all observed entries, and what computes the surroundings of the missing ones on the device."""
+
+    fill: Fill
+    around: Callable[[], Surroundings] | None
+
+
+def _on_device(
+    device: DeviceRounds,
+    rounds: Sequence[Round],
+    values_of: Callable[[np.ndarray], np.ndarray],
+    changed: ObservedTensor,
+    describe: EntryFeatures,
+    neighbours: NeighbourFeatures,
+    limit: int,
+    seed: int,
+) -> Iterator[Hidden | _Final]:
+    """The rounds in their order, filled on a device, and at the end the fill from all observed entries."""
+    ordered = all(axis.kind != "unordered" for axis in describe.axes) and not neighbours.covariates
+    for batch, numbers, values, trains in device.filled(rounds, values_of, changed.mask):
+        inside = [number for number in numbers if number < len(rounds)]
+        entries = [scored(rounds[number], limit, [seed, number]) for number in inside]
+        if not ordered:
+            # Features of neighbours along unordered axes, and covariates, are gathered on the host.
+            def reduce(b: int) -> Hidden:
+                fill = batch.fill(b)  # noqa: B023
+                hidden = reduced(fill, values[b], trains[b], entries[b], describe)  # noqa: B023
+                around = neighbours.at(entries[b], values[b], trains[b], fill.estimate, fill.members)  # noqa: B023
+                return replace(hidden, around=around)
+
+            yield from in_order(reduce, range(len(inside)))
+        elif inside:
+            # All rounds of a batch take part, the fill from all entries too, with any entry: one program serves.
+            spare = [entries[0]] * (len(numbers) - len(inside))
+            for own, here, one in zip(scored_on_device(batch, describe, [*entries, *spare]), entries, values):
+                estimate = cast(PreparedMix, device.stack).mix(own.members)
+                around = np.empty((len(here), 0), np.float32)  # no correction is learned
+                yield Hidden(here, one.reshape(-1)[here], estimate, own.members, own.features, own.depths, around)
+        if len(inside) < len(numbers):
+            alone = batch.only(len(inside))
+            yield _Final(alone.fill(0), partial(_around_missing, alone, describe, changed) if ordered else None)
+
+
+def _around_missing(fill: BatchedFill, describe: EntryFeatures, changed: ObservedTensor) -> Surroundings:
+    """The surroundings of the missing entries, from their fill on a device."""
+    features, depths = described_on_device(fill, describe, np.flatnonzero(changed.missing)[None])
+    return Surroundings(features[0], depths[0])
 
 
 def _corrected(
@@ -138,14 +243,14 @@ def _corrected(
     mixed: PreparedMix,
     rounds: list[Hidden],
     neighbours: NeighbourFeatures,
-    shape: tuple[int, ...],
+    observed: np.ndarray,
     seed: int,
 ) -> tuple[Prepared, list[Hidden], Choice]:
     """The mix with a learned correction of it, and rounds with corrected estimates, if that lowers their errors."""
     entries = np.concatenate([h.entries for h in rounds])
     residuals = np.concatenate([h.truth - h.estimate for h in rounds])
-    features = np.concatenate([np.hstack([h.features, cast(np.ndarray, h.around)]) for h in rounds])
-    correction, choice = learn_correction(neighbours, features, residuals, entries, shape=shape, seed=seed)
+    features = _all_features(rounds)
+    correction, choice = learn_correction(neighbours, features, residuals, entries, observed=observed, seed=seed)
     if correction is None:
         return mixed, rounds, choice
     added = np.split(correction.predict(features, entries), np.cumsum([len(h.entries) for h in rounds])[:-1])
@@ -153,15 +258,17 @@ def _corrected(
     return PreparedCorrected(mixed, first, correction, choice), done, choice
 
 
-def peak_of_rounds(entries: int, threads: int) -> int:
-    """Peak memory of rounds that run in so many threads, in bytes."""
-    return BYTES_PER_THREAD * threads + (BYTES_PER_ENTRY + BYTES_PER_ENTRY_AND_THREAD * threads) * entries
+def peak_of_rounds(entries: int, threads: int, missing: int = 0) -> int:
+    """Peak memory of a fit whose rounds run in so many threads, in bytes."""
+    modes = BYTES_PER_THREAD * min(1.0, entries / ENTRIES_OF_MODES) ** 2
+    each = BYTES_PER_ENTRY + BYTES_PER_ENTRY_AND_THREAD * threads
+    return BYTES_AT_LEAST + int(modes) * threads + each * entries + BYTES_PER_MISSING * missing
 
 
 def threads_that_fit(entries: int, rounds: int) -> int:
     """Threads for the rounds: as many as there are, but no more than memory allows."""
-    threads = min(default_threads(), max(rounds - 1, 1))
-    while threads > 1 and peak_of_rounds(entries, threads) > ROOM * available():
+    threads = min(default_threads(), rounds)
+    while threads > 1 and peak_of_rounds(entries, threads) > USABLE_SHARE * available():
         threads -= 1
     return threads
 
@@ -194,7 +301,8 @@ def values_of_round(task: Task, whole: FittedTransform, train: np.ndarray) -> np
     If all training values are equal no scale can be fitted: the scale of `whole`, the transform of all entries, is
     used, so that the errors of the round have the same unit as those of the others.
     """
-    changed, own = task.modelled(train)
+    # Few coefficients fitted to many entries: those of all entries serve every round, as other settings do.
+    changed, own = task.modelled(train, trend_of(whole))
     values, observed = changed.values, task.observed
     if own is None or not train.any() or np.ptp(values[train]) > 0.0:
         return values

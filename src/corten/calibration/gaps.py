@@ -4,31 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from math import prod, sqrt
+from typing import Any, ClassVar
 
 import numpy as np
 
-from corten.calibration.gap_rounds import peak_of_rounds, run_rounds, threads_that_fit
-from corten.calibration.gap_scale import Local, learn_locally, reach
+from corten.calibration.device_rounds import Need
+from corten.calibration.gap_rounds import (
+    MAX_POOLED_ENTRIES,
+    Surroundings,
+    peak_of_rounds,
+    run_rounds,
+    threads_that_fit,
+)
+from corten.calibration.gap_scale import Local, choose_score, learn_locally, reach, surroundings
 from corten.calibration.hiding import draw_masks
+from corten.calibration.pseudo_gaps import (
+    MAX_HIDDEN_SHARE,
+    MIN_HIDDEN_SHARE,
+    hide,
+    in_blocks,
+    thinned,
+    with_margin,
+)
 from corten.calibration.task import Outcome, Plan, Round, Task
-from corten.completion.axes_kinds import axis_kinds, edges_of, move_gap
+from corten.completion.axes_kinds import axis_kinds, edges_of, extents_of, transformed_fast
+from corten.completion.gaussian_process import MIN_HALVED_ENTRIES, MIN_HALVED_LENGTH
 from corten.completion.protocol import Fill
+from corten.completion.spectral_solver import COARSE_MODES, COARSE_NUMBERS
+from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
+from corten.engine import as_engine
+from corten.engine.arrays import device_arrays
+from corten.engine.threads import side_by_side
 from corten.propensity import FittedPropensity, IsingPropensity
 
-__all__ = ["GapCalibration", "hide", "split_of"]
-
 SEED_STREAM = 0x6A95
-MAX_ATTEMPTS = 40  # moved copies tried in a round until enough entries are hidden
-MIN_HIDDEN_SHARE = 0.1  # of the missing entries, or of the observed ones if they are fewer
-SECONDS_OF_SETTINGS = 7.5  # of one core: covariance, model of the mask and learned scale, measured
-SECONDS_PER_ENTRY_AND_FILL, SECONDS_PER_MISSING = 3.5e-6, 1.2e-5  # of one core, measured
+# CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
+SECONDS_OF_MODES = 0.07  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
+SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.004, 0.15e-6, 3.5e-9  # of a fill besides
+FAST_LENGTH = 100  # a fast transform along a long axis costs as much as products with a matrix of this length
+SECONDS_OF_FEATURES = 0.17e-6  # of a round, for each entry of the tensor
 FILLS_OF_SETTINGS = 3  # completions besides the rounds
+SECONDS_OF_LIKELIHOOD, SECONDS_OF_SAMPLES, ENTRIES_OF_SAMPLES = 0.5, 0.65, 3600  # from so many observed entries on all
+FILLS_OF_COVARIANCE, ENTRIES_OF_FILL = 17, 100_000  # completions of parts by which covariances are compared
+SECONDS_OF_MASK, SECONDS_PER_ENTRY_OF_PART, SECONDS_PER_ENTRY_OF_MASK = 0.1, 8e-6, 1.6e-6  # the model of the mask
+SECONDS_OF_SCALE, SECONDS_PER_HIDDEN, SECONDS_PER_MISSING = 0.25, 23e-6, 0.8e-6  # the learned scale
+SECONDS_OF_CORRECTION_PER_HIDDEN, BYTES_OF_CORRECTION_PER_HIDDEN = 120e-6, 1000  # learned if an axis is unordered
+SERIAL_SHARE = 0.3  # of the CPU time, on one core while others wait
+MAX_ENTRIES_OF_MASK = 150_000  # rank and strength of that model are chosen on so many
 MODEL_OF_MASK = IsingPropensity(max_rank=5)  # simulates gaps and is audited, but gives no weights: low ranks suffice
 
 
@@ -74,6 +102,10 @@ class GapCalibration:
 
     def plan(self, observed: ObservedTensor, seed: int) -> Plan:
         """Draw the rounds."""
+        return self._plan_with("auto", observed, seed)
+
+    def _plan_with(self, engine: Any, observed: ObservedTensor, seed: int) -> Plan:
+        """Draw the rounds; `engine` fits the model of the mask that gaps are simulated from."""
         mask = np.asarray(observed.mask, dtype=bool)
         domain = np.ones(mask.shape, bool) if observed.domain is None else np.asarray(observed.domain, bool)
         gap = domain & ~mask
@@ -84,15 +116,26 @@ class GapCalibration:
         rng = np.random.default_rng((seed, SEED_STREAM))
         least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(usable.sum()))
         count = round(self.drawn * self.rounds)
-        propensity = _model_of_mask(observed) if count else None
-        shapes = [~mask for mask in draw_masks(propensity, observed, count, seed)] if propensity is not None else []
+        propensity = _model_of_mask(observed, engine) if count else None
+        shapes = (
+            [~mask for mask in draw_masks(propensity, observed, count, seed, engine)] if propensity is not None else []
+        )
         edges = edges_of(gap, kinds)
+        # A gap that does not reach from edge to edge is moved as a whole: parts of it at two edges are harder to fill.
+        reached = {k: (*ends, gap.shape[k]) for k, ends in extents_of(gap, kinds).items()}
+        extents = {k: with_margin(*ends) for k, ends in reached.items() if ends[:2] != (0, ends[2] - 1)}
         rounds = []
         for number in range(self.rounds):
             simulated = shapes[number] if number < len(shapes) else None
-            # Every second copy stays at the edges of the data that the gap touches: shifted ones are easier to fill.
-            kept = edges if number % 2 else ()
-            hidden = hide(simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept)
+            # A copy stays at the edges of the data that the gap touches: one that is shifted inside is easier to fill.
+            # Every second copy of a gap in a corner stays at one of its edges only, as there are few corners.
+            kept = edges if number % 2 else edges[number // 2 % len(edges) :][:1] if edges else ()
+            hidden = hide(
+                simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept, extents=extents
+            )
+            hidden = thinned(hidden, gap, usable, kinds, rng)
+            if hidden.sum() > MAX_HIDDEN_SHARE * usable.sum():
+                hidden = in_blocks(hidden, usable, kinds, rng)
             rounds.append(Round(usable & ~hidden, hidden, None))
         share = np.mean([r.hidden.sum() for r in rounds]) / usable.sum()
         choice = Choice(
@@ -105,11 +148,46 @@ class GapCalibration:
         )
         return Plan(tuple(rounds), (choice,), propensity)
 
-    def peak_bytes(self, entries: int, missing: int) -> int:
-        """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
-        return peak_of_rounds(entries, threads_that_fit(entries, self.rounds))
+    def peak_bytes(self, entries: int, missing: int, unordered: int = 0) -> int:
+        """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input.
 
-    def seconds(self, entries: int, missing: int, cores: int = 1) -> float:
+        `unordered` is the number of unordered axes: a correction is learned from many features then.
+        """
+        correction = BYTES_OF_CORRECTION_PER_HIDDEN * self._hidden(entries, missing) if unordered else 0.0
+        return peak_of_rounds(entries, threads_that_fit(entries, self.rounds), missing) + int(correction)
+
+    def _hidden(self, entries: int, missing: int) -> float:
+        """Hidden entries that are scored, about."""
+        observed = entries - missing
+        return min(MAX_POOLED_ENTRIES, self.rounds * min(missing * observed / max(entries, 1), observed / 2))
+
+    def device_bytes(self, engine: object, shape: Sequence[int]) -> int | None:
+        """Peak memory of the rounds on the device of an engine.
+
+        Parameters
+        ----------
+        engine : str or engine
+            As the option of a completion: "gpu", "jax" or another one.
+        shape : sequence of int
+            Lengths of the axes.
+
+        Returns
+        -------
+        int or None
+            Bytes, about; None if the engine has no device or not even one round fits.
+
+        Examples
+        --------
+        >>> GapCalibration().device_bytes("threads", (50, 115, 96)) is None
+        True
+        """
+        arrays = device_arrays(as_engine(engine))
+        need = None if arrays is None else Need.of(arrays, shape, self.rounds)
+        return need.bytes if need is not None and need.at_once else None
+
+    def seconds(
+        self, entries: int, missing: int, cores: int = 1, shape: Sequence[int] = (), unordered: int = 0
+    ) -> float:
         """Seconds that a fit with the default completion takes, about.
 
         Parameters
@@ -117,105 +195,157 @@ class GapCalibration:
         entries, missing : int
             Numbers of entries of the tensor and of missing entries.
         cores : int, default 1
-            Idle cores; rounds run side by side on them.
+            Idle cores; rounds run side by side on them. The seconds of one core are CPU seconds.
+        shape : sequence of int, optional
+            Lengths of the axes. Default: three equal ones.
+        unordered : int, default 0
+            The number of unordered axes. If there are any, a learned correction is tried.
 
         Returns
         -------
         float
-            Seconds, roughly. The constants were fitted to a few runs on a busy AMD EPYC processor.
+            Seconds, about; fits on an AMD EPYC processor are within 30 % of it.
 
         Examples
         --------
         >>> round(GapCalibration().seconds(552_000, 237_000, cores=2))
-        31
+        23
         """
-        fills = SECONDS_PER_ENTRY_AND_FILL * (self.rounds + FILLS_OF_SETTINGS) * entries
-        return (SECONDS_OF_SETTINGS + fills + SECONDS_PER_MISSING * missing) / min(cores, self.rounds)
+        shape, observed = shape or (round(entries ** (1 / 3)),) * 3, entries - missing
+        dense = min(1.0, 2 * observed / max(entries, 1))  # few observed entries need fewer iterations
+        hidden = self._hidden(entries, missing)
+        settings = SECONDS_OF_LIKELIHOOD + SECONDS_OF_SAMPLES * min(1.0, observed / ENTRIES_OF_SAMPLES)
+        settings += FILLS_OF_COVARIANCE * dense * _seconds_of_fill(min(entries, ENTRIES_OF_FILL), shape, dense)
+        settings += SECONDS_OF_MASK + SECONDS_PER_ENTRY_OF_PART * min(entries, MAX_ENTRIES_OF_MASK)
+        settings += SECONDS_PER_ENTRY_OF_MASK * entries
+        fills = (self.rounds + FILLS_OF_SETTINGS) * _seconds_of_fill(entries, shape, dense)
+        fills += self.rounds * SECONDS_OF_FEATURES * entries
+        scale = SECONDS_OF_SCALE + SECONDS_PER_HIDDEN * hidden + SECONDS_PER_MISSING * missing
+        correction = SECONDS_OF_CORRECTION_PER_HIDDEN * hidden if unordered else 0.0
+        return (settings + fills + scale + correction) * (SERIAL_SHARE + (1 - SERIAL_SHARE) / min(cores, self.rounds))
 
     def calibrate(self, task: Task) -> Outcome:
         """Complete every round, learn the scale of errors from the hidden entries, and pool all rounds."""
         observed = task.observed
-        plan = self.plan(observed, task.seed)
-        task.warn_of_infinite(plan.rounds)
         changed, change = task.modelled(observed.mask)
-        run = run_rounds(task, plan.rounds, changed, change)
+        device = device_arrays(as_engine(task.engine))
+        first = None
+        if type(self).plan is not GapCalibration.plan or not isinstance(task.completion, StackedCompletion):
+            plan = self.plan(observed, task.seed)
+        else:
+            # Both leave cores idle: settings are chosen while the rounds are drawn.
+            engine = "auto" if device is None else task.engine
+            plan, first = side_by_side(
+                lambda: self._plan_with(engine, observed, task.seed),
+                lambda: task.completion.prepare(changed.values, changed.mask, changed.axes, task.seed),
+                at_least=1 if device is None else 2,
+            )
+        task.warn_of_infinite(plan.rounds)
+        run = run_rounds(task, plan.rounds, changed, change, first)
         task.tell("missingness", 0.0)
         if task.propensity is None and plan.propensity is not None:
             propensity = replace(plan.propensity, engine=task.engine)
         else:
             propensity = task.fit_propensity(task.propensity or MODEL_OF_MASK, observed.mask, 1.0)
         task.tell("calibration", 0.0)
-        local = learn_locally(run, changed, task.seed)
-        scores = task.score.score(run.truth, run.estimate, local.learned.hidden)
-        split = split_of(local, task.score, scores, run.entries, changed, run.final)
+        local, around = side_by_side(
+            lambda: learn_locally(run, changed, task.seed),
+            run.around or (lambda: surroundings(run.describe, run.first, changed, run.final)),
+        )
+        truth, estimate, scale = run.truth, run.estimate, local.learned.hidden
+        split = split_of(
+            local, task.score, task.score.score(truth, estimate, scale), run.entries, changed, run.final, around,
+            round_sizes=tuple(len(one.entries) for one in run.rounds),
+        )  # fmt: skip
+        score, shape = choose_score(
+            task.score, truth - estimate, local.learned, split.log_weights, run.entries, changed.shape
+        )
+        if score is not task.score:
+            split = split.with_scores(score, score.score(truth, estimate, scale))
         split = replace(split, change=change, propensity=propensity)
         assert split.beyond is not None
         depths = reach(int(np.count_nonzero(split.beyond)), observed.n_missing)
         task.tell("calibration", 1.0)
-        choices = (*plan.choices, *run.choices, *propensity.choices, depths)
+        choices = (*plan.choices, *run.choices, *propensity.choices, *shape, depths)
         return Outcome(
             calibrated=split,
             completion=run.prepared,
             propensity=propensity,
             rounds=plan.rounds,
-            residuals=run.truth - run.estimate,
+            residuals=truth - estimate,
             choices=choices,
         )
 
 
+def _seconds_of_fill(entries: int, shape: Sequence[int], dense: float) -> float:
+    """CPU seconds of one completion of so many entries of a tensor of this shape, on two grids if axes are halved."""
+    axes = [n for n in shape if n >= MIN_HALVED_LENGTH] if entries >= MIN_HALVED_ENTRIES else []
+    grids = [entries, entries / 2 ** len(axes)] if axes else [entries]
+    most = min(COARSE_MODES, prod(min(n, sqrt(COARSE_NUMBERS / n)) for n in shape))
+    modes = sum((min(most, grid / 20) / COARSE_MODES) ** 3 for grid in grids)
+    products = sum(FAST_LENGTH if transformed_fast(n) else n for n in shape) * (1 + dense) / 2
+    each = SECONDS_PER_ENTRY_AND_AXIS * len(shape) + SECONDS_PER_PRODUCT * products
+    return SECONDS_PER_FILL + SECONDS_OF_MODES * modes + each * entries
+
+
 def split_of(
-    local: Local, score: Score, scores: np.ndarray, entries: np.ndarray, changed: ObservedTensor, fill: Fill
+    local: Local,
+    score: Score,
+    scores: np.ndarray,
+    entries: np.ndarray,
+    changed: ObservedTensor,
+    fill: Fill,
+    around: Surroundings | None = None,
+    *,
+    round_sizes: tuple[int, ...],
 ) -> CalibratedSplit:
     """The calibrated split for the missing entries of `changed`, the data in the modelled variable."""
-    at = local.at_missing(changed, fill, entries)
+    at = local.at_missing(changed, fill, entries, round_sizes, around)
     return CalibratedSplit(
         scored=CalibratedScores(score, scores, entries, at.weights),
         estimate=np.ascontiguousarray(fill.estimate),
         scale=at.scale,
         beyond=at.beyond,
         local=replace(local, by_depth=at.by_depth),
+        round_sizes=round_sizes,
     )
 
 
-def _model_of_mask(observed: ObservedTensor) -> FittedPropensity:
-    """The Ising model of the mask that masks for the first rounds are drawn from."""
-    return MODEL_OF_MASK.fit(
-        np.asarray(observed.mask, bool),
-        1.0,
-        domain=observed.domain,
-        axis_names=[axis.name for axis in observed.axes],
-        periodic=[axis.periodic for axis in observed.axes],
-    )
+def _model_of_mask(observed: ObservedTensor, engine: Any) -> FittedPropensity:
+    """The Ising model of the mask that masks for the first rounds are drawn from.
+
+    Rank and strength of a large mask are chosen on a part of it.
+    """
+    mask = np.asarray(observed.mask, bool)
+    domain = None if observed.domain is None else np.asarray(observed.domain, bool)
+    names, periodic = [axis.name for axis in observed.axes], [axis.periodic for axis in observed.axes]
+    box, model = mixed_part(mask, MAX_ENTRIES_OF_MASK), MODEL_OF_MASK
+    choices: tuple[Choice, ...] = ()
+    if mask[box].size < mask.size:
+        own = None if domain is None else domain[box]
+        around = [wraps and mask[box].shape[k] == mask.shape[k] for k, wraps in enumerate(periodic)]
+        part = model.fit(mask[box], 1.0, domain=own, axis_names=names, periodic=around, engine=engine)
+        model, choices = replace(model, coupling=part.coupling, rank=part.rank or "auto"), part.choices
+    fitted = model.fit(mask, 1.0, domain=domain, axis_names=names, periodic=periodic, engine=engine)
+    return replace(fitted, choices=(*choices, *fitted.choices))
 
 
-def hide(
-    simulated: np.ndarray | None,
-    gap: np.ndarray,
-    usable: np.ndarray,
-    kinds: Sequence[str],
-    least: float,
-    rng: np.random.Generator,
-    kept: Sequence[int],
-) -> np.ndarray:
-    """The entries to hide: under a simulated gap or a moved one, at least `least` entries and not all."""
-    best = np.zeros_like(usable)
-    if simulated is not None:
-        hidden = simulated & usable
-        if max(least, 1) <= hidden.sum() < usable.sum():
-            return hidden
-    for attempt in range(MAX_ATTEMPTS):
-        # A copy at an edge may hide everything or nothing; then one that is moved freely serves.
-        hidden = move_gap(gap, kinds, rng, kept if attempt < MAX_ATTEMPTS // 2 else ()) & usable
-        if best.sum() < hidden.sum() < usable.sum():
-            best = hidden
-        if best.sum() >= max(least, 1):
-            return best
-    return best if best.any() else _tenth(usable, rng)
+def mixed_part(mask: np.ndarray, most: int) -> tuple[slice, ...]:
+    """A box of at most so many entries, of a few along the diagonal the one with most entries of the rarer kind.
 
+    All of the mask if every such box has entries of one kind only.
 
-def _tenth(usable: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A random tenth of the observed entries, used if no moved gap covers any of them."""
-    entries = np.flatnonzero(usable)
-    hidden = np.zeros(usable.size, bool)
-    hidden[rng.choice(entries, max(1, min(entries.size // 10, entries.size - 1)), replace=False)] = True
-    return hidden.reshape(usable.shape)
+    Examples
+    --------
+    >>> mixed_part(np.repeat([True, False, True], [300, 100, 600]), 500)
+    (slice(0, 500, None),)
+    """
+    lengths = list(mask.shape)
+    while np.prod(lengths, dtype=float) > most:
+        longest = int(np.argmax(lengths))
+        lengths[longest] = (lengths[longest] + 1) // 2
+    boxes = [
+        tuple(slice(at := (n - m) * number // 4, at + m) for n, m in zip(mask.shape, lengths)) for number in range(5)
+    ]
+    best = max(boxes, key=lambda box: min(np.count_nonzero(mask[box]), np.count_nonzero(~mask[box])))
+    return best if mask[best].any() and not mask[best].all() else (slice(None),) * mask.ndim

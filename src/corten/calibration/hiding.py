@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corten.completion.axes_kinds import axis_kinds, move_gap
+from corten.data.arrays import Flags, Numbers
 from corten.data.observed import ObservedTensor
 from corten.lowrank import TensorTrain
 from corten.propensity import FittedPropensity
-
-__all__ = ["KINDS", "Hiding", "draw_hidings", "draw_masks"]
 
 KINDS = ("drawn", "moved", "random")
 HIDDEN_SHARE = 0.15  # of the observed entries: sufficient to measure coverage, and close to the original fit
@@ -33,9 +31,9 @@ class Hiding:
     """
 
     kind: str
-    hidden: NDArray[np.bool_]
-    log_hidden: NDArray[np.floating] | float = 0.0
-    log_kept: NDArray[np.floating] | float = 0.0
+    hidden: Flags
+    log_hidden: Numbers | float = 0.0
+    log_kept: Numbers | float = 0.0
 
 
 def draw_hidings(
@@ -72,7 +70,9 @@ def draw_hidings(
     return [one for one in made if one.hidden.any() and (observed.mask & ~one.hidden).any()]
 
 
-def draw_masks(propensity: FittedPropensity, observed: ObservedTensor, count: int, seed: int) -> NDArray[np.bool_]:
+def draw_masks(
+    propensity: FittedPropensity, observed: ObservedTensor, count: int, seed: int, engine: Any = "auto"
+) -> Flags:
     """Masks drawn from the fitted model, with sweeps between them so that they differ."""
     from corten.simulate import bernoulli, ising
 
@@ -93,13 +93,12 @@ def draw_masks(propensity: FittedPropensity, observed: ObservedTensor, count: in
         burn_in=BURN_IN_SWEEPS,
         domain=observed.domain,
         periodic=propensity.neighborhood.periodic,
+        engine=engine,
     )
     return masks.reshape(count, *observed.shape)
 
 
-def _under(
-    mask: NDArray[np.bool_], propensity: FittedPropensity, observed: ObservedTensor, rng: np.random.Generator
-) -> Hiding:
+def _under(mask: Flags, propensity: FittedPropensity, observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
     """The entries under a mask drawn from the model."""
     gap = ~mask & observed.inside
     window, share = _window(gap, observed, rng)
@@ -132,7 +131,7 @@ def _random(observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
     return Hiding("random", observed.mask & (rng.random(observed.shape) < HIDDEN_SHARE), float(np.log(HIDDEN_SHARE)))
 
 
-def _window(gap: NDArray[np.bool_], observed: ObservedTensor, rng: np.random.Generator) -> tuple[Any, float]:
+def _window(gap: Flags, observed: ObservedTensor, rng: np.random.Generator) -> tuple[Any, float]:
     """A random window in which a gap hides about a seventh of the observed entries, and the share of entries in it.
 
     It consists of stretches of the longest axis, evenly spread and periodic, so that every entry is in the window with

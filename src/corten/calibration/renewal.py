@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, reduced, scored, values_of_round
-from corten.calibration.gap_scale import MIN_TESTING_ROUNDS, Local, first_estimate, tested_depth
-from corten.calibration.gaps import MIN_HIDDEN_SHARE, SEED_STREAM, hide, split_of
-from corten.calibration.split import SEED_STREAM as SPLIT_STREAM
-from corten.calibration.split import scale_of
+from corten.calibration.gap_scale import MIN_TESTING_ROUNDS, first_estimate, tested_depth
+from corten.calibration.gaps import SEED_STREAM, split_of
+from corten.calibration.pseudo_gaps import MAX_HIDDEN_SHARE, MIN_HIDDEN_SHARE, hide, in_blocks, thinned
+from corten.calibration.split import scale_of, training_entries
 from corten.calibration.task import Round, Task
 from corten.completion.axes_kinds import axis_kinds
 from corten.completion.protocol import Prepared, on_axes
@@ -43,7 +43,9 @@ def fill_gaps(split: CalibratedSplit, completion: Prepared, observed: ObservedTe
     """
     changed = in_model(split.change, observed)
     fill = on_axes(completion, observed.axes).fill(changed.values, changed.mask)
-    made = split_of(split.local, split.score, split.scores, split.entries, changed, fill)
+    made = split_of(
+        split.local, split.score, split.scores, split.entries, changed, fill, round_sizes=split.round_sizes
+    )
     return replace(made, change=split.change)
 
 
@@ -59,7 +61,7 @@ def fill_split(
     known = split.estimate.shape
     changed = in_model(split.change, observed)
     if observed.shape == known:
-        odds = np.asarray(model.log_weights(observed.mask), np.float64)
+        odds = np.asarray(model.limited(model.log_weights(observed.mask), False), np.float64)
     elif np.ptp(split.log_weights) == 0.0 and model.independent:
         odds = np.full(observed.shape, float(split.log_weights[0]))
     else:
@@ -67,8 +69,7 @@ def fill_split(
             f"the new data have shape {observed.shape}, the fit {known}: its propensity model has no odds for other "
             "positions; give data of the same shape, or fit with calibration='gaps' or propensity='constant'"
         )
-    kept = np.random.default_rng((seed, SPLIT_STREAM)).random(observed.shape) < train_share
-    train = observed.mask & kept
+    train, _ = training_entries(observed.mask, train_share, seed)
     if not train.any():
         raise ValueError(f"{observed.n_observed} observed entries are too few: none of them would train")
     fill = on_axes(completion, observed.axes).fill(changed.values, train)
@@ -115,50 +116,61 @@ def renew(
     """Calibrate on a window: scores of old slices that are still in it, and of pseudo-gaps in the new slices.
 
     Nothing is chosen again: completion, mix and scale model are those of the fit. Of `rounds`, as many are run as
-    the new slices have of the window, and at least four. A score of age a has weight 2^(-a / half_life); the age is in
-    steps along the axis, from the last slice.
+    the new slices have of the window, and at least four; none if no slice is new. A score of age a has weight
+    2^(-a / half_life); the age is in steps along the axis, from the last slice.
     """
     observed, local = window.observed, split.local
     changed, change = task.modelled(observed.mask)
     prepared = task.completion.prepare(changed.values, changed.mask, changed.axes, task.seed)
-    describe = replace(local.describe, axes=observed.axes)
+    local = local.on_axes(observed.axes)
     ones = [1] * len(observed.shape)
     ones[axis] = -1
-    fresh = observed.mask & observed.inside & window.fresh.reshape(ones)
-    if np.count_nonzero(fresh) < 2:
+    usable = observed.mask & observed.inside
+    fresh = usable & window.fresh.reshape(ones)
+    kept, moved = _still_there(split, window, axis)
+    if np.count_nonzero(fresh) < 2 and (window.fresh.any() or not kept.any()):
         raise ValueError("the new slices have fewer than two observed values in the window: nothing can be calibrated")
     count = int(np.clip(round(rounds * window.fresh.mean()), min(MIN_TESTING_ROUNDS, rounds), rounds))
+    count = count if window.fresh.any() else 0
     rng = np.random.default_rng((task.seed, SEED_STREAM, len(split.scores)))
     kinds = axis_kinds(observed.axes, observed.shape)
     least = MIN_HIDDEN_SHARE * min(observed.n_missing, int(np.count_nonzero(fresh)))
-    done, plans = [], []
+    done, plans, scales = [], [], []
     for number in range(count):
-        hidden = hide(None, gap=observed.missing, usable=fresh, kinds=kinds, least=least, rng=rng, kept=())
-        one = Round(observed.mask & ~hidden, hidden)
+        # Copies hide entries of all slices, as gaps do: a new slice alone would be filled from the slices beside it.
+        hidden = hide(
+            None, gap=observed.missing, usable=usable, kinds=kinds, least=least, rng=rng, kept=(), scored=fresh
+        )
+        fewer = thinned(hidden, observed.missing, usable, kinds, rng)
+        hidden = fewer if (fewer & fresh).any() else hidden
+        if hidden.sum() > MAX_HIDDEN_SHARE * usable.sum():
+            fewer = in_blocks(hidden, usable, kinds, rng)
+            hidden = fewer if (fewer & fresh).any() else hidden & fresh
+        one = Round(observed.mask & ~hidden, hidden & fresh)
         own = changed.values if change is None else values_of_round(task, change, one.train)
         fill = prepared.fill(own, one.train)
         entries = scored(one, MAX_POOLED_ENTRIES // rounds, [task.seed, number])
-        done.append(reduced(fill, own, one.train, entries, describe, first_estimate(local.first, fill)))
+        done.append(reduced(fill, own, one.train, entries, local.describe, first_estimate(local.first, fill)))
+        features = local.scale_features(entries, done[-1].features, own, one.train, fill)
+        scales.append(local.learned.predict(features))
         plans.append(one)
         task.tell("completion", (number + 1) / (count + 1))
-    truth = np.concatenate([one.truth for one in done]).astype(np.float64)
-    estimate = np.concatenate([one.estimate for one in done]).astype(np.float64)
-    scale = local.learned.predict(np.concatenate([one.features for one in done]))
-    new_scores = np.asarray(task.score.score(truth, estimate, scale))
-    kept, moved = _still_there(split, window, axis)
+    none = np.zeros(0)
+    truth = np.concatenate([none, *(one.truth for one in done)])
+    estimate = np.concatenate([none, *(one.estimate for one in done)])
+    new_scores = np.asarray(task.score.score(truth, estimate, np.concatenate([none, *scales])))
     entries = np.concatenate([moved, *(one.entries for one in done)])
     age = observed.shape[axis] - 1 - np.unravel_index(entries, observed.shape)[axis]
-    renewed = Local(
-        describe=describe,
-        first=local.first,
-        learned=local.learned,
+    renewed = replace(
+        local,
         depths=np.concatenate([local.depths[kept], *(one.depths for one in done)]),
         tested=max(tested_depth([one.depths for one in done]), local.tested if kept.any() else 0.0),
         log_ages=-np.log(2.0) * age / half_life,
     )
     scores = np.concatenate([split.scores[kept], new_scores])
     fill = prepared.fill(changed.values, changed.mask)
-    made = split_of(renewed, split.score, scores, entries, changed, fill)
+    sizes = (*np.bincount(split.round_numbers[kept]).tolist(), *(len(one.entries) for one in done))
+    made = split_of(renewed, split.score, scores, entries, changed, fill, round_sizes=sizes)
     task.tell("completion", 1.0)
     residuals = np.concatenate([residuals[kept], truth - estimate])
     return Renewed(replace(made, change=change), residuals, tuple(plans))

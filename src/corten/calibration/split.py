@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
+from corten.calibration.gap_rounds import peak_of_rounds
 from corten.calibration.task import MaskedTensor, Outcome, Plan, Round, Task
+from corten.completion.auto import MAX_STACK_SIZE
 from corten.completion.protocol import Fill, Prepared
 from corten.conformal.calibrated import CalibratedScores
-from corten.conformal.scale import LeverageScale, Scale, UnitScale
+from corten.conformal.scale import LeverageScale, Scale, UnitScale, training_scale
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
-from corten.conformal.training_scale import training_scale
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, Weights
+from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
+from corten.data.plain import percent
+from corten.engine.threads import default_threads
 from corten.lowrank import TensorTrain
 from corten.propensity import AutoPropensity, FittedPropensity
 
-__all__ = ["SplitCalibration", "calibrate_round"]
-
 SEED_STREAM = 0x5B117
+MAX_COUNTED_ENTRIES = 300  # observed; of no more than these a fixed number trains
+MIN_TESTED_SLICES = 4  # without training entries and with calibration entries: errors in one slice are correlated
 # Peak memory of the fit, and of intervals and their file, at a million entries (tests/engine/test_peak_memory.py).
-FIT_BYTES_PER_ENTRY = 165
+FIT_BYTES_PER_ENTRY = 170
 INTERVAL_BYTES_PER_ENTRY, INTERVAL_BYTES_PER_MISSING, CHUNK_ENTRIES = 70, 275, 1 << 20
 
 
@@ -34,7 +38,8 @@ class SplitCalibration:
     Parameters
     ----------
     train_share : float, default 0.7
-        The probability that an observed entry trains, between 0 and 1. The other entries calibrate.
+        The probability that an observed entry trains, between 0 and 1. The other entries calibrate. Of at most 300
+        observed entries this share trains exactly (rounded): a random number could leave too few to calibrate.
 
     Raises
     ------
@@ -62,21 +67,19 @@ class SplitCalibration:
     def plan(self, observed: MaskedTensor, seed: int) -> Plan:
         """Draw the round: every observed entry trains with probability `train_share`."""
         mask = np.asarray(observed.mask, dtype=bool)
-        # An own stream, so that a mask drawn by the user with the same seed does not determine the split.
-        kept = np.random.default_rng((seed, SEED_STREAM)).random(mask.shape) < self.train_share
-        train = mask & kept
-        hidden = mask & ~kept
+        train, share = training_entries(mask, self.train_share, seed)
+        hidden = mask & ~train
         if not train.any() or not hidden.any():
             raise ValueError(
                 f"{int(mask.sum())} observed entries cannot be split into training and calibration entries: "
                 "give more observed entries"
             )
-        return Plan((Round(train, hidden, self.train_share),))
+        return Plan((Round(train, hidden, share),))
 
     def peak_bytes(self, entries: int, missing: int) -> int:
         """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
         intervals = INTERVAL_BYTES_PER_ENTRY * entries + INTERVAL_BYTES_PER_MISSING * min(missing, CHUNK_ENTRIES)
-        return max(FIT_BYTES_PER_ENTRY * entries, intervals)
+        return max(FIT_BYTES_PER_ENTRY * entries, intervals, stack_bytes(entries))
 
     def calibrate(self, task: Task) -> Outcome:
         """Complete from the training entries, fit the propensity model, score the calibration entries."""
@@ -84,8 +87,16 @@ class SplitCalibration:
         task.warn_of_infinite(rounds)
         task.tell("completion", 0.0)
         split, prepared, residuals = calibrate_round(task, rounds[0])
+        beyond = untested_slices(rounds[0].train, rounds[0].hidden, task.observed.missing)
+        model = split.propensity
+        if np.isfinite(model.max_log_weight):
+            rare = task.observed.missing & (model.log_weights(task.observed.mask) > model.max_log_weight)
+            beyond = rare if beyond is None else beyond | rare
+        split = replace(split, beyond=beyond)
         task.tell("calibration", 1.0)
         choices = (*prepared.choices, *split.propensity.choices)
+        if beyond is not None:
+            choices = (*choices, _reach(int(np.count_nonzero(beyond)), task.observed.n_missing))
         return Outcome(
             calibrated=split,
             completion=prepared,
@@ -94,6 +105,30 @@ class SplitCalibration:
             residuals=residuals,
             choices=choices,
         )
+
+
+def stack_bytes(entries: int) -> int:
+    """Peak memory of the stack of completions that a random split uses, in bytes; none for large tensors."""
+    return peak_of_rounds(entries, default_threads()) if entries <= MAX_STACK_SIZE else 0
+
+
+def training_entries(mask: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, float]:
+    """The observed entries that train, and their share of the observed ones.
+
+    Many entries train independently of each other, as in the paper. Of few entries a random subset of fixed size
+    trains. Given the observed entries and the size, all subsets have the same probability, so the factor that depends
+    on the split cancels from the weights as for independent entries, and the theorem holds for both.
+    """
+    # An own stream, so that a mask drawn by the user with the same seed does not determine the split.
+    drawn = np.random.default_rng((seed, SEED_STREAM)).random(mask.shape)
+    count = int(np.count_nonzero(mask))
+    if count == 0 or count > MAX_COUNTED_ENTRIES:
+        return mask & (drawn < share), share
+    size = round(share * count)
+    entries = np.flatnonzero(mask)
+    train = np.zeros(mask.shape, dtype=bool)
+    train.flat[entries[np.argsort(drawn.flat[entries], kind="stable")[:size]]] = True
+    return train, size / count
 
 
 def calibrate_round(task: Task, one: Round) -> tuple[CalibratedSplit, Prepared, np.ndarray]:
@@ -121,6 +156,42 @@ def calibrate_round(task: Task, one: Round) -> tuple[CalibratedSplit, Prepared, 
     return CalibratedSplit(scored, estimate, scale, change, propensity), prepared, truth - middle
 
 
+def untested_slices(train: np.ndarray, hidden: np.ndarray, missing: np.ndarray) -> np.ndarray | None:
+    """True at missing entries in slices without training entries, if hidden entries do not test such slices; or None.
+
+    The errors there have nothing in common with those elsewhere: a row that is never observed has no coefficients of
+    its own. If slices are so short that many of them have no training entry by chance, hidden entries lie in them too.
+
+    Examples
+    --------
+    >>> mask = np.ones((5, 9), bool)
+    >>> mask[3] = mask[0, 1] = False
+    >>> train = mask & (np.arange(9) % 2 == 0)
+    >>> untested_slices(train, mask & ~train, ~mask).sum(axis=1)
+    array([0, 0, 0, 9, 0])
+    """
+    found = np.zeros(missing.shape, bool)
+    for k in range(missing.ndim if missing.ndim > 1 else 0):
+        trained, tested = (one.any(axis=tuple(j for j in range(missing.ndim) if j != k)) for one in (train, hidden))
+        if np.count_nonzero(tested & ~trained) < MIN_TESTED_SLICES:
+            found |= missing & ~trained.reshape([-1 if j == k else 1 for j in range(missing.ndim)])
+    return found if found.any() else None
+
+
+def _reach(beyond: int, missing: int) -> Choice:
+    """The setting that records missing entries in slices that calibration does not test."""
+    share = beyond / missing
+    because = (
+        f"The coverage of {beyond:,} missing entries ({percent(beyond, missing)}) is unknown and may be lower than "
+        "nominal: so little "
+        f"is observed in their slices that calibration has no entries like them (no training entries, and fewer than "
+        f"{MIN_TESTED_SLICES} such slices with calibration entries; or too large odds of being missing). They have "
+        "the flag filled_beyond_tested (result.beyond_tested). Use the other entries, or mark by where= what need not "
+        "be filled."
+    )
+    return Choice("reach of calibration", "too short", because, code="slices_not_tested", values={"beyond": share})
+
+
 def scale_of(score: Score, fill: Fill, propensity: FittedPropensity, values: np.ndarray, train: np.ndarray) -> Scale:
     """The scale that a score needs, from training entries only."""
     if getattr(score, "learns_scale", False):
@@ -141,7 +212,7 @@ def scale_of(score: Score, fill: Fill, propensity: FittedPropensity, values: np.
 
 def weights_of(propensity: FittedPropensity, observed: ObservedTensor, entries: np.ndarray, how: str) -> Weights:
     """Weights by the odds of being missing given the full mask; exact for a coupled model, unless approximate."""
-    odds = propensity.log_weights(observed.mask)
+    odds = propensity.limited(propensity.log_weights(observed.mask), observed.mask)
     if how == "approximate" or propensity.independent:
         return OddsWeights(odds)
     return ExactIsingWeights(

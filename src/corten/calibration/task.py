@@ -11,16 +11,15 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from corten.completion.protocol import Completion, Prepared
+from corten.completion.trend import FittedTrend, fit_trend
 from corten.conformal.merged import MergedSplits
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
 from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
-from corten.data.transform import FittedTransform, Transform
+from corten.data.transform import FittedChain, FittedTransform, Transform
 from corten.propensity import FittedPropensity, PropensityModel
-
-__all__ = ["Calibration", "MaskedTensor", "Outcome", "Plan", "Progress", "Round", "Task", "highest_coverage"]
 
 Progress = Callable[[str, float], None]
 
@@ -121,12 +120,17 @@ class Task:
     coverage: float | None = None
     tell: Progress = field(default=lambda stage, share: None)
 
-    def modelled(self, train: np.ndarray) -> tuple[ObservedTensor, FittedTransform | None]:
-        """The data in the modelled variable, and the transform, fitted to the entries of `train` only."""
+    def modelled(
+        self, train: np.ndarray, trend: FittedTrend | None = None
+    ) -> tuple[ObservedTensor, FittedTransform | None]:
+        """The data in the modelled variable, and the transform, fitted to the entries of `train` only.
+
+        After the transform the trend in the covariates is removed: `trend` if it is given, else one fitted here.
+        """
         observed = self.observed
-        if self.transform is None:
+        change = changed_by(self.transform, observed, train, self.seed, trend)
+        if change is None:
             return observed, None
-        change = self.transform.fit(observed.values, train, observed.axes)
         values = change.forward(observed.values).astype(observed.values.dtype)
         if not np.isfinite(values[observed.mask]).all():
             raise ValueError(f"transform {self.transform!r} produced non-finite values for observed entries")
@@ -192,6 +196,29 @@ class Calibration(Protocol):
     def peak_bytes(self, entries: int, missing: int) -> int:
         """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
         ...
+
+
+def changed_by(
+    transform: Transform | None,
+    observed: ObservedTensor,
+    train: np.ndarray,
+    seed: int,
+    trend: FittedTrend | None = None,
+) -> FittedTransform | None:
+    """The transform and the trend in the covariates, both fitted to the entries of `train`; None for neither."""
+    change = None if transform is None else transform.fit(observed.values, train, observed.axes)
+    if not observed.covariates:
+        return change
+    if trend is None:
+        values = observed.values if change is None else change.forward(observed.values)
+        trend = fit_trend(values, train, observed.axes, observed.covariates, seed)
+    return trend if change is None else FittedChain((change, trend))
+
+
+def trend_of(change: FittedTransform | None) -> FittedTrend | None:
+    """The trend in the covariates that a fitted transform removes, if any."""
+    steps = change.steps if isinstance(change, FittedChain) else (change,)
+    return next((one for one in steps if isinstance(one, FittedTrend)), None)
 
 
 def highest_coverage(rounds: Sequence[Round], tails: int = 1, merged: bool = False) -> float:

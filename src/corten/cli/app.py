@@ -22,12 +22,11 @@ from corten.cli.fill import fill
 from corten.cli.info import info
 from corten.cli.interrupt import end_at_once, is_ending, is_told_to_end, watch_for_interrupt
 from corten.cli.simulate import simulate
+from corten.cli.spelling import in_options
 from corten.cli.terminal import remember
 from corten.cli.update import update
 from corten.cli.verify import verify
-from corten.data.printable import printable
-
-__all__ = ["app", "main"]
+from corten.data.printable import printable, spelling
 
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
 """What a user's input can cause; anything else is a fault of corten and shows where it happened."""
@@ -60,6 +59,7 @@ class _Group(_PlainTypes, TyperGroup):
         return super().parse_args(ctx, sorted(args, key=lambda one: one != "--debug"))
 
     def invoke(self, ctx: Any) -> Any:
+        before = spelling.set(in_options)
         try:
             return super().invoke(ctx)
         except _EXPECTED as problem:
@@ -74,6 +74,8 @@ class _Group(_PlainTypes, TyperGroup):
             if _Group.alone:
                 end_at_once()
             raise
+        finally:
+            spelling.reset(before)
 
 
 app = typer.Typer(

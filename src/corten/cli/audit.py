@@ -10,8 +10,6 @@ import typer
 from corten.cli.options import DataOptions, MethodOptions, with_options
 from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal, numbers, typed
 
-__all__ = ["audit"]
-
 
 @with_options
 def audit(
@@ -44,20 +42,23 @@ def audit(
     Example: [bold]corten audit data.nc --variable tec --rounds 20[/bold]
     """
     terminal = Terminal(quiet, json)
-    from corten.io.whole import refuse_inputs, refuse_taken, whole_file
+    from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken, whole_file
 
     wanted = numbers(levels, "levels")
     for target in (table, report):
         if target is not None:
             refuse_taken(target, overwrite)
     refuse_inputs([table, report], [file])
+    refuse_no_page(report)
     with terminal.progress() as move:
         completer = method.completer()
         move("reading", 0.0)
         loaded = data.read(file)
         fitted = completer.fit(data.tensor(loaded), progress=move)
         found = fitted.audit(rounds, inner_rounds=inner_rounds, seed=method.seed, levels=wanted, progress=move)
-    terminal.say(str(found))
+    from rich.text import Text
+
+    terminal.say(Text(str(found)))  # wrapped at words
     if table is not None:
         from corten.io.writers import write_table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +13,13 @@ import typer
 from corten.cli.large import too_large
 from corten.cli.options import DataOptions, with_options
 from corten.cli.terminal import FORMATS, Json, Quiet, Terminal, cost
+from corten.data.printable import printable
 
 if TYPE_CHECKING:
     import numpy as np
 
     from corten.data.axes import Axis
     from corten.data.observed import ObservedTensor
-
-__all__ = ["check"]
 
 EVEN_STEPS = 0.01  # relative difference between the steps of an axis that counts as even
 MAX_VARIABLES = 12  # that are checked if none is named
@@ -46,7 +45,8 @@ def check(
     with terminal.progress() as move:
         move("reading", 0.0)
         shapes = contents(file, careful=True)
-        terminal.say(f"{file}: {', '.join(_sized(name, shape) for name, shape in shapes.items())}")
+        sized = [f"{name} ({' x '.join(map(str, shape))})" if shape else name for name, shape in shapes.items()]
+        terminal.say(f"{file}: {', '.join(sized)}")
         found = {}
         for name in _variables(data, shapes):
             described = replace(data, variable=name)
@@ -55,14 +55,11 @@ def check(
                 facts["run"] = _command(file, name, described, suffix=".zarr")
             else:
                 facts = _facts(file, described)
-            found[name or facts.pop("variable")] = facts
+            known = next((key for key, shape in shapes.items() if len(shape) > 1), file.name)
+            found[name or facts.pop("variable") or known] = facts
     for name, facts in found.items():
         _show(terminal, name, facts)
     terminal.answer({"file": str(file), "contents": shapes, "variables": found})
-
-
-def _sized(name: str, shape: tuple[int, ...]) -> str:
-    return f"{name} ({' x '.join(map(str, shape))})" if shape else name
 
 
 def _variables(data: DataOptions, shapes: dict[str, tuple[int, ...]]) -> list[str | None]:
@@ -81,8 +78,9 @@ def _facts(file: Path, data: DataOptions) -> dict[str, Any]:
     """What is found in one variable; a variable that cannot be completed has a note that says why."""
     import numpy as np
 
+    from corten.calibration.auto import choose_calibration
     from corten.data.never_observed import CODE
-    from corten.options import as_calibration, predicted_seconds
+    from corten.options import predicted_bytes, predicted_seconds
 
     try:
         loaded = data.read(file)
@@ -111,9 +109,9 @@ def _facts(file: Path, data: DataOptions) -> dict[str, Any]:
     facts |= {f"note {k}" if k > 1 else "note": note for k, note in enumerate(loaded.notes, 1)}
     if not entries:
         return facts | {"note": "nothing is missing"}
-    calibration, chosen = as_calibration("auto").choose(observed, 0)
-    seconds = predicted_seconds(calibration, observed.values.size, entries)
-    needed = calibration.peak_bytes(observed.values.size, entries)
+    calibration, chosen = choose_calibration(observed, 0)
+    seconds = predicted_seconds(calibration, observed.axes, entries)
+    needed = predicted_bytes(calibration, observed.axes, entries)
     facts["calibration"] = chosen[0].taken
     facts["predicted"] = cost(seconds, needed)
     facts["run"] = _command(file, loaded.variable, data)
@@ -191,18 +189,17 @@ def _command(file: Path, variable: str | None, data: DataOptions, suffix: str | 
     suffix = suffix or (own if own in WRITABLE else ".nc")
     words = ["corten", "complete", str(file)]
     words += [] if data.variable is None else ["-v", str(variable)]
-    for name, given in (
-        ("axes", data.axes), ("where", data.where), ("quality", data.quality), ("missing-value", data.missing_value)
-    ):  # fmt: skip
-        words += [] if given is None else [f"--{name}", given]
-    for name, several in (("periodic", data.periodic), ("unordered-axis", data.unordered_axis)):
-        words += [part for one in several or [] for part in (f"--{name}", one)]
-    words += ["--fill-never-observed"] if data.fill_never_observed else []
+    for one in fields(data):
+        given, option = getattr(data, one.name), f"--{one.name.replace('_', '-')}"
+        if given is True:
+            words.append(option)
+        elif one.name != "variable" and given != one.default:
+            words += [part for text in (given if isinstance(given, list) else [given]) for part in (option, text)]
     stem = file.name[: len(file.name) - len(own)] if own else file.stem
     return shlex.join([*words, "-o", f"{stem}-filled{suffix}"])
 
 
-def _show(terminal: Terminal, name: str | None, facts: dict[str, Any]) -> None:
+def _show(terminal: Terminal, name: str, facts: dict[str, Any]) -> None:
     """One variable as a short table."""
     from rich.table import Table
     from rich.text import Text
@@ -212,6 +209,6 @@ def _show(terminal: Terminal, name: str | None, facts: dict[str, Any]) -> None:
     table.add_column(overflow="fold")
     for left, right in facts.items():
         if left != "variable":
-            table.add_row(Text("note" if left.startswith("note ") else left), Text(str(right)))
-    terminal.say(Text(f"\n{name or facts.get('variable')}", style="bold"))
+            table.add_row(Text("note" if left.startswith("note ") else left), Text(printable(str(right))))
+    terminal.say(Text(f"\n{name}", style="bold"))
     terminal.say(table)

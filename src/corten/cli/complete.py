@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
     from corten.io import Loaded
 
-__all__ = ["complete"]
-
 RESOURCES = "Resources"
 CLUSTER_PAYS = 5_000_000  # entries from which a second worker saves time (docs/howto/cluster.md)
 
@@ -34,7 +32,8 @@ def complete(
         Path,
         typer.Option(
             "--output", "-o", metavar="PATH", show_default=False,
-            help="Result file: .nc .zarr .npz .npy .csv .parquet .mat. For several files: a folder.",
+            help="Result file: .nc .zarr .npz .npy .csv .parquet .mat. A .npy has estimate, lower and upper along a "
+            "new first axis. For several files: a folder.",
         ),
     ],
     data: DataOptions,
@@ -68,8 +67,8 @@ def complete(
         str | None,
         typer.Option(
             metavar="ADDRESS", rich_help_panel=RESOURCES,
-            help="Dask scheduler, such as tcp://host:8786. Its workers share one file, or take one of several files "
-            "each; --engine is then the backend of each worker.",
+            help="Dask scheduler, such as tcp://host:8786. Its workers share one file, take tiles of one that does not "
+            "fit in memory, or take one of several files each; --engine is then the backend of each worker.",
         ),
     ] = None,
     quiet: Quiet = False,
@@ -83,54 +82,42 @@ def complete(
     levels = _levels(coverage)
     targets = _Targets(output, report, save, checkpoint, overwrite)
     named = targets.for_several(files) if len(files) > 1 else targets.for_one(files[0])
-    with terminal.progress():
-        _complete(context, files, named, targets, data, method, levels, memory, cluster, terminal, full)
-
-
-def _complete(
-    context: typer.Context, files: list[Path], named: list[Path], targets: _Targets, data: DataOptions,
-    method: MethodOptions, levels: list[float], memory: str | None, cluster: str | None, terminal: Terminal, full: bool,
-) -> None:  # fmt: skip
-    """Complete one file or several, in memory or from disk."""
-    output = targets.output
-    # Unknown options are refused before the file is read, and files before anything is fitted.
-    completer = (method if cluster is None else replace(method, engine="auto")).completer()
-    if cluster is not None and memory is not None:
-        raise ValueError("--memory is for one machine, --cluster for several: give one of them")
-    workers = _on_cluster(cluster, method.backend, context)
-
-    def read(path: Path) -> Loaded:
-        from corten.io.names import check_labels
-
-        loaded = data.read(path, careful=workers is None)
-        # Several files are written as NetCDF, whatever they are called.
-        check_labels(output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
-        return loaded
-
-    if len(files) > 1:
-        from corten.cli.many import Job, complete_files
-
-        job = Job(completer, method.backend, tuple(levels), data)
-        complete_files(files, named, read, job, workers, terminal, targets.overwrite)
-        return
-    (file,) = files
-    if workers is None and too_large(file, data.variable, memory):
-        refused = {
-            "--report": targets.report, "--save": targets.save, "--checkpoint": targets.checkpoint,
-            "--transform": method.transform, "--climatology": method.climatology, "--axes": data.axes,
-            "--quality": data.quality,
-        }  # fmt: skip
-        replaced = targets.overwrite
-        complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=replaced)
-        return
     with terminal.progress() as move:
+        # Unknown options are refused before the file is read, and files before anything is fitted.
+        completer = (method if cluster is None else replace(method, engine="auto")).completer()
+        if cluster is not None and memory is not None:
+            raise ValueError("--memory is for one machine, --cluster for several: give one of them")
+        workers = _on_cluster(cluster, method.backend, context)
+
+        def read(path: Path) -> Loaded:
+            from corten.io.names import check_labels
+
+            loaded = data.read(path, careful=workers is None)
+            # Several files are written as NetCDF, whatever they are called.
+            check_labels(output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
+            return loaded
+
+        if len(files) > 1:
+            from corten.cli.many import Job, complete_files
+
+            job = Job(completer, method.backend, tuple(levels), data)
+            complete_files(files, named, read, job, workers, terminal, overwrite)
+            return
+        completer = completer if workers is None else replace(completer, engine=workers)
+        (file,) = files
+        if too_large(file, data.variable, memory):
+            refused = {
+                "--report": report, "--save": save, "--checkpoint": checkpoint, "--transform": method.transform,
+                "--climatology": method.climatology, "--axes": data.axes, "--quality": data.quality,
+                "--covariates": data.covariates,
+            }  # fmt: skip
+            complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=overwrite)
+            return
         move("reading", 0.0)
         loaded = read(file)
-    if workers is not None:
-        completer = replace(completer, engine=workers)
-        if loaded.data.size < CLUSTER_PAYS:
+        if workers is not None and loaded.data.size < CLUSTER_PAYS:
             terminal.say(f"{file}: {loaded.data.size:,} entries; below 5 million one machine alone is faster")
-    _in_memory(file, loaded, completer, data, levels, targets, terminal, full)
+        _in_memory(file, loaded, completer, data, levels, targets, terminal, full)
 
 
 def _in_memory(
@@ -167,7 +154,8 @@ def _in_memory(
     summary = first.summary(full)
     terminal.say(summary)
     for path in written:
-        terminal.say(f"wrote {path}")
+        held = " (estimate, lower and upper along a new first axis)" if path.suffix == ".npy" else ""
+        terminal.say(f"wrote {path}{held}")
     terminal.answer(
         {
             "input": str(file),
@@ -194,7 +182,7 @@ class _Targets:
     def for_one(self, file: Path) -> list[Path]:
         """The output; files that exist and the input itself are refused."""
         from corten import io
-        from corten.io.whole import refuse_inputs, refuse_taken
+        from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken
 
         io.check_target(self.output, self.overwrite)
         others = [path for path in (self.report, self.save) if path is not None]
@@ -203,6 +191,7 @@ class _Targets:
         # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
         rounds = [] if self.checkpoint is None else [self.checkpoint / "rounds"]
         refuse_inputs([self.output, *others, *rounds], [file])
+        refuse_no_page(self.report)
         return [self.output]
 
     def for_several(self, files: Sequence[Path]) -> list[Path]:

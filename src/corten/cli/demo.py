@@ -9,8 +9,6 @@ import typer
 
 from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal
 
-__all__ = ["demo"]
-
 SHAPE = (20, 28, 20)
 COVERAGE = 0.9
 
@@ -74,4 +72,5 @@ def _refuse(folder: Path, targets: list[Path], overwrite: bool) -> None:
         raise FileExistsError(f"{folder} is a file: give a folder (--output)")
     taken = [str(path) for path in targets if path.exists()]
     if taken and not overwrite:
-        raise FileExistsError(f"{', '.join(taken)} exists: choose another folder (--output) or allow --overwrite")
+        names = ", ".join(taken)
+        raise FileExistsError(f"{names}: already there; choose another folder (--output) or allow --overwrite")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten import __version__
+from corten.data.plain import plain
+from corten.data.printable import unit_sign
 from corten.io.whole import whole_file
-from corten.results.summary import plain
+from corten.report.drawing import brief_dates
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
-
-__all__ = ["draw"]
 
 INK, BAND, TRUTH, DOTS = "#1f2d3d", "#56b4e9", "#d55e00", "#1f2d3d"
 GAP = "#e3e3e3"
@@ -35,7 +35,7 @@ def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path)
     figure = Figure(figsize=(11, 5.6), layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.add_gridspec(2, 4, height_ratios=(1.0, 1.15))
-    what, units = observed.attrs.get("long_name", observed.name), _units(result)
+    what, units = observed.attrs.get("long_name", observed.name), unit_sign(observed.attrs.get("units"))
     figure.suptitle(
         f"Gaps filled, with {result.coverage:.0%} intervals: simulated {what}, {observed.axes[2].label(slot)}, "
         f"in {units}",
@@ -110,10 +110,6 @@ def _ticks(coordinate: np.ndarray, count: int) -> list[float]:
     return sorted({float(one) for one in np.round(inner / 5) * 5 if low <= one <= high})
 
 
-def _units(result: Intervals) -> str:
-    return {"degree_Celsius": "°C"}.get(units := str(result.observed.attrs.get("units", "")), units)
-
-
 def _series(axes: Any, result: Intervals, truth: np.ndarray, measured: np.ndarray, place: tuple[int, int]) -> None:
     observed = result.observed
     times = observed.axes[2].coordinates
@@ -132,10 +128,11 @@ def _series(axes: Any, result: Intervals, truth: np.ndarray, measured: np.ndarra
     )
     (lon,), (lat,) = _lonlat(observed.axes, *place)
     axes.set_title(f"the circled place, {lat:.0f}°N {abs(lon):.0f}°W", fontsize=10, color=INK)
-    axes.set_ylabel(_units(result), fontsize=9, color=INK)
+    axes.set_ylabel(unit_sign(observed.attrs.get("units")), fontsize=9, color=INK)
     axes.set_xlim(hours[0], hours[-1])
+    brief_dates(axes, hours)
     axes.tick_params(labelsize=8, colors=INK)
     axes.grid(axis="y", color="#dddddd", lw=0.6)
-    axes.legend(fontsize=8, frameon=False, ncols=5, loc="upper left")
+    axes.legend(fontsize=8, frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

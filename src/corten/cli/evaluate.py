@@ -14,15 +14,13 @@ from corten.cli.terminal import Json, Terminal
 if TYPE_CHECKING:
     from corten.evidence.metrics import IntervalsLike
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     result: Annotated[
         Path,
-        typer.Argument(help="What corten complete wrote (.nc .zarr .npz .csv ... or a saved fit).", show_default=False),
+        typer.Argument(metavar="RESULT", help="What corten complete wrote (.nc .zarr .npz .csv ... or a saved fit)."),
     ],
-    truth: Annotated[Path, typer.Argument(help="A file with the truth, in any readable format.", show_default=False)],
+    truth: Annotated[Path, typer.Argument(metavar="TRUTH", help="A file with the truth, in any readable format.")],
     variable: Annotated[
         str | None,
         typer.Option(
@@ -86,7 +84,7 @@ def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[
         hits = metrics.covered(x[use], np.asarray(one.lower)[use], np.asarray(one.upper)[use])
         rows.append(
             {
-                "asked": float(one.coverage),
+                "nominal": float(one.coverage),
                 "covered": metrics.coverage(x, one),
                 "standard_error": metrics.standard_error(hits),
                 "mean_finite_width": metrics.width(one),
@@ -94,7 +92,7 @@ def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[
                 "interval_score": metrics.interval_score(x, one),
             }
         )
-    gaps = [100 * abs(row["asked"] - row["covered"]) for row in rows]
+    gaps = [100 * abs(row["nominal"] - row["covered"]) for row in rows]
     asks = not isinstance(levels[0], StoredLevel)
     error = np.abs(x - middle)[use]
     return {
@@ -152,11 +150,11 @@ def _table(facts: dict[str, Any]) -> Any:
     from rich.table import Table
 
     table = Table(title="intervals against the truth", title_justify="left")
-    for column in ("asked", "covered", "mean finite width", "infinite", "interval score"):
+    for column in ("nominal", "covered", "mean finite width", "infinite", "interval score"):
         table.add_column(column, justify="right")
     for row in facts["levels"]:
         table.add_row(
-            f"{row['asked']:.4g}",
+            f"{row['nominal']:.4g}",
             f"{row['covered']:.2%} ± {row['standard_error']:.2%}",
             f"{row['mean_finite_width']:.4g}",
             f"{row['infinite_share']:.2%}",

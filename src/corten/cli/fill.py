@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from corten.io import Loaded
     from corten.results.fitted import Fitted
 
-__all__ = ["fill", "read_new"]
-
 FitFile = Annotated[Path, typer.Argument(metavar="FIT", help="A saved fit: corten complete --save, or fitted.save.")]
 
 
@@ -61,12 +59,13 @@ def fill(
     from corten.evidence.score_log import ScoreLog
     from corten.io.files import suffix_of
     from corten.io.names import check_labels
-    from corten.io.whole import refuse_inputs, refuse_taken
+    from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken
 
     refuse_taken(output, overwrite, store=suffix_of(output) == ".zarr")
     if report is not None:
         refuse_taken(report, overwrite)
     refuse_inputs([output, report], [fit, file, *([] if scores is None else [scores])])
+    refuse_no_page(report)
     if adaptive and scores is None:
         raise ValueError("--adaptive needs the log of past scores: give it as --scores scores.jsonl")
     past = ScoreLog.read(scores) if scores is not None and scores.exists() else None
@@ -76,7 +75,7 @@ def fill(
     fitted = load(fit)
     loaded = read_new(file, fitted, data)
     check_labels(output, loaded.data)
-    result = fitted.fill(loaded.data, level.asked, where=loaded.where)
+    result = fitted.fill(loaded.data, level.next_coverage, where=loaded.where)
     written = [io.write(output, result, overwrite=overwrite, table=loaded.table, like=loaded.like)]
     if report is not None:
         from corten.report.page import write_report
@@ -84,7 +83,7 @@ def fill(
         written.append(write_report(result, report, overwrite, command=typed(), scores=past))
     terminal.say(result.summary())
     if adaptive:
-        terminal.say(f"adaptive coverage after {level.steps} step(s): {level.asked:.4g}")
+        terminal.say(f"adaptive coverage after {level.steps} step(s): {level.next_coverage:.4g}")
     for path in written:
         terminal.say(f"wrote {path}")
     terminal.answer(

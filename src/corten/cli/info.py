@@ -10,8 +10,6 @@ from typing import Any
 
 from corten.cli.terminal import Json, Terminal
 
-__all__ = ["info"]
-
 _NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "xarray", "pandas", "netCDF4", "matplotlib")
 _EXTRA = ("zarr", "pyarrow", "jax", "dask", "distributed", "tensorly", "pyttb")
 

@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["end_at_once", "is_ending", "is_told_to_end", "watch_for_interrupt"]
-
 GRACE_SECONDS = 0.5  # for a normal exit
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _heard: list[int] = []  # signals received; the exit code is 128 plus the first

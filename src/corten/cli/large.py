@@ -13,8 +13,6 @@ from corten.cli.terminal import Terminal
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
 
-__all__ = ["complete_from_disk", "too_large"]
-
 
 def too_large(file: Path, variable: str | None, memory: str | None) -> bool:
     """Whether completing the file in memory would take more than there is, or than `memory` allows."""
@@ -45,29 +43,34 @@ def complete_from_disk(
             f"{file} does not fit in memory, and out-of-core mode does not support {', '.join(given)}: leave out, or "
             "give more memory (--memory, a larger machine)"
         )
-    if data.elsewhere is not None or (data.where or "").startswith("!"):
-        raise ValueError(
-            f"where is {data.where!r}: {file} does not fit in memory, and out-of-core mode takes a variable of the "
-            "same file that is nonzero where an entry could be observed"
-        )
     from corten.large.flow import complete_to_zarr
 
     in_memory_only = ("transform", "climatology")
     method = {f.name: getattr(completer, f.name) for f in fields(completer) if f.name not in in_memory_only}
     with terminal.progress() as move:
         filled = complete_to_zarr(
-            file, output, list(coverages), **method, variable=data.variable, where=data.where,
+            file, output, list(coverages), **method, variable=data.variable, where=_domain(file, data),
+            fill_never_observed=data.fill_never_observed,
             periodic=data.periodic or [], axis_kinds=data.axis_kinds, missing_value=data.codes, memory=memory,
             overwrite=overwrite, progress=move, say=terminal.say,
         )  # fmt: skip
     terminal.say(filled.summary())
     terminal.say(f"wrote {filled.path}")
-    terminal.answer(
-        {
-            "input": str(file),
-            "output": [str(filled.path)],
-            "summary": filled.summary().to_dict(),
-            "coverages": list(filled.coverages),
-            "settings": filled.settings,
-        }
-    )
+    terminal.answer({
+        "input": str(file), "output": [str(filled.path)], "summary": filled.summary().to_dict(),
+        "coverages": list(filled.coverages), "settings": filled.settings,
+    })  # fmt: skip
+
+
+def _domain(file: Path, data: DataOptions) -> Any:
+    """The domain for `complete_to_zarr`: a name in the same file, or the mask of another file, which is read whole."""
+    if data.elsewhere is None:
+        return data.where
+    from corten.data.axes import is_dataarray
+    from corten.io.lazy import open_lazily
+    from corten.io.shaping import spread
+
+    mask, inside = data.mask_elsewhere(careful=False)
+    with open_lazily(file, variable=data.variable) as lazy:
+        labelled = is_dataarray(mask.data) and lazy.coords is not None
+        return mask.data.copy(data=inside) if labelled else spread(mask.path, mask.variable, inside, lazy)

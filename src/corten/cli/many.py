@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from corten.io import Loaded
     from corten.options import EngineName
 
-__all__ = ["Job", "complete_files", "targets"]
-
 EXPECTED = (ValueError, TypeError, OSError, MemoryError)  # errors that a file can cause
 TENSORS_PER_THREAD = 2  # sent ahead for each thread of the cluster
 MAX_TRIES = 4  # a tensor that was lost with its worker is sent again

@@ -14,11 +14,11 @@ import typer
 from corten.cli.terminal import numbers
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from corten.completer import ConformalCompleter
     from corten.data.observed import ObservedTensor
     from corten.io import Loaded
-
-__all__ = ["DataOptions", "FileOptions", "MethodOptions", "with_options"]
 
 Text = str | None
 Repeated = list[str] | None
@@ -67,11 +67,7 @@ class FileOptions:
     @property
     def elsewhere(self) -> tuple[Path, str | None] | None:
         """The other file that `where` names and its variable, or None if it names a variable of the data's file."""
-        name = (self.where or "").removeprefix("!")
-        file, colon, variable = name.rpartition(":")
-        if colon and variable and Path(file).exists():
-            return Path(file), variable
-        return (Path(name), None) if Path(name).suffix and Path(name).exists() else None
+        return _elsewhere((self.where or "").removeprefix("!"))
 
     def read(self, path: Path, *, careful: bool = True) -> Loaded:
         """The tensor that these options ask for."""
@@ -85,23 +81,28 @@ class FileOptions:
             missing_value=self.codes,
             careful=careful,
         )  # fmt: skip
-        return loaded if self.elsewhere is None else replace(loaded, where=self._mask_of(loaded, careful))
-
-    def _mask_of(self, loaded: Loaded, careful: bool) -> Any:
-        """The domain from another file, in the shape of the data."""
+        if self.elsewhere is None:
+            return loaded
         import numpy as np
 
-        from corten import io
         from corten.data.axes import is_dataarray
         from corten.io.shaping import spread
 
+        mask, inside = self.mask_elsewhere(careful)
+        inside = mask.data.copy(data=inside) if is_dataarray(mask.data) else inside
+        inside = np.array(np.broadcast_to(spread(mask.path, mask.variable, inside, loaded.data), loaded.data.shape))
+        return replace(loaded, where=loaded.data.copy(data=inside) if is_dataarray(loaded.data) else inside)
+
+    def mask_elsewhere(self, careful: bool) -> tuple[Loaded, np.ndarray]:
+        """The mask of another file as it is there, and True in the domain that it gives."""
+        import numpy as np
+
+        from corten import io
+
         assert self.elsewhere is not None
-        file, variable = self.elsewhere
-        mask = io.read(file, variable, careful=careful)
-        flags = np.nan_to_num(np.asarray(spread(file, mask.variable, mask.data, loaded.data), dtype=float)) != 0
-        inside = ~flags if str(self.where).startswith("!") else flags
-        inside = np.array(np.broadcast_to(inside, loaded.data.shape))
-        return loaded.data.copy(data=inside) if is_dataarray(loaded.data) else inside
+        mask = io.read(*self.elsewhere, careful=careful)
+        flags = np.nan_to_num(np.asarray(mask.data, dtype=float)) != 0
+        return mask, ~flags if str(self.where).startswith("!") else flags
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +113,34 @@ class DataOptions(FileOptions):
     unordered_axis: Annotated[
         Repeated, _data("AXIS", "Axis whose positions have no order, such as station. May be repeated.")
     ] = None
+    ordered_axis: Annotated[Repeated, _data("AXIS", "Axis whose neighbours are alike. May be repeated.")] = None
     fill_never_observed: Annotated[
-        bool,
+        bool, _data("", "Also fill places that are never observed and look like land.", "--fill-never-observed")
+    ] = False
+    covariates: Annotated[
+        Repeated,
         _data(
-            "", "Also fill places that are never observed and that a mask or the name of the variable suggests to be "
-            "land.", "--fill-never-observed",
+            "NAME",
+            "Array that helps to explain the data, such as elevation: a variable of the same file, of another file "
+            "(dem.nc:z), or a file (dem.npy). Its axes are among those of the data. May be repeated.",
         ),
-    ] = False  # fmt: skip
+    ] = None
+
+    def read(self, path: Path, *, careful: bool = True) -> Loaded:
+        """The tensor that these options ask for, with its covariates."""
+        loaded = super().read(path, careful=careful)
+        found: dict[str, Any] = {}
+        for text in self.covariates or []:
+            file, variable = _elsewhere(text) or (path, text)
+            name, array = _covariate(file, variable, loaded.data, careful)
+            if name in found:
+                raise ValueError(f"covariates has two arrays of the name {name!r}: rename one of them")
+            found[name] = array
+        return replace(loaded, covariates=found)
 
     @property
     def axis_kinds(self) -> dict[Any, str]:
-        return dict.fromkeys(self.unordered_axis or [], "unordered")
+        return dict.fromkeys(self.ordered_axis or (), "ordered") | dict.fromkeys(self.unordered_axis or (), "unordered")
 
     def tensor(self, loaded: Loaded) -> ObservedTensor:
         """The tensor for `ConformalCompleter.fit`: with its domain and axes, and without never observed land."""
@@ -130,8 +148,9 @@ class DataOptions(FileOptions):
         from corten.data.observed import ObservedTensor
 
         observed = ObservedTensor.of(
-            loaded.data, loaded.where, periodic=self.periodic or [], axis_kinds=self.axis_kinds
-        )
+            loaded.data, loaded.where, periodic=self.periodic or [], axis_kinds=self.axis_kinds,
+            covariates=loaded.covariates or None,
+        )  # fmt: skip
         return skip_never_observed(observed, fill=self.fill_never_observed, masks=loaded.masks)
 
 
@@ -152,8 +171,8 @@ class MethodOptions:
         str, _method("NAME", "Calibration set: auto, random (one split), cross (several splits), gaps (pseudo-gaps).")
     ] = "auto"
     score: Annotated[
-        str, _method("NAME", "Score of an error: absolute, adaptive, normalized, signed (asymmetric intervals).")
-    ] = "absolute"
+        str, _method("NAME", "Score of an error: auto, absolute, adaptive, normalized, signed (asymmetric intervals).")
+    ] = "auto"
     weights: Annotated[str, _method("NAME", "Weights of an Ising model: exact, approximate (the paper's).")] = "exact"
     transform: Annotated[Text, _method("NAME", "Transform: log, box-cox, standardise, standardise:AXIS.")] = None
     climatology: Annotated[Text, _method("AXIS", "Axis whose mean is removed before the fit, then added.")] = None
@@ -198,6 +217,27 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+def _elsewhere(name: str) -> tuple[Path, str | None] | None:
+    """The file and variable of `mask.nc:lsm` or `mask.npy`, or None if it is no file."""
+    file, colon, variable = name.rpartition(":")
+    if colon and variable and Path(file).exists():
+        return Path(file), variable
+    return (Path(name), None) if Path(name).suffix and Path(name).exists() else None
+
+
+def _covariate(file: Path, variable: str | None, data: Any, careful: bool) -> tuple[str, Any]:
+    """The name of an array and the array in a shape that broadcasts to the data."""
+    from corten import io
+    from corten.io.formats import contents
+    from corten.io.names import UNNAMED
+    from corten.io.shaping import spread
+
+    if variable is None and len(found := contents(file, careful=careful)) == 1:
+        (variable,) = found  # also one with a single axis
+    loaded = io.read(file, variable, careful=careful)
+    return file.stem if variable in (None, UNNAMED) else variable, spread(file, loaded.variable, loaded.data, data)
 
 
 def _bounds(bounds: str | None) -> tuple[float | None, float | None] | None:

@@ -12,8 +12,6 @@ from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["simulate"]
-
 SUFFIXES = (".nc", ".npz", ".csv", ".csv.gz", ".parquet")
 
 
@@ -72,7 +70,7 @@ def simulate(
         dataset = paper(_lengths(shape or "40x40x40"), rank, model, noise, seed)
     else:
         raise ValueError(f"kind is {kind!r}: allowed are paper, tec and sea")
-    name = {"tec": "tec", "sea": "sst"}.get(kind, "values")
+    name = {"tec": "tec", "sea": "sst"}.get(kind, "value")
     _write(dataset, out, name, overwrite)
     share = 1 - float(dataset["mask"].mean())
     sizes = " x ".join(str(length) for length in dataset["mask"].shape)
@@ -84,29 +82,20 @@ def simulate(
 
 
 def paper(shape: tuple[int, ...], rank: int, model: str, noise: str, seed: int) -> xr.Dataset:
-    """The paper's simulation in any shape; a cube is the draw of `corten.simulate.paper_setting`."""
-    import numpy as np
+    """The paper's simulation in any shape, as a Dataset."""
     import xarray as xr
 
-    from corten import simulate as draw
+    from corten.simulate import paper_setting
     from corten.simulate.fields import recipe
 
-    if model not in ("ising", "bernoulli"):
-        raise ValueError(f"model is {model!r}: allowed are ising and bernoulli")
-    if noise not in ("constant", "adversarial"):
-        raise ValueError(f"noise is {noise!r}: allowed are constant and adversarial")
-    seeds = [int(one) for one in np.random.SeedSequence(seed).generate_state(4)]
-    parameter = draw.block_parameter(shape, rank, seeds[0])
-    signal = draw.tucker_signal(shape, min(3, *shape), seeds[1])
-    truth = np.add(signal, draw.noise(parameter, noise, signal, seed=seeds[2]))  # type: ignore[arg-type]
-    mask = draw.ising(parameter, seed=seeds[3]) if model == "ising" else draw.bernoulli(parameter, seed=seeds[3])
+    drawn = paper_setting(shape, rank, model, noise, seed)  # type: ignore[arg-type]
     dims = [f"axis_{k}" for k in range(len(shape))]
     arrays = {
-        "values": (np.where(mask, truth, np.nan), "what was observed"),
-        "truth": (truth, "signal and noise of every entry"),
-        "signal": (signal, "the noiseless signal"),
-        "parameter": (parameter, "parameter of the missingness"),
-        "mask": (mask, "entry is observed"),
+        "value": (drawn.observed, "what was observed"),
+        "truth": (drawn.data, "signal and noise of every entry"),
+        "signal": (drawn.truth_signal, "the noiseless signal"),
+        "parameter": (drawn.parameter, "parameter of the missingness"),
+        "mask": (drawn.mask, "entry is observed"),
     }
     made = recipe(kind="paper", shape=shape, rank=rank, model=model, noise=noise, seed=seed)
     about = {"source": "simulated by corten simulate"} | {f"corten_{key}": one for key, one in made.items()}

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE
+from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, NEVER
 from corten.io.names import companion
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
     from corten.evidence.metrics import IntervalsLike
 
-__all__ = ["StoredLevel", "read_result"]
-
-IS_FILLED = (FILLED, INFINITE, FORECAST, BEYOND)
+IS_FILLED = (FILLED, INFINITE, FORECAST, BEYOND, NEVER)
 _MAINS = ("estimate", "lower", "upper", "flag")
 _BOUND = re.compile(r"(lower|upper)(_\d+(?:_\d+)?)?")
 
@@ -62,15 +60,13 @@ def read_result(
 
 def _fit(path: Path) -> tuple[Any, list[Any]]:
     """A saved fit; its bounds are computed here, which fails if parts of a forged file do not match."""
-    from corten.io.files import plain_error
+    from corten.io.files import reading
     from corten.results.saving import load
 
     result = load(path).intervals(0.9)
-    try:
+    with reading(path, "a saved fit"):
         _ = result.lower, result.upper
         return result.estimate, [result]
-    except Exception as problem:
-        raise plain_error(path, "a saved fit", problem) from None
 
 
 def _variables(
@@ -90,11 +86,12 @@ def _variables(
     if table and "estimate" not in names:
         return _wide(path, names, coverage)
     main = _main(path, names, variable)
-    kept = {_generic(name, main): name for name in names if _generic(name, main) is not None}
-    axes = None
-    if table:
-        axes = places or names[: names.index("estimate")]
-    read = {str(what): io.read(path, name, axes=axes, careful=True).data for what, name in kept.items()}
+    before = "" if main == "estimate" else companion(main, "")
+    parts = {name.removeprefix(before): name for name in names if name.startswith(before)}
+    kept = {"estimate": main} | {what: name for what, name in parts.items() if _is_part(what)}
+    # A long table keeps the column of values that was filled, beside its coordinates.
+    axes = (places or [name for name in names[: names.index("estimate")] if name != variable]) if table else None
+    read = {what: io.read(path, name, axes=axes, careful=True).data for what, name in kept.items()}
     asked = getattr(read["lower"], "attrs", {}).get("coverage", coverage)
     if axes is None and "coverage" in shapes:
         if prod(shapes["coverage"]) != 1:
@@ -115,9 +112,7 @@ def _wide(path: Path, names: list[str], coverage: float | None) -> tuple[Any, li
     first = [name for name in map(str, frame.columns[:1]) if name not in mains]
     frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
     after = dict.fromkeys(name.removeprefix(companion(mains[0], "")) for name in names if name.startswith(mains[0]))
-    kept = {"estimate": mains} | {
-        what: [companion(one, what) for one in mains] for what in after if what == "flag" or _BOUND.fullmatch(what)
-    }
+    kept = {"estimate": mains} | {what: [companion(one, what) for one in mains] for what in after if _is_part(what)}
     absent = [name for columns in kept.values() for name in columns if name not in frame.columns]
     if absent:
         raise ValueError(f"{path} is not a result of corten complete: it has no column {absent[0]!r}")
@@ -154,13 +149,9 @@ def _main(path: Path, names: list[str], variable: str | None) -> str:
     raise _no_result(path, names)
 
 
-def _generic(name: str, main: str) -> str | None:
-    """What a variable holds: "estimate", "flag", "lower", "upper_95"; None for any other."""
-    if name == main:
-        return "estimate"
-    what = name if main == "estimate" else name.removeprefix(companion(main, ""))
-    known = what == "flag" or _BOUND.fullmatch(what) is not None
-    return what if known and (main == "estimate" or name != what) else None
+def _is_part(what: str) -> bool:
+    """Whether a name is that of a bound, "lower" or "upper_95", or of the flags."""
+    return what == "flag" or _BOUND.fullmatch(what) is not None
 
 
 def _levels(path: Path, read: Mapping[str, Any], main: float) -> list[StoredLevel]:
@@ -180,7 +171,8 @@ def _levels(path: Path, read: Mapping[str, Any], main: float) -> list[StoredLeve
         upper = name.replace("lower", "upper")
         if upper not in read:
             raise ValueError(f"{path} is not a result of corten complete: it has {name!r} and not {upper!r}")
-        level = main if name == "lower" else _level(path, _percent(name))
+        percent = name.removeprefix("lower_").replace("_", ".")
+        level = main if name == "lower" else _level(path, round(float(percent) / 100, 12))
         levels.append(StoredLevel(read[name], read[upper], missing, level))
     return sorted(levels, key=lambda one: one.lower is not read["lower"])
 
@@ -211,7 +203,3 @@ def _level(path: Path, coverage: Any) -> float:
         return check_coverage(np.asarray(coverage, np.float64).item())
     except (TypeError, ValueError) as problem:
         raise ValueError(f"{path}: {problem}") from None
-
-
-def _percent(name: str) -> float:
-    return round(float(name.removeprefix("lower_").replace("_", ".")) / 100, 12)

@@ -15,9 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from corten.data.printable import printable
-
-__all__ = ["FORMATS", "Json", "Overwrite", "Quiet", "Seed", "Terminal", "cost", "numbers", "remember", "typed"]
+from corten.data.printable import printable, spelling
 
 FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
@@ -63,7 +61,7 @@ class Terminal:
             from corten.results.summary import plain
 
             with _without_bar():
-                print(json.dumps(plain(facts), indent=2))
+                print(json.dumps(_spelled(plain(facts)), indent=2))
 
     @contextmanager
     def progress(self) -> Iterator[_Move]:
@@ -89,6 +87,15 @@ class Terminal:
             _active.reset(token)
 
 
+def _spelled(value: Any) -> Any:
+    """JSON values whose texts name options of the command line."""
+    if isinstance(value, dict):
+        return {key: _spelled(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_spelled(one) for one in value]
+    return spelling.get()(value) if isinstance(value, str) else value
+
+
 @contextmanager
 def _without_bar() -> Iterator[None]:
     """Take the bar off the terminal while something else is printed."""
@@ -111,9 +118,9 @@ class _Move:
     def __call__(self, stage: str, share: float) -> None:
         pass
 
-    def predicted(self, seconds: float, needed: int) -> None:
+    def predicted(self, seconds: float, needed: int, on_device: int | None = None) -> None:
         """Print the time and memory that a fit will take."""
-        self.terminal.say(f"predicted: {cost(seconds, needed)}")
+        self.terminal.say(f"predicted: {cost(seconds, needed, on_device)}")
 
 
 class _Bar(_Move):
@@ -142,8 +149,8 @@ class _Bar(_Move):
             self.task = self.bars.add_task("", total=None)
             yield
 
-    def predicted(self, seconds: float, needed: int) -> None:
-        super().predicted(seconds, needed)
+    def predicted(self, seconds: float, needed: int, on_device: int | None = None) -> None:
+        super().predicted(seconds, needed, on_device)
         self.expected = monotonic() - self.began + seconds
 
     def __call__(self, stage: str, share: float) -> None:
@@ -186,19 +193,28 @@ def _console() -> Any:
     return Careful
 
 
-def cost(seconds: float, needed: int) -> str:
+def cost(seconds: float, needed: int, on_device: int | None = None) -> str:
     """Time and memory of a fit in words; they are predictions, so small ones are not told apart.
 
+    The time of a fit with rounds on a device is not predicted.
+
     Example:
-        >>> cost(3.0, 10_000)
-        'less than 10 s on one core and less than 100 MB of memory'
+        >>> cost(3.0, 10_000)  # doctest: +ELLIPSIS
+        'less than 10 s on ... idle core..., less than 100 MB of memory beside Python'
+        >>> cost(3.0, 10_000, 1_500_000_000)
+        'less than 100 MB of memory beside Python and about 1.5 GB of the memory of the device'
     """
     from corten.engine.memory import in_words
+    from corten.engine.threads import default_threads
     from corten.results.summary import duration
 
     time = f"about {duration(seconds)}" if seconds >= 10 else "less than 10 s"
     memory = f"about {in_words(needed)}" if needed >= 100_000_000 else "less than 100 MB"
-    return f"{time} on one core and {memory} of memory"
+    memory += " of memory beside Python"
+    if on_device is not None:
+        return f"{memory} and about {in_words(on_device)} of the memory of the device"
+    cores = default_threads()
+    return f"{time} on {'one idle core' if cores == 1 else f'{cores} idle cores'}, {memory}"
 
 
 def typed() -> str:
@@ -212,13 +228,7 @@ def remember(arguments: Sequence[str]) -> None:
 
 
 def numbers(text: str, name: str) -> list[float]:
-    """Numbers separated by commas, as `0.8,0.9`.
-
-    Examples
-    --------
-    >>> numbers("0.8,0.9", "coverage")
-    [0.8, 0.9]
-    """
+    """Numbers separated by commas, as `0.8,0.9`."""
     try:
         found = [float(part) for part in text.split(",") if part.strip()]
     except ValueError:

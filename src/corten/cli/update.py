@@ -9,9 +9,7 @@ import typer
 
 from corten.cli.fill import FitFile, read_new
 from corten.cli.options import FileOptions, with_options
-from corten.cli.terminal import FORMATS, Json, Quiet, Terminal
-
-__all__ = ["update"]
+from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal
 
 
 @with_options
@@ -30,30 +28,36 @@ def update(
         float | None,
         typer.Option(metavar="N", help="Age in slices at which a score has half its weight. Default: half the window."),
     ] = None,
+    overwrite: Overwrite = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
     """Add new slices to a saved fit, or replace revised ones, and calibrate it again with the same settings.
 
-    The file is replaced as a whole: stopped at any moment, there is the old fit or the new one.
+    The file is replaced as a whole: stopped at any moment, there is the old fit or the new one. Slices that the fit has
+    already change nothing. Of two programs that update the same fit, one waits for the other.
 
     Example: [bold]corten update tec.corten today.nc --window 96[/bold]
     """
     terminal = Terminal(quiet, json)
     from corten import load
+    from corten.io.files import existing
+    from corten.io.locked import locked
     from corten.io.whole import refuse_inputs, refuse_taken
 
-    target = fit if save is None else save
+    existing(fit)
     if save is not None:
-        refuse_taken(save, overwrite=False)
         refuse_inputs([save], [fit, file])
-    fitted = load(fit)
-    loaded = read_new(file, fitted, data)
-    with terminal.progress() as move:
-        updated = fitted.update(
-            loaded.data, axis=axis, window=window, half_life=half_life, where=loaded.where, progress=move
-        )
-    written = updated.save(target, overwrite=save is None)
+    target, replaced = (fit, True) if save is None else (save, overwrite)
+    refuse_taken(target, replaced)
+    with locked(target):  # from reading to writing: none of two updates of one fit is lost
+        fitted = load(fit)
+        loaded = read_new(file, fitted, data)
+        with terminal.progress() as move:
+            updated = fitted.update(
+                loaded.data, axis=axis, window=window, half_life=half_life, where=loaded.where, progress=move
+            )
+        written = updated.save(target, overwrite=replaced)
     note = next(one for one in updated.choices if one.code == "renewed")
     terminal.say(note.because)
     terminal.say(f"wrote {written}")

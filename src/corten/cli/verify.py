@@ -11,8 +11,6 @@ from corten.cli.options import FileOptions, with_options
 from corten.cli.stored import StoredLevel, read_result
 from corten.cli.terminal import FORMATS, Json, Quiet, Terminal
 
-__all__ = ["verify"]
-
 
 @with_options
 def verify(
@@ -50,11 +48,13 @@ def verify(
 
     refuse_inputs([log], [result, late])
     axes = None if data.axes is None else data.axes.split(",")
-    estimate, levels = read_result(result, coverage, axes, data.variable)
     loaded = data.read(late)
-    scores = compared(
-        _given(estimate, levels[0], coverage), loaded.data, log, axis=axis, target=target, label=label
-    )
+    estimate, (level, *_) = read_result(result, coverage, axes, data.variable)
+    options: Any = {"axis": axis, "target": target, "label": label}
+    if isinstance(level, StoredLevel):
+        scores = compared(_given(estimate, level), loaded.data, log, **options)
+    else:
+        scores = (level if coverage is None else level.at(coverage)).verify(loaded.data, log, **options)
     terminal.say(str(scores))
     if log is not None and scores.added:
         terminal.say(f"wrote {log}")
@@ -62,20 +62,15 @@ def verify(
     terminal.answer({"result": str(result), "late": str(late), **scores.summary(), **rows})
 
 
-def _given(estimate: Any, level: Any, coverage: float | None) -> Any:
-    """The intervals of a file or of a saved fit."""
+def _given(estimate: Any, level: StoredLevel) -> Any:
+    """The intervals of a file."""
     import numpy as np
 
     from corten.data.axes import axes_of_dataarray, axes_of_names, is_dataarray
     from corten.evidence.verification import Given
 
-    if not isinstance(level, StoredLevel) and coverage is not None:
-        level = level.at(coverage)
     labelled = is_dataarray(estimate)
-    if isinstance(level, StoredLevel):
-        axes = axes_of_dataarray(estimate) if labelled else axes_of_names(None, np.shape(estimate))
-    else:
-        axes = level.observed.axes
-    lower, upper, missing = (np.asarray(one) for one in (level.lower, level.upper, level.missing))
+    axes = axes_of_dataarray(estimate) if labelled else axes_of_names(None, np.shape(estimate))
+    lower, upper = np.asarray(level.lower), np.asarray(level.upper)
     units = str(estimate.attrs.get("units", "")) if labelled else ""
-    return Given(estimate, lower, upper, missing, axes, float(level.coverage), units)
+    return Given(estimate, lower, upper, level.missing, axes, level.coverage, units)

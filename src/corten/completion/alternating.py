@@ -13,8 +13,6 @@ from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.lowrank import CP
 
-__all__ = ["CPCompletion"]
-
 
 @dataclass(frozen=True)
 class CPCompletion:

@@ -12,8 +12,6 @@ from corten.completion.protocol import Prepared
 from corten.completion.riemannian import TuckerCompletion
 from corten.data.axes import Axis
 
-__all__ = ["MixedCompletion"]
-
 MIN_STACK_ENTRIES = 1000  # training entries; with fewer, the weights of a mix are noise and it is slower than needed
 MAX_STACK_SIZE = 400_000  # entries of the tensor; with more, a Gaussian process takes longer than everything else
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,8 @@ from scipy import ndimage
 
 from corten.data.axes import Axis
 
-__all__ = [
-    "Basis",
-    "Standardised",
-    "along",
-    "axis_kinds",
-    "basis_of",
-    "edges_of",
-    "move_gap",
-    "pseudo_gap",
-    "standardise",
-]
-
-MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform
+MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform of any length
+MAX_DENSE_LENGTH_ON_HOST = 144  # the same of lengths with small prime factors, on the host
 MAX_DENSE_GRID = 1000  # the same for positions between the points of a grid; with fast transforms they are rounded
 MAX_COPIES = 16  # of the gaps, that hide entries together
 MIN_FOLDED_LENGTH = 32  # below this axis length a matrix product is faster than two halves and their sums
@@ -51,12 +41,17 @@ def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def move_gap(
-    gap: np.ndarray, kinds: Sequence[str], rng: np.random.Generator, kept: Sequence[int] = ()
+    gap: np.ndarray,
+    kinds: Sequence[str],
+    rng: np.random.Generator,
+    kept: Sequence[int] = (),
+    extents: Mapping[int, tuple[int, int]] = MappingProxyType({}),
 ) -> np.ndarray:
     """A randomly moved copy of the gap: reflected and shifted periodically along ordered axes, permuted along others.
 
     Periodic shifts keep the size of the gap. Along the axes `kept` the copy is reflected only, so that a gap at the
-    edge of the data stays at an edge.
+    edge of the data stays at an edge. Along the axes of `extents` it is shifted so far that these positions, first and
+    last, stay inside: a gap between observed entries is not cut into parts at two edges, which are harder to fill.
     """
     index = []
     for k, (n, kind) in enumerate(zip(gap.shape, kinds)):
@@ -64,8 +59,14 @@ def move_gap(
             index.append(rng.permutation(n))
             continue
         steps = np.arange(n)
-        steps = steps[::-1] if rng.random() < 0.5 else steps
-        index.append(steps if k in kept else np.roll(steps, rng.integers(n)))
+        reflected = rng.random() < 0.5
+        steps = steps[::-1] if reflected else steps
+        least, most = 0, n - 1
+        if k in extents:
+            first, last = extents[k]
+            first, last = (n - 1 - last, n - 1 - first) if reflected else (first, last)
+            least, most = -first, n - 1 - last
+        index.append(steps if k in kept else np.roll(steps, rng.integers(least, most + 1)))
     return gap[np.ix_(*index)]
 
 
@@ -84,17 +85,23 @@ def pseudo_gap(mask: np.ndarray, kinds: Sequence[str], rng: np.random.Generator,
 
 def edges_of(gap: np.ndarray, kinds: Sequence[str]) -> tuple[int, ...]:
     """The ordered, not periodic axes at whose first or last position the largest connected gap lies."""
+    extents = extents_of(gap, kinds)
+    # A gap from edge to edge has no edge to keep.
+    return tuple(k for k, (first, last) in extents.items() if (first == 0) != (last == gap.shape[k] - 1))
+
+
+def extents_of(gap: np.ndarray, kinds: Sequence[str]) -> dict[int, tuple[int, int]]:
+    """The first and the last position of the largest connected gap along the ordered, not periodic axes."""
     parts, count = ndimage.label(gap)
     if count == 0:
-        return ()
+        return {}
     largest = parts == 1 + int(np.argmax(np.bincount(parts.ravel())[1:]))
-    found = []
+    found = {}
     for k, kind in enumerate(kinds):
         if kind == "ordered" and gap.shape[k] > 1:
-            first, last = (np.take(largest, at, axis=k) for at in (0, -1))
-            if first.any() != last.any():  # a gap from edge to edge has no edge to keep
-                found.append(k)
-    return tuple(found)
+            at = np.flatnonzero(largest.any(axis=tuple(j for j in range(gap.ndim) if j != k)))
+            found[k] = (int(at[0]), int(at[-1]))
+    return found
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,9 @@ class Basis:
     rows that are even and of those that are odd about the middle of the axis, in this order: products with them cost
     half as much as products with `rows`. `cosines` are the numbers of the cosines at equal steps, None for others.
     `positions` are those of the entries on a grid that has more points than there are entries; then `forward` is the
-    transpose of `inverse`, which evaluates the functions of the basis there.
+    transpose of `inverse`, which evaluates the functions of the basis there. `length` is the number of positions of an
+    axis that is followed by empty ones, up to a length with small prime factors: its fast transforms are several times
+    faster than those of a length with a large one.
     """
 
     axis: int
@@ -116,6 +125,7 @@ class Basis:
     folded: tuple[np.ndarray, np.ndarray] | None = None
     cosines: np.ndarray | None = None
     positions: np.ndarray | None = None
+    length: int | None = None
 
     def forward(self, array: np.ndarray) -> np.ndarray:
         """The coefficients of an array in the basis."""
@@ -133,7 +143,7 @@ class Basis:
         if self.kind == "periodic":
             spectrum = scipy.fft.fft(array, axis=self.axis, norm="ortho")
             return np.ascontiguousarray(spectrum.real - spectrum.imag)
-        return scipy.fft.dct(array, axis=self.axis, norm="ortho")
+        return scipy.fft.dct(array, n=len(self.frequencies), axis=self.axis, norm="ortho")
 
     def inverse(self, array: np.ndarray) -> np.ndarray:
         """The array with these coefficients."""
@@ -145,7 +155,10 @@ class Basis:
             return replace(self, positions=None).inverse(array).take(self.positions, axis=self.axis)
         if self.kind == "periodic":
             return self.forward(array)
-        return scipy.fft.idct(array, axis=self.axis, norm="ortho")
+        field = scipy.fft.idct(array, axis=self.axis, norm="ortho")
+        if self.length is None:
+            return field
+        return np.ascontiguousarray(field[(slice(None),) * self.axis + (slice(self.length),)])
 
     def _fold(self, array: np.ndarray, even: np.ndarray, odd: np.ndarray) -> np.ndarray:
         """Coefficients: even rows times the sum of both halves of the axis, odd rows times their difference."""
@@ -189,6 +202,18 @@ class Basis:
         return array.reshape(before, array.shape[self.axis], after)
 
 
+def transformed_fast(length: int) -> bool:
+    """Whether fast transforms are used along an ordered axis of this length on the host.
+
+    Examples
+    --------
+    >>> [transformed_fast(length) for length in (120, 193, 200, 400)]
+    [False, False, True, True]
+    """
+    short = length > MAX_DENSE_LENGTH_ON_HOST and scipy.fft.next_fast_len(length, real=True) == length
+    return short or length > MAX_DENSE_LENGTH
+
+
 def basis_of(
     kind: str,
     axis: int,
@@ -196,12 +221,19 @@ def basis_of(
     dtype: Any = np.float64,
     eigenvectors: np.ndarray | None = None,
     positions: np.ndarray | None = None,
+    extended: bool = False,
+    on_host: bool = False,
 ) -> Basis:
     """The basis of one axis; an unordered axis takes `eigenvectors` (columns).
 
     `length` is that of the grid. `positions` are those of the entries where they are not the points of the grid; along
-    a long axis they are rounded to the grid.
+    a long axis they are rounded to the grid. `extended`: a long ordered axis may be followed by empty positions. On the
+    host a shorter axis has fast transforms too if its length has small prime factors.
     """
+    long = transformed_fast(length) if on_host else length > MAX_DENSE_LENGTH
+    if extended and kind == "ordered" and positions is None and long:
+        points = np.arange(scipy.fft.next_fast_len(length, real=True))
+        return Basis(axis, kind, np.pi * points / len(points), None, cosines=points, length=length)
     steps = np.arange(length)
     rows: np.ndarray | None
     if kind == "unordered":

@@ -12,8 +12,6 @@ from corten.completion.protocol import Fill
 from corten.data.axes import Axis
 from corten.data.choices import Choice
 
-__all__ = ["CallableCompletion"]
-
 
 @dataclass(frozen=True)
 class CallableCompletion:

@@ -1,15 +1,16 @@
 """A learned correction of the stack: boosted trees that predict its error at an entry from what surrounds the entry.
 
-The trees are fitted to the errors of hidden entries by absolute loss, cross-fitted by blocks: an entry is corrected by
-trees that were fitted without its block, in calibration as in the final fill. The correction is used only if it lowers
-the absolute error of the hidden entries by two standard errors, and also far from the entries it was fitted to.
+The trees are fitted to the errors of hidden entries by absolute loss, cross-fitted by blocks: an observed entry that is
+hidden is corrected by trees that were fitted without its block, a missing entry by the mean of the trees of all blocks,
+none of which were fitted to it. The correction is used only if it lowers the absolute error of the hidden entries by
+two standard errors, and also far from the entries it was fitted to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -17,21 +18,22 @@ from corten.completion.axes_kinds import axis_kinds, standardise
 from corten.completion.protocol import Fill, PreparedMix, on_axes
 from corten.completion.units import MAX_MATRIX_LENGTH, unit_correlations
 from corten.conformal.local_scale import COARSE_BLOCKS_PER_AXIS, BlockFolds, EntryFeatures, block_of, exceeds
-from corten.conformal.trees import Trees
+from corten.conformal.trees import Trees, fit_trees
 from corten.data.axes import Axis
 from corten.data.choices import Choice
 
-__all__ = ["Correction", "NeighbourFeatures", "PreparedCorrected", "learn_correction"]
-
 NEAREST_POSITIONS = 6  # of an unordered axis, by correlation
 NEAREST_ENTRIES = 2  # on each side along an ordered axis
+LAGS = (-3, -2, -1, 0, 1, 2, 3)  # steps along an ordered axis at which the nearest positions are averaged
+SLOPE_STEPS = (-3, -1, 1, 3)  # steps at which the estimate itself is compared
 MIN_HIDDEN_ENTRIES = 3000  # with fewer, no correction is tried
-MAX_FIT_ENTRIES = 50_000
+MAX_FIT_ENTRIES = 80_000
+MAX_PREDICT_ENTRIES = 1 << 18  # whose features are held at once
 MAX_SCREEN_ENTRIES, SCREEN_TREES = 15_000, 40  # of a first fit, which shows whether a larger one can lower the error
 PARTS = 3  # of an ordered axis
 MIN_GAIN = 0.01  # of the mean absolute error
 MIN_GAIN_FAR_AWAY = 0.02
-TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 200, 0.08, 31, 40
+TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 150, 0.1, 31, 40
 SECONDS_PER_DAY = 86_400
 
 
@@ -40,14 +42,20 @@ class NeighbourFeatures:
     """Values near an entry relative to its estimate, members relative to it, and the time: made once for a tensor.
 
     describe: the features of the scale, which are used too; nearest: the most correlated positions of each position
-    of the unordered axes, by axis.
+    of the unordered axes, by axis; covariates: arrays that broadcast to the tensor.
     """
 
     describe: EntryFeatures
     nearest: dict[int, np.ndarray] = field(repr=False)
+    covariates: tuple[np.ndarray, ...] = field(default=(), repr=False)
 
     @staticmethod
-    def of(values: np.ndarray, mask: np.ndarray, describe: EntryFeatures) -> NeighbourFeatures:
+    def of(
+        values: np.ndarray,
+        mask: np.ndarray,
+        describe: EntryFeatures,
+        covariates: Mapping[str, np.ndarray] | None = None,
+    ) -> NeighbourFeatures:
         """The features with positions compared by the entries in `mask`."""
         kinds = axis_kinds(describe.axes, mask.shape)
         short = tuple("ordered" if n > MAX_MATRIX_LENGTH else kind for kind, n in zip(kinds, mask.shape))
@@ -57,7 +65,11 @@ class NeighbourFeatures:
             if one.matrix is not None:
                 own = one.matrix - 2 * np.eye(one.length)
                 nearest[k] = np.argsort(-own, axis=1, kind="stable")[:, : min(NEAREST_POSITIONS, one.length - 1)]
-        return NeighbourFeatures(describe, nearest)
+        return NeighbourFeatures(describe, nearest, tuple((covariates or {}).values()))
+
+    def on_axes(self, axes: Sequence[Axis]) -> NeighbourFeatures:
+        """The same for data on other axes."""
+        return replace(self, describe=self.describe.on_axes(axes))
 
     def applies_to(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of this shape has the positions that the features know."""
@@ -73,14 +85,20 @@ class NeighbourFeatures:
     ) -> np.ndarray:
         """Features of the flat `entries`, (entries, features): zero where a neighbour is not in `train`."""
         axes, shape = self.describe.axes, train.shape
+        if not self.nearest and not self.covariates:  # no correction is tried
+            return np.zeros((len(entries), 0), np.float32)
         index = np.unravel_index(entries, shape)
         middle = estimate.reshape(-1)[entries].astype(np.float64)
         spread = self.describe.spread
         columns = [(member.reshape(-1)[entries] - middle) / spread for member in members.values()]
-        for k, axis in enumerate(axes):
-            if axis.kind != "unordered" and shape[k] > 1:
-                for side in (1, -1):
-                    columns += _along(values, train, index, k, side, middle, spread)
+        columns.append(middle / spread)
+        ordered = [k for k, axis in enumerate(axes) if axis.kind != "unordered" and shape[k] > 1]
+        known: dict[tuple[int, int], np.ndarray] = {}
+        for k in ordered:
+            for side in (1, -1):
+                own, known[k, side] = _along(values, train, index, k, side, middle, spread)
+                columns += own
+            columns += [(estimate[_moved(index, k, index[k] + s, shape)] - middle) / spread for s in SLOPE_STEPS]
         data = standardise(values, train, axis_kinds(axes, shape))
         scale, centre = (np.broadcast_to(part, shape).reshape(-1)[entries] for part in (data.scale, data.centre))
         level = (middle - centre) / scale
@@ -92,8 +110,23 @@ class NeighbourFeatures:
             rest = tuple(i for j, i in enumerate(index) if j != k)
             mean = data.values.sum(axis=k)[rest] / np.maximum(count[rest], 1)
             columns += [np.where(count[rest] > 0, mean - level, 0.0), count[rest], index[k]]
+            # In the unit of the data: stations near each other have similar values even if their spreads differ.
+            there = tuple(near[index[k]] if j == k else i[:, None] for j, i in enumerate(index))
+            now = np.where(train[there], values[there], np.nan)
+            for o in ordered:
+                for lag in LAGS if o == ordered[0] else [lag for lag in LAGS if lag]:
+                    at = _moved(there, o, there[o] + lag, shape)
+                    columns.append(_mean(np.where(train[at], values[at], np.nan) - middle[:, None]) / spread)
+                for side in (1, -1):
+                    found = known[o, side]
+                    inside = (found >= 0) & (found < shape[o])
+                    at = _moved(there, o, found[:, None], shape)
+                    change = _mean(now - np.where(train[at], values[at], np.nan))
+                    last = np.where(inside, values[_moved(index, o, found, shape)], middle)
+                    columns.append(np.where(inside, (last + change - middle) / spread, 0.0))
         for k, axis in enumerate(axes):
             columns += [part[index[k]] for part in _time_of(axis, shape[k])]
+        columns += [np.broadcast_to(one, shape)[index] for one in self.covariates]
         return np.stack(columns, axis=1).astype(np.float32)
 
 
@@ -105,15 +138,18 @@ def _along(
     side: int,
     middle: np.ndarray,
     spread: float,
-) -> list[np.ndarray]:
-    """The nearest training values on one side along axis k relative to the estimate, and the steps to the first."""
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """The nearest training values on one side along axis k relative to the estimate, and the steps to the first.
+
+    Also the position of the first, outside the axis if there is none.
+    """
     length = train.shape[k]
     step = np.arange(length, dtype=np.int32).reshape([-1 if j == k else 1 for j in range(train.ndim)])
     if side > 0:
         last = np.maximum.accumulate(np.where(train, step, -1), axis=k)
     else:
         last = np.flip(np.minimum.accumulate(np.flip(np.where(train, step, length), k), axis=k), k)
-    columns, place = [], index[k]
+    columns, place, first = [], index[k], index[k]
     for number in range(NEAREST_ENTRIES):
         at = tuple(np.clip(place, 0, length - 1) if j == k else i for j, i in enumerate(index))
         found = last[at]
@@ -121,9 +157,21 @@ def _along(
         value = values[tuple(np.clip(found, 0, length - 1) if j == k else i for j, i in enumerate(index))]
         columns.append(np.where(inside, (np.where(inside, value, 0) - middle) / spread, 0.0))
         if number == 0:
+            first = found
             columns.append(np.where(inside, np.abs(index[k] - found), 2 * length))
         place = np.where(inside, found - side, -1 if side > 0 else length)
-    return columns
+    return columns, first
+
+
+def _moved(index: tuple[np.ndarray, ...], k: int, place: np.ndarray, shape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """The index with other places along axis k, those outside it at its ends."""
+    return tuple(np.clip(place, 0, shape[k] - 1) if j == k else i for j, i in enumerate(index))
+
+
+def _mean(values: np.ndarray) -> np.ndarray:
+    """The mean of each row without NaN, 0 if there is nothing else."""
+    inside = ~np.isnan(values)
+    return np.where(inside, values, 0.0).sum(axis=1) / np.maximum(inside.sum(axis=1), 1)
 
 
 def _time_of(axis: Axis, length: int) -> list[np.ndarray]:
@@ -143,25 +191,31 @@ def _time_of(axis: Axis, length: int) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class Correction:
-    """Trees for each fold of blocks, fitted without that fold, with the features they use."""
+    """Trees for each fold of blocks, fitted without that fold, with the features they use.
+
+    observed: the entries that were observed in the fit, some of which the trees were fitted to.
+    """
 
     describe: NeighbourFeatures
     models: Mapping[int, Trees] = field(repr=False)
     fold_of: BlockFolds
+    observed: np.ndarray = field(repr=False)
 
-    def predict(
-        self, features: np.ndarray, entries: np.ndarray, shape: tuple[int, ...] | None = None
-    ) -> np.ndarray:
-        """What is added to the estimates of entries with these features: each by trees fitted without its block.
+    def predict(self, features: np.ndarray, entries: np.ndarray, shape: tuple[int, ...] | None = None) -> np.ndarray:
+        """What is added to the estimates of entries with these features.
 
-        shape: of later data, if it is not that of the fit.
+        Of entries that were observed in the fit it comes from trees fitted without their block: errors in a block are
+        alike. Of the others it is the mean of all trees. shape: of later data, if it is not that of the fit.
         """
-        fold_of = self.fold_of if shape is None else replace(self.fold_of, shape=shape)
+        fold_of = replace(self.fold_of, shape=shape or self.fold_of.shape)
+        moved = fold_of != self.fold_of
         fold, total = fold_of(entries), np.zeros(len(entries))
+        own = np.ones(len(entries), bool) if moved else self.observed.reshape(-1)[entries]
         for number, trees in self.models.items():
-            inside = fold == number
+            weight = np.where(own, fold == number, 1 / len(self.models))
+            inside = weight > 0
             if inside.any():
-                total[inside] = self.describe.describe.spread * trees.sum(features[inside])
+                total[inside] += weight[inside] * self.describe.describe.spread * trees.sum(features[inside])
         return total
 
 
@@ -185,10 +239,9 @@ class PreparedCorrected:
 
     def on_axes(self, axes: Sequence[Axis]) -> PreparedCorrected:
         """The same stack and correction for data on other axes."""
-        known = self.correction.describe
-        describe = replace(known, describe=replace(known.describe, axes=axes))
         stack = cast(PreparedMix, on_axes(self.stack, axes))
-        return replace(self, stack=stack, correction=replace(self.correction, describe=describe))
+        correction = replace(self.correction, describe=self.correction.describe.on_axes(axes))
+        return replace(self, stack=stack, correction=correction)
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         """Fill from the entries where `mask` is True, and correct the others."""
@@ -198,14 +251,15 @@ class PreparedCorrected:
         if not describe.applies_to(mask.shape):
             return fill
         mixed = self.first.mix(fill.members)
-        features = np.hstack(
-            [
-                one.at(entries, values=values, train=mask, estimate=mixed, members=fill.members)
-                for one in (describe.describe, describe)
-            ]
-        )
         estimate = np.array(fill.estimate)
-        estimate.reshape(-1)[entries] += self.correction.predict(features, entries, mask.shape)
+        for part in np.array_split(entries, -(-len(entries) // MAX_PREDICT_ENTRIES) or 1):
+            features = np.hstack(
+                [
+                    one.at(part, values=values, train=mask, estimate=mixed, members=fill.members)
+                    for one in (describe.describe, describe)
+                ]
+            )
+            estimate.reshape(-1)[part] += self.correction.predict(features, part, mask.shape)
         return Fill(estimate, fill.members)
 
 
@@ -214,13 +268,17 @@ def learn_correction(
     features: np.ndarray,
     residuals: np.ndarray,
     entries: np.ndarray,
-    shape: tuple[int, ...],
+    observed: np.ndarray,
     seed: int,
 ) -> tuple[Correction | None, Choice]:
-    """The correction learned from the residuals of hidden entries, or None; and the record of the choice."""
+    """The correction learned from the residuals of hidden entries, or None; and the record of the choice.
+
+    observed: the mask of the data, whose hidden entries are at the flat `entries`.
+    """
+    shape = observed.shape
     if len(entries) < MIN_HIDDEN_ENTRIES:
         return None, _choice(False, f"{len(entries)} hidden entries are fewer than {MIN_HIDDEN_ENTRIES}", 0.0)
-    if not describe.nearest:
+    if not describe.nearest and not describe.covariates:
         return None, _choice(False, "no axis is unordered; errors of maps are smooth, and trees learn places", 0.0)
     fold_of = BlockFolds(shape, seed)
     fold = fold_of(entries)
@@ -235,7 +293,7 @@ def learn_correction(
     for number in np.unique(fold).tolist():
         rows = _some(np.flatnonzero(fold != number), MAX_FIT_ENTRIES, rng)
         models[number] = _fit(features, target, rows, TREES, seed)
-    correction = Correction(describe, models, fold_of)
+    correction = Correction(describe, models, fold_of, observed)
     gain = np.abs(target) - np.abs(target - correction.predict(features, entries) / spread)
     share = float(gain.sum() / max(np.abs(target).sum(), 1e-300))
     used = share >= MIN_GAIN and exceeds(gain, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS))
@@ -291,14 +349,7 @@ def _some(rows: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
 
 def _fit(features: np.ndarray, target: np.ndarray, rows: Sequence[int] | np.ndarray, trees: int, seed: int) -> Trees:
     """Boosted trees by absolute loss."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits
-
-    boosted: Any = HistGradientBoostingRegressor(
-        loss="absolute_error", max_iter=trees, learning_rate=LEARNING_RATE, max_leaf_nodes=LEAVES,
-        min_samples_leaf=MIN_LEAF_ENTRIES, l2_regularization=1.0, early_stopping=False, random_state=seed,
+    return fit_trees(
+        features[rows], target[rows], loss="absolute_error", trees=trees, learning_rate=LEARNING_RATE, leaves=LEAVES,
+        least=MIN_LEAF_ENTRIES, seed=seed,
     )  # fmt: skip
-    # One thread: the same bits on every machine, and no waiting threads on a busy one.
-    with threadpool_limits(1, user_api="openmp"):
-        boosted.fit(features[rows], target[rows])
-    return Trees.of(boosted)

@@ -1,38 +1,33 @@
-"""Gaussian process completion: the conditional mean of the field, solved in the spectral basis of its axes.
+"""Gaussian process completion: the conditional mean of the field, with a covariance learned from the data.
 
-With reflecting ends the prior covariance is diagonal in the cosine basis. The coefficients c of the mean satisfy
-(noise / spectrum + B M B') c = B M y, with B the transform and M the mask. Conjugate gradients need two transforms an
-iteration, O(N log N). The preconditioner is the sum of two: the inverse as if every entry were observed, and the exact
-inverse on the modes with the largest variance. The first alone leaves smooth directions inside gaps, which need several
-hundred iterations; those are the directions that the second solves. The iterations start from a solution on a grid with
-half the positions along every long axis: the errors that converge slowly are smooth, and there an iteration costs an
-eighth in three dimensions.
+The mean is solved in the spectral basis of the axes (`spectral_solver`). On the host the iterations start from a
+solution on a grid with half the positions along every long axis: the errors that converge slowly are smooth, and there
+an iteration costs an eighth in three dimensions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 
-from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, move_gap, standardise
-from corten.completion.covariance import Covariance, Season, circle_of, fit_covariance
+from corten.completion.axes_kinds import Basis, axis_kinds, basis_of, standardise
+from corten.completion.covariance import Covariance, Season, circle_of
+from corten.completion.covariance_choice import fit_covariance
+from corten.completion.held_out import HeldOut, Part
 from corten.completion.positions import Grid, grids_in_words, grids_of, length_in_words, moved_grids
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
+from corten.completion.spectral_solver import condition
 from corten.completion.units import UnitCorrelation, unit_correlations
 from corten.data.axes import is_distance
 from corten.data.choices import Choice
+from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.threads import in_order
 
-__all__ = ["GaussianProcessCompletion", "PreparedProcess"]
-
-COARSE_MODES = 1500
-"""At most so many modes are solved exactly: a dense matrix of this size is inverted once in a fill."""
-COARSE_NUMBERS = 2e7
-"""Numbers in the largest array of products of two modes along one axis."""
 CYCLES = {"daily": 1.0, "weekly": 7.0, "yearly": 365.2425}
 """Periods of the cycles that are looked for along axes of dates, in days."""
 COARSE_ITERATIONS = 60
@@ -43,84 +38,11 @@ UNEVEN_FACTOR = 3
 """So many times the iterations where an axis has unequal steps or a cycle: no coarse grid has half its positions."""
 NOISE_FACTORS, MIN_NOISE_GAIN = (1, 4, 16), 0.02
 """Multiples of the most likely noise that are compared by held-out error, and the gain that a larger one must have."""
-NOISE_TEST_ENTRIES, MIN_NOISE_TEST_ENTRIES = 50_000, 200
-"""Most entries of the part on which they are compared, and fewest hidden ones."""
-SETTLED = 2e-3
-"""Iterations stop when ten of them move the missing entries by less than this, in standard deviations of the data."""
-
-
-@dataclass(frozen=True)
-class CoarseModes:
-    """The modes with the largest variance, and the inverse of the system restricted to them (its lower triangle)."""
-
-    where: tuple[np.ndarray, ...]
-    inverse: np.ndarray
-
-    @staticmethod
-    def of(bases: Sequence[Basis], spectrum: np.ndarray, noise: float, kept: np.ndarray, most: int) -> CoarseModes:
-        """A box of modes; `kept` is one where an entry is observed."""
-        chosen = _box_of_modes(bases, spectrum, most)
-        # Double precision: directions that live in gaps have eigenvalues far below the rounding of single precision.
-        products = kept.astype(np.float64)
-        # An axis with few modes for its length first: it makes the array smaller.
-        for basis, modes in sorted(zip(bases, chosen), key=lambda one: len(one[1]) ** 2 / spectrum.shape[one[0].axis]):
-            if basis.cosines is not None:
-                rows = _sums_of_cosines(basis.cosines[modes], spectrum.shape[basis.axis])
-                products = along(rows, products, basis.axis)
-                continue
-            unit = np.zeros((len(modes), spectrum.shape[basis.axis]), spectrum.dtype)
-            unit[np.arange(len(modes)), modes] = 1
-            rows = replace(basis, axis=1).inverse(unit).astype(np.float64)
-            pairs = (rows[:, None, :] * rows[None, :, :]).reshape(-1, rows.shape[1])
-            products = along(np.ascontiguousarray(pairs), products, basis.axis)
-        for basis, modes in zip(bases, chosen):
-            if basis.cosines is not None:
-                products = _products_of_cosines(products, basis.cosines[modes], basis.axis, spectrum.shape[basis.axis])
-        counts = [len(modes) for modes in chosen]
-        size = int(np.prod(counts))
-        split = products.reshape([n for count in counts for n in (count, count)])
-        order = [*range(0, split.ndim, 2), *range(1, split.ndim, 2)]
-        system = split.transpose(order).reshape(size, size)
-        every: list[np.ndarray] = [np.arange(1)] * spectrum.ndim
-        for basis, modes in zip(bases, chosen):
-            every[basis.axis] = modes
-        where = np.ix_(*every)
-        system[np.diag_indices(size)] += noise / spectrum[where].ravel().astype(np.float64)
-        factor = scipy.linalg.cholesky(system, lower=True, overwrite_a=True, check_finite=False)
-        inverse, _ = scipy.linalg.lapack.dpotri(factor, lower=1, overwrite_c=1)
-        return CoarseModes(where, inverse)
-
-    def add_to(self, scaled: np.ndarray, residual: np.ndarray) -> None:
-        part = residual[self.where]
-        product = scipy.linalg.blas.dsymv(1.0, self.inverse, part.ravel().astype(np.float64), lower=1)
-        scaled[self.where] += product.reshape(part.shape)
-
-
-def _sums_of_cosines(numbers: np.ndarray, length: int) -> np.ndarray:
-    """Cosines of all numbers up to twice the largest of `numbers`, without their norms."""
-    return np.cos(np.pi / length * np.outer(np.arange(2 * numbers.max() + 1), np.arange(length) + 0.5))
-
-
-def _products_of_cosines(sums: np.ndarray, numbers: np.ndarray, axis: int, length: int) -> np.ndarray:
-    """Sums of products of all pairs of normed cosines, from sums of cosines: 2 cos a cos b = cos(a-b) + cos(a+b)."""
-    norm = np.where(numbers == 0, np.sqrt(1 / length), np.sqrt(2 / length))
-    difference, total = np.abs(np.subtract.outer(numbers, numbers)).ravel(), np.add.outer(numbers, numbers).ravel()
-    share = (np.outer(norm, norm) / 2).reshape([-1 if k == axis else 1 for k in range(sums.ndim)])
-    return np.asarray(share * (np.take(sums, difference, axis=axis) + np.take(sums, total, axis=axis)))
-
-
-def _box_of_modes(bases: Sequence[Basis], spectrum: np.ndarray, most: int) -> list[np.ndarray]:
-    """Modes along each axis, added one by one where the variance is largest, at most `most` in the box."""
-    profiles = [spectrum.max(axis=tuple(k for k in range(spectrum.ndim) if k != basis.axis)) for basis in bases]
-    orders = [np.argsort(-profile, kind="stable") for profile in profiles]
-    counts = [1] * len(bases)
-    limits = [min(len(p), max(1, int(np.sqrt(COARSE_NUMBERS / len(p))))) for p in profiles]
-    while True:
-        size = int(np.prod(counts))
-        free = [i for i, n in enumerate(counts) if n < limits[i] and size // n * (n + 1) <= most]
-        if not free:
-            return [np.sort(order[:n]) for order, n in zip(orders, counts)]
-        counts[max(free, key=lambda i: profiles[i][orders[i][counts[i]]])] += 1
+FILLS_AT_ONCE = 16
+"""Covariances are compared in batches of a multiple of this on a device."""
+DIVERGED = 10.0
+"""An estimate so many times larger than the data is solved again in double precision: a smooth field with little noise
+has directions inside gaps that are below the rounding of single precision."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +60,7 @@ class SpectralPrior:
         shape: tuple[int, ...],
         correlations: dict[int, UnitCorrelation],
         grids: Sequence[Grid] = (),
+        on_host: bool = False,
     ) -> SpectralPrior:
         """The prior of a fitted covariance on a grid; unordered axes use the eigenvectors of their correlation."""
         grids = list(grids or grids_of(None, shape))
@@ -159,13 +82,23 @@ class SpectralPrior:
             if kind == "unordered":
                 basis, values = correlations[k].spectrum(k, number)
             else:
-                basis = basis_of(kind, k, grids[k].size, number, positions=grids[k].positions)
+                at, size = grids[k].positions, grids[k].size
+                basis = basis_of(kind, k, size, number, positions=at, extended=True, on_host=on_host)
                 values = basis.frequencies
             bases.append(basis)
             along_axes.append(values)
         # Coefficients far below the noise never move: a floor keeps their inverse within single precision.
         total = np.maximum(covariance.spectrum(along_axes), 1e-5 * covariance.noise)
         return SpectralPrior(tuple(bases), total.astype(number), number(covariance.noise))
+
+    def in_double(self) -> SpectralPrior:
+        """The same prior in double precision."""
+        bases = []
+        for basis in self.bases:
+            rows = None if basis.rows is None else basis.rows.astype(np.float64)
+            folded = None if basis.folded is None else (basis.folded[0].astype(float), basis.folded[1].astype(float))
+            bases.append(replace(basis, rows=rows, folded=folded))
+        return SpectralPrior(tuple(bases), self.spectrum.astype(np.float64), np.float64(self.noise))
 
     def forward(self, array: np.ndarray) -> np.ndarray:
         for basis in self.bases:
@@ -179,44 +112,27 @@ class SpectralPrior:
 
     def condition(self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
         """Mean of the field given `values` with weights `kept` (0 where missing); iterations begin with `start`."""
-        number = self.spectrum.dtype.type
-        most = max(min(kept.size, 200), min(COARSE_MODES, kept.size // 20))
-        coarse = CoarseModes.of(self.bases, self.spectrum, float(self.noise), kept, most)
-        ratio = self.noise / self.spectrum
-        # A grid that is finer than the entries has fewer than one entry for each of its points.
-        shrink = 1 / (number(kept.size / self.spectrum.size) + ratio)
-        mean = self.forward(start) * shrink
-        residual = self.forward(kept * (values - self.inverse(mean))) - ratio * mean
-        direction = np.zeros_like(mean)
-        scaled = np.empty_like(mean)
-        before, first = 1.0, 0.0
-        field, missing = None, kept == 0
-        for iteration in range(iterations):
-            np.multiply(shrink, residual, out=scaled)
-            coarse.add_to(scaled, residual)
-            now = float(np.vdot(residual, scaled))
-            first = max(first, now)
-            if now <= 1e-10 * first:
-                break
-            direction *= number(now / before)
-            direction += scaled
-            seen = self.inverse(direction)
-            seen *= kept
-            image = self.forward(seen)
-            image += np.multiply(ratio, direction, out=scaled)
-            curvature = float(np.vdot(direction, image))
-            if curvature <= 0.0:  # residuals too small to be squared: there is nothing left to fit
-                break
-            step = number(now / curvature)
-            mean += np.multiply(step, direction, out=scaled)
-            image *= step
-            residual -= image
-            before = now
-            if iteration % 10 == 9 and iteration + 1 < iterations:
-                last, field = field, self.inverse(mean)
-                if last is not None and np.linalg.norm((field - last)[missing]) <= SETTLED * np.sqrt(missing.sum()):
-                    break
-        return self.inverse(mean)
+        means = condition(HostArrays(), [self], values[None], kept[None], start[None], iterations)
+        return np.asarray(means[0])
+
+
+def conditioned(
+    arrays: Arrays, priors: Sequence[SpectralPrior], values: Any, kept: Any, start: Any, iterations: int
+) -> Any:
+    """`condition`, with rounds that diverge in single precision solved again in double precision."""
+    means = condition(arrays, priors, values, kept, start, iterations)
+    xp, every = arrays.xp, tuple(range(1, values.ndim))
+    largest = xp.maximum(abs(values).max(axis=every), abs(start).max(axis=every))
+    diverged = np.flatnonzero(arrays.get(~(abs(means).max(axis=every) <= DIVERGED * largest)))
+    if not len(diverged):
+        return means
+    solved = list(means)
+    for b in diverged.tolist():
+        double = [priors[b if len(priors) > 1 else 0].in_double()]
+        with arrays.running():
+            own = [one[b : b + 1].astype(np.float64) for one in (values, kept, start)]
+            solved[b] = condition(arrays, double, own[0], own[1], own[2], iterations)[0].astype(means.dtype)
+    return xp.stack(solved)
 
 
 @dataclass(frozen=True)
@@ -246,39 +162,47 @@ class PreparedProcess:
         first = (start - data.centre) / data.scale
         # The correlation of units is estimated from these entries: hidden ones must not shine through it.
         units = unit_correlations(data.values, mask, self.kinds)
-        prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units, self.grids)
+        prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units, self.grids, on_host=True)
         number = prior.spectrum.dtype
         known, kept, first = (one.astype(number) for one in (data.values, mask, first))
         first = self._with_coarse(known, kept, first, units)
-        mean = prior.condition(known, kept, first, self.iterations * (1 if number == np.float32 else UNEVEN_FACTOR))
+        iterations = self.iterations * (1 if number == np.float32 else UNEVEN_FACTOR)
+        mean = conditioned(HostArrays(), [prior], known[None], kept[None], first[None], iterations)[0]
         return Fill(data.undo(mean.astype(np.float64)))
 
     def _with_coarse(
         self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, units: dict[int, UnitCorrelation]
     ) -> np.ndarray:
         """The start with its smooth part solved on a grid with half the positions along every long ordered axis."""
-        grids = list(self.grids or grids_of(None, kept.shape))
-        cycled = {season.axis for season in self.covariance.seasons}
-        even = [k for k, grid in enumerate(grids) if grid.positions is None and k not in cycled]
-        halved = [k for k in even if self.kinds[k] != "unordered" and kept.shape[k] >= MIN_HALVED_LENGTH]
-        if not halved or kept.size < MIN_HALVED_ENTRIES:
+        halved, coarser = self.halved(kept.shape)
+        if not halved:
             return start
         # Means of what the start leaves, not of the values: a cell observed on one side only would be off its centre.
         left, weight, coarse = kept * (values - start), kept, start
         for k in halved:
             left, weight, coarse = (_pair_means(array, k) for array in (left, weight, coarse))
         known = coarse + np.divide(left, weight, out=np.zeros_like(left), where=weight > 0)
-        components = tuple(
-            replace(one, lengths=tuple(length / 2 if k in halved else length for k, length in enumerate(one.lengths)))
-            for one in self.covariance.components
-        )
-        covariance = replace(self.covariance, components=components)
-        grids = [Grid(weight.shape[k]) if k in halved else grid for k, grid in enumerate(grids)]
-        prior = SpectralPrior.of(covariance, self.kinds, weight.shape, units, grids)
+        prior = SpectralPrior.of(coarser.covariance, self.kinds, weight.shape, units, coarser.grids, on_host=True)
         change = prior.condition(known, weight, coarse, COARSE_ITERATIONS) - coarse
         for k in halved:
             change = _between_pairs(change, k, kept.shape[k])
         return start + change
+
+    def halved(self, shape: tuple[int, ...]) -> tuple[list[int], PreparedProcess]:
+        """The axes that are halved for a start, none for small tensors, and the process on that grid."""
+        grids = list(self.grids or grids_of(None, shape))
+        cycled = {season.axis for season in self.covariance.seasons}
+        even = [k for k, grid in enumerate(grids) if grid.positions is None and k not in cycled]
+        axes = [k for k in even if self.kinds[k] != "unordered" and shape[k] >= MIN_HALVED_LENGTH]
+        if prod(shape) < MIN_HALVED_ENTRIES:
+            axes = []
+        components = tuple(
+            replace(one, lengths=tuple(length / 2 if k in axes else length for k, length in enumerate(one.lengths)))
+            for one in self.covariance.components
+        )
+        covariance = replace(self.covariance, components=components)
+        coarse = tuple(Grid((shape[k] + 1) // 2) if k in axes else grid for k, grid in enumerate(grids))
+        return axes, replace(self, covariance=covariance, grids=coarse)
 
 
 def _pair_means(array: np.ndarray, axis: int) -> np.ndarray:
@@ -313,92 +237,104 @@ class GaussianProcessCompletion:
     iterations: int = 50
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedProcess:
+        return self.prepare_on(None, values, mask, axes, seed)
+
+    def prepare_on(
+        self, arrays: Arrays | None, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
+    ) -> PreparedProcess:
+        """`prepare`, with covariances compared on a device if `arrays` are given."""
         kinds = axis_kinds(axes, mask.shape)
         data = standardise(values, mask, kinds)
         units = unit_correlations(data.values, mask, kinds)
         grids, choices = grids_of(axes, mask.shape), []
         seasons = seasons_of(kinds, grids)
-        covariance, tried = fit_covariance(data.values, mask, kinds, units, seed, grids, seasons)
+        pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
+
+        def fills(todo: Sequence[tuple[Covariance, Part]]) -> list[np.ndarray]:
+            """Parts filled, each with its covariance."""
+            work = [(PreparedProcess(kinds, one, pyramid, self.iterations, (), part.grids), part) for one, part in todo]
+            even = all(grid.positions is None for _, part in work for grid in part.grids)
+            if arrays is not None and even and not any(one.seasons for one, _ in todo):
+                return _fills_on(arrays, work)
+
+            def filled(one: tuple[PreparedProcess, Part]) -> np.ndarray:
+                process, part = one
+                return process.fill_from(part.values, part.kept, part.start).estimate
+
+            return list(in_order(filled, work))
+
+        def fitted(on: tuple[Grid, ...]) -> tuple[HeldOut | None, Covariance, tuple[dict[str, object], ...]]:
+            held_out = HeldOut.of(values, mask, kinds, on, pyramid, seed, fills)
+            return held_out, *fit_covariance(data.values, mask, kinds, units, seed, on, seasons, held_out)
+
+        held_out, covariance, tried = fitted(grids)
         doubtful = [k for k, grid in enumerate(grids) if grid.positions is not None and not is_distance(axes[k])]
         if doubtful:
             equal = tuple(Grid(mask.shape[k]) if k in doubtful else grid for k, grid in enumerate(grids))
-            other, also_tried = fit_covariance(data.values, mask, kinds, units, seed, equal, seasons)
-            most = max(int(str(one["entries"])) for one in tried)
+            other_held_out, other, also_tried = fitted(equal)
+            most = max(int(str(one.get("entries", 0))) for one in tried)
             with_steps, without = (
-                max(float(str(one["penalised"])) for one in fits if one["entries"] == most)
+                max(float(str(one["penalised"])) for one in fits if one.get("entries") == most)
                 for fits in (tried, also_tried)
             )
             if without > with_steps:
-                grids, covariance, tried = equal, other, also_tried
+                grids, held_out, covariance, tried = equal, other_held_out, other, also_tried
                 choices.append(_equal_steps([axes[k].name for k in doubtful], with_steps, without))
-        pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
         words = grids_in_words(axes, grids)
         if words:
             choices.append(Choice("grid of unequal steps", words, "positions are taken from the coordinates"))
         choice = Choice(
             "covariance of the process",
             describe(covariance, axes, grids),
-            "maximum likelihood on samples of the observed entries",
+            "groups by the error of held-out entries, parameters by maximum likelihood on samples",
             tried,
         )
         prepared = PreparedProcess(kinds, covariance, pyramid, self.iterations, (choice, *choices), grids)
-        return _with_tested_noise(prepared, values, mask, seed)
+        return prepared if held_out is None else _with_tested_noise(prepared, held_out)
 
 
-def _with_tested_noise(prepared: PreparedProcess, values: np.ndarray, mask: np.ndarray, seed: int) -> PreparedProcess:
-    """The process with more noise where that clearly lowers the error under a pseudo-gap.
+def _with_tested_noise(prepared: PreparedProcess, held_out: HeldOut) -> PreparedProcess:
+    """The process with more noise where that clearly lowers the error of held-out entries.
 
     Errors with heavy tails, and the differences of neighbours that no component describes, are noise to an estimate in
     a gap; the likelihood of pairs that lie close together sees less of it.
     """
-    rng = np.random.default_rng((seed, 0x2015E))
-    hidden = mask & move_gap(~mask, prepared.kinds, rng)
-    box = _box_with_most(hidden, mask & ~hidden, prepared, rng)
-    known, part = mask[box] & ~hidden[box], hidden[box]
-    if min(int(known.sum()), int(part.sum())) < MIN_NOISE_TEST_ENTRIES:
+    noises = [min(factor * prepared.covariance.noise, 0.5) for factor in NOISE_FACTORS]
+    errors = held_out.errors([replace(prepared.covariance, noise=noise) for noise in noises])
+    best = int(np.argmin(errors))
+    if errors[best] > (1 - MIN_NOISE_GAIN) * errors[0]:
         return prepared
-    grids = tuple(
-        grid if grid.size == 1 or n == mask.shape[k] else replace(grid, size=n)
-        for k, (grid, n) in enumerate(zip(prepared.grids, part.shape))
-    )
-    pyramid = replace(prepared.pyramid, grids=grids)
-    start = pyramid.fill(values[box], known).estimate
-    errors = {}
-    for factor in NOISE_FACTORS:
-        covariance = replace(prepared.covariance, noise=min(factor * prepared.covariance.noise, 0.5))
-        one = replace(prepared, covariance=covariance, pyramid=pyramid, grids=grids)
-        errors[factor] = float(np.abs(one.fill_from(values[box], known, start).estimate - values[box])[part].mean())
-    best = min(errors, key=lambda factor: errors[factor])
-    if errors[best] > (1 - MIN_NOISE_GAIN) * errors[1]:
-        return prepared
-    noise = min(best * prepared.covariance.noise, 0.5)
+    factor, noise = NOISE_FACTORS[best], noises[best]
     choice = Choice(
         "noise of the process",
         f"{noise:.2g}",
-        f"{best} times the most likely noise: lowest error of {int(part.sum())} entries under a copy of the gaps",
-        tuple({"factor": factor, "error": error} for factor, error in errors.items()),
+        f"{factor} times the most likely noise: lowest error of {held_out.count} entries under copies of the gaps",
+        tuple({"factor": one, "error": error} for one, error in zip(NOISE_FACTORS, errors)),
         code="noise_by_held_out_error",
-        values={"noise": noise, "factor": best},
+        values={"noise": noise, "factor": factor},
     )
-    return replace(
-        prepared, covariance=replace(prepared.covariance, noise=noise), choices=(*prepared.choices, choice)
-    )
+    return replace(prepared, covariance=replace(prepared.covariance, noise=noise), choices=(*prepared.choices, choice))
 
 
-def _box_with_most(
-    hidden: np.ndarray, known: np.ndarray, prepared: PreparedProcess, rng: np.random.Generator
-) -> tuple[slice, ...]:
-    """A box of bounded size with many hidden and many known entries; it cuts ordered axes with equal steps only."""
-    shape = list(hidden.shape)
-    cut = [k for k, grid in enumerate(prepared.grids) if grid.positions is None and prepared.kinds[k] == "ordered"]
-    while np.prod(shape, dtype=float) > NOISE_TEST_ENTRIES and any(shape[k] > 8 for k in cut):
-        longest = max(cut, key=lambda k: shape[k])
-        shape[longest] = max(8, int(0.9 * shape[longest]))
-    found = []
-    for _ in range(8):
-        box = tuple(slice(at := int(rng.integers(n - m + 1)), at + m) for n, m in zip(hidden.shape, shape))
-        found.append((min(int(hidden[box].sum()), int(known[box].sum())), box))
-    return max(found, key=lambda one: one[0])[1]
+def _fills_on(arrays: Arrays, work: Sequence[tuple[PreparedProcess, Part]]) -> list[np.ndarray]:
+    """Parts of one shape filled at once."""
+    kinds, count = work[0][0].kinds, len(work)
+    data = {id(part): standardise(part.values, part.kept, kinds) for _, part in work}
+    units = {id(part): unit_correlations(data[id(part)].values, part.kept, kinds) for _, part in work}
+    priors = [
+        SpectralPrior.of(one.covariance, kinds, part.kept.shape, units[id(part)], part.grids) for one, part in work
+    ]
+    # Batches of few sizes, filled up with the last one: each size has programs of its own.
+    spare = -count % FILLS_AT_ONCE
+    priors += priors[-1:] * spare
+    begun = [(data[id(part)], part) for _, part in [*work, *[work[-1]] * spare]]
+    with arrays.running():
+        known, kept, first = (
+            arrays.put(np.stack([np.asarray(one, np.float32) for one in each]))
+            for each in zip(*((d.values, part.kept, (part.start - d.centre) / d.scale) for d, part in begun))
+        )
+        means = arrays.get(conditioned(arrays, priors, known, kept, first, UNEVEN_FACTOR * work[0][0].iterations))
+    return [d.undo(mean.astype(np.float64)) for (d, _), mean in zip(begun[:count], means)]
 
 
 def seasons_of(kinds: Sequence[str], grids: Sequence[Grid]) -> tuple[Season, ...]:
@@ -440,6 +376,10 @@ def describe(covariance: Covariance, axes: Sequence[Any], grids: Sequence[Grid] 
         for group, smoothness in zip(component.groups, component.smoothness):
             lengths = ", ".join(length_in_words(names[k], grids[k], component.lengths[k]) for k in group)
             factors.append(f"Matern(nu {smoothness:.2g}; {lengths})")
-        factors += [f"correlation of {names[k]}" for k, own in enumerate(component.own) if not np.isnan(own)]
+        factors += [
+            f"each {names[k]} for itself" if own == 1 else f"correlation of {names[k]}"
+            for k, own in enumerate(component.own)
+            if not np.isnan(own)
+        ]
         terms.append(" x ".join([f"{component.variance:.3g}", *factors]))
     return " + ".join([*terms, f"noise {covariance.noise:.2g}"])

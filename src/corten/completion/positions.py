@@ -1,4 +1,4 @@
-"""Positions along axes, from their coordinates: steps of unequal length and holes on a regular grid.
+"""Positions along axes, from their coordinates: steps of unequal length and jumps on a regular grid.
 
 The completions of fields work on regular grids. An axis with unequal steps gets a finer regular grid of its own: its
 entries lie at positions between or on the grid points, and grid points without an entry are not observed. A regular
@@ -14,8 +14,6 @@ import numpy as np
 
 from corten.data.axes import Axis, numbers_of, period_of
 
-__all__ = ["Grid", "grids_in_words", "grids_of", "length_in_words", "moved_grids"]
-
 MAX_SHIFT = 0.1
 """An axis is regular if no coordinate is further than this from a regular one, in steps: months are regular."""
 MAX_GROWTH = 4.0
@@ -23,7 +21,7 @@ MAX_GROWTH = 4.0
 SMALL_ENTRIES = 20_000
 """... or so many entries, where that is more."""
 HOLE_LENGTHS = 2.0
-"""A hole longer than this, in lengths of the axis without holes, separates its two sides and is cut to this."""
+"""A jump longer than this, in lengths of the rest of the axis, separates its two sides and is cut to this."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Grid:
     """The regular grid of one axis.
 
     size: number of grid points; positions: where the entries of the axis lie, in steps of the grid, None if entry i
-    lies on grid point i; step, unit: length of a step in the unit of the coordinates; longest_hole: the longest step
+    lies on grid point i; step, unit: length of a step in the unit of the coordinates; longest_jump: the longest step
     of the axis, in the same unit, where it was cut.
     """
 
@@ -39,7 +37,7 @@ class Grid:
     positions: np.ndarray | None = None
     step: float = 1.0
     unit: str = "steps"
-    longest_hole: float | None = None
+    longest_jump: float | None = None
 
     @property
     def usual_step(self) -> float:
@@ -128,15 +126,15 @@ def length_in_words(name: str, grid: Grid, steps: float) -> str:
 
 
 def grids_in_words(axes: Sequence[Axis], grids: Sequence[Grid]) -> str:
-    """The grids of axes with unequal steps, and the holes that were cut; empty if all axes are regular."""
+    """The grids of axes with unequal steps, and the jumps that were cut; empty if all axes are regular."""
     parts = []
     for axis, grid in zip(axes, grids):
         if grid.positions is None:
             continue
         text = f"{grid.size} points, step of {length_in_words(axis.name, grid, 1.0)}"
-        if grid.longest_hole is not None:
+        if grid.longest_jump is not None:
             widest = float(np.diff(grid.positions).max())
-            hole = length_in_words("", grid, grid.longest_hole / grid.step)
-            text += f" (a hole of{hole} counts as{length_in_words('', grid, widest)})"
+            jump = length_in_words("", grid, grid.longest_jump / grid.step)
+            text += f" (a jump of{jump} counts as{length_in_words('', grid, widest)})"
         parts.append(text)
     return "; ".join(parts)

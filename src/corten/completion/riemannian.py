@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,8 +29,6 @@ from corten.lowrank import (
 )
 from corten.lowrank.power import spectral_start
 
-__all__ = ["PreparedLowRank", "TensorTrainCompletion", "TuckerCompletion", "descend_on"]
-
 CRITERIA = ("held-out", "aic", "bic")
 HELD_OUT_SHARE = 0.1  # of the training entries
 PATIENCE = 2  # rises of the criterion in a row that end the search for a rank
@@ -47,7 +45,36 @@ CHUNK_ENTRIES = 4_000_000  # entries of the estimate computed at once
 
 
 @dataclass(frozen=True)
-class TuckerCompletion:
+class _LowRankCompletion:
+    """The options of both completions; `structure` says which tensors are of low rank."""
+
+    rank: int | tuple[int, ...] | str = "auto"
+    criterion: str = "held-out"
+    ridge: float | str = DEFAULT_RIDGE
+    engine: Any = "auto"
+    structure: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rank, str) and self.rank != "auto":
+            raise ValueError(f'rank is {self.rank!r}; give an integer, one for each axis, or "auto"')
+        if self.criterion not in CRITERIA:
+            raise ValueError(f"criterion is {self.criterion!r}; allowed are {', '.join(map(repr, CRITERIA))}")
+        if isinstance(self.ridge, str):
+            if self.ridge != "auto":
+                raise ValueError(f'ridge is {self.ridge!r}; give a number of at least 0 or "auto"')
+            if not isinstance(self.rank, str) or self.criterion != "held-out":
+                with_rank = 'give rank="auto", criterion="held-out"'
+                raise ValueError(f'ridge is "auto", which is chosen with the rank: {with_rank}')
+        elif not 0 <= self.ridge < np.inf:
+            raise ValueError(f"ridge is {self.ridge}; give a number of at least 0")
+
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedLowRank:
+        """Choose the rank, if it is "auto", from the entries in `mask`."""
+        return _prepare(self, values, mask, seed)
+
+
+@dataclass(frozen=True)
+class TuckerCompletion(_LowRankCompletion):
     """Fill with the tensor of low Tucker rank that fits the observed entries best: the completion of the paper.
 
     Parameters
@@ -81,21 +108,11 @@ class TuckerCompletion:
     True
     """
 
-    rank: int | tuple[int, ...] | str = "auto"
-    criterion: str = "held-out"
-    ridge: float | str = DEFAULT_RIDGE
-    engine: Any = "auto"
-
-    def __post_init__(self) -> None:
-        _check_options(self.rank, self.criterion, self.ridge)
-
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedLowRank:
-        """Choose the rank, if it is "auto", from the entries in `mask`."""
-        return _prepare(self, "Tucker", values, mask, seed)
+    structure: ClassVar[str] = "Tucker"
 
 
 @dataclass(frozen=True)
-class TensorTrainCompletion:
+class TensorTrainCompletion(_LowRankCompletion):
     """Fill with the tensor of low tensor-train rank that fits the observed entries best.
 
     Parameters
@@ -112,17 +129,7 @@ class TensorTrainCompletion:
     True
     """
 
-    rank: int | tuple[int, ...] | str = "auto"
-    criterion: str = "held-out"
-    ridge: float | str = DEFAULT_RIDGE
-    engine: Any = "auto"
-
-    def __post_init__(self) -> None:
-        _check_options(self.rank, self.criterion, self.ridge)
-
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedLowRank:
-        """Choose the rank, if it is "auto", from the entries in `mask`."""
-        return _prepare(self, "tensor-train", values, mask, seed)
+    structure: ClassVar[str] = "tensor-train"
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,8 @@ def _fit(
 ) -> tuple[TensorTrain | Tucker, float, float, float]:
     """The point, the centre and scale of the data, and half the squared error on the observed entries."""
     found = values[mask].astype(np.float64)
+    if found.min() == found.max():
+        return _flat(prepared.structure, values.shape), float(found[0]), 0.0, 1e-12 * found.size
     centre = float(found.mean())
     scale = float(found.std()) or 1.0
     scaled = np.zeros(values.shape, np.float32)
@@ -194,14 +203,9 @@ def descend_on(
     return done.point, max(error, 1e-12 * count)
 
 
-def _prepare(
-    config: TuckerCompletion | TensorTrainCompletion,
-    structure: str,
-    values: np.ndarray,
-    mask: np.ndarray,
-    seed: int,
-) -> PreparedLowRank:
+def _prepare(config: _LowRankCompletion, values: np.ndarray, mask: np.ndarray, seed: int) -> PreparedLowRank:
     """The completion with its rank and ridge, chosen where they are "auto"."""
+    structure = config.structure
     feasible: Callable = feasible_tucker_rank if structure == "Tucker" else feasible_rank
     check: Callable = check_tucker_rank if structure == "Tucker" else check_rank
     engine = as_engine(config.engine)
@@ -328,18 +332,3 @@ def _flat(structure: str, shape: tuple[int, ...]) -> TensorTrain | Tucker:
         return train
     core = np.full((1,) * len(shape), 1e-30)
     return Tucker(core, tuple(np.ones((d, 1)) for d in shape))
-
-
-def _check_options(rank: object, criterion: str, ridge: float | str) -> None:
-    """Raise if an option is not allowed."""
-    if isinstance(rank, str) and rank != "auto":
-        raise ValueError(f'rank is {rank!r}; give an integer, one for each axis, or "auto"')
-    if criterion not in CRITERIA:
-        raise ValueError(f"criterion is {criterion!r}; allowed are {', '.join(map(repr, CRITERIA))}")
-    if isinstance(ridge, str):
-        if ridge != "auto":
-            raise ValueError(f'ridge is {ridge!r}; give a number of at least 0 or "auto"')
-        if not isinstance(rank, str) or criterion != "held-out":
-            raise ValueError('ridge is "auto", which is chosen with the rank: give rank="auto", criterion="held-out"')
-    elif not 0 <= ridge < np.inf:
-        raise ValueError(f"ridge is {ridge}; give a number of at least 0")

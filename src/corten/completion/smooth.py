@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 
-from corten.completion.axes_kinds import Basis, along, axis_kinds, basis_of, standardise
+from corten.completion.axes_kinds import Basis, axis_kinds, basis_of, standardise
 from corten.completion.positions import Grid, grids_of, moved_grids
 from corten.completion.protocol import Fill
+from corten.completion.spectral_solver import rows_of
 from corten.data.axes import Axis
 from corten.data.choices import Choice
-
-__all__ = ["PreparedSmooth", "SmoothCompletion"]
+from corten.engine.arrays import Arrays, HostArrays
 
 Filter = Callable[[np.ndarray], np.ndarray]
 
@@ -43,24 +44,25 @@ class AxisFilter:
     matrix: np.ndarray | None
 
     def __call__(self, array: np.ndarray) -> np.ndarray:
-        if self.matrix is not None:
-            return along(self.matrix, array, self.basis.axis)
         shape = [1] * array.ndim
         shape[self.basis.axis] = -1
         response = self.response.astype(array.dtype).reshape(shape)
         return self.basis.inverse(self.basis.forward(array) * response)
 
+    def dense(self) -> np.ndarray:
+        """The filter as a matrix, also along a long axis."""
+        if self.matrix is not None:
+            return self.matrix
+        rows = rows_of(self.basis, np.float64)
+        return np.maximum((rows.T * self.response) @ rows, 0).astype(np.float32)
+
 
 def axis_filter(basis: Basis, width: float) -> AxisFilter:
     """The Gaussian filter of this width (in steps) along one axis."""
-    response = gaussian_symbol(width, basis.frequencies)
-    matrix = None
-    if basis.rows is not None and basis.positions is not None:
-        return AxisFilter(basis, response, _gaussian_between(basis, width))
-    if basis.rows is not None:
-        rows = basis.rows.astype(np.float64)
-        matrix = np.maximum((rows.T * response) @ rows, 0).astype(np.float32)
-    return AxisFilter(basis, response, matrix)
+    made = AxisFilter(basis, gaussian_symbol(width, basis.frequencies), None)
+    if basis.rows is None:
+        return made
+    return replace(made, matrix=made.dense() if basis.positions is None else _gaussian_between(basis, width))
 
 
 def _gaussian_between(basis: Basis, width: float) -> np.ndarray:
@@ -88,19 +90,8 @@ class PreparedSmooth:
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         """Fill from the widest to the narrowest kernel."""
         data = standardise(values, mask, self.kinds)
-        left = data.values.astype(np.float32)
-        weight = mask.astype(np.float32)
-        estimate = np.zeros(mask.shape, np.float32)
-        for level in self._levels(mask.shape):
-            support = weight
-            mean = left
-            for smooth in level:
-                support = smooth(support)
-                mean = smooth(mean)
-            step = mean / (support + MIN_SUPPORT)
-            estimate += step
-            left -= step * weight
-        return Fill(data.undo(estimate.astype(np.float64)))
+        known, kept = (one.astype(np.float32)[None] for one in (data.values, mask))
+        return Fill(data.undo(pyramid(HostArrays(), self, known, kept)[0].astype(np.float64)))
 
     def on_axes(self, axes: Sequence[Axis]) -> PreparedSmooth:
         """The same widths, in the unit of the coordinates, on other axes; in steps if it was made without axes."""
@@ -109,26 +100,70 @@ class PreparedSmooth:
         grids, ratios = moved_grids(self.grids, axes)
         return replace(self, stretch=tuple(s * r for s, r in zip(self.stretch, ratios)), grids=grids)
 
-    def _levels(self, shape: tuple[int, ...]) -> list[list[Filter]]:
-        """The filters of all levels: first averaged over unordered axes, then separate for their positions."""
+    def levels(self, arrays: Arrays, shape: tuple[int, ...]) -> Iterator[dict[int, Any]]:
+        """The filters of each level by axis: first averaged over unordered axes, then separate for their positions.
+
+        A filter is a matrix; on the host also a function, for long axes and for averages.
+        """
+        on_host = isinstance(arrays, HostArrays)
         grids = self.grids or grids_of(None, shape)
         unordered = [k for k, kind in enumerate(self.kinds) if kind == "unordered" and shape[k] > 1]
         ordered = [k for k, kind in enumerate(self.kinds) if kind != "unordered" and shape[k] > 1]
-        bases = {k: basis_of(self.kinds[k], k, grids[k].size, positions=grids[k].positions) for k in ordered}
-        levels: list[list[Filter]] = []
+        bases = {
+            k: basis_of(
+                self.kinds[k], k + 1, grids[k].size, positions=grids[k].positions, extended=on_host, on_host=on_host
+            )
+            for k in ordered
+        }
+
+        def smooth(k: int, width: float) -> Any:
+            made = axis_filter(bases[k], width * self.stretch[k])
+            return made if on_host and made.matrix is None else arrays.put(made.dense())
+
+        def average(k: int) -> Any:
+            return _average(k + 1) if on_host else arrays.put(np.full((shape[k],) * 2, 1 / shape[k], np.float32))
+
         for pooled in product((True, False), repeat=min(len(unordered), 3)):
-            if not ordered and not any(pooled):
-                continue
-            average = [_average(k) for k, pool in zip(unordered, pooled) if pool]
-            for width in WIDTHS if ordered else (1.0,):
-                smooth = [axis_filter(bases[k], width * self.stretch[k]) for k in ordered]
-                levels.append([*smooth, *average])
-        return levels
+            if ordered or any(pooled):
+                averages = {k: average(k) for k, pool in zip(unordered, pooled) if pool}
+                for width in WIDTHS if ordered else (1.0,):
+                    yield {k: smooth(k, width) for k in ordered} | averages
 
 
 def _average(axis: int) -> Filter:
     """The mean over an axis, as a filter."""
     return lambda array: np.broadcast_to(array.mean(axis=axis, keepdims=True), array.shape)
+
+
+def pyramid(arrays: Arrays, prepared: PreparedSmooth, known: Any, kept: Any) -> Any:
+    """Averages with kernels from wide to narrow, for a batch of rounds of standardised values, on the host or a device.
+
+    `known` is zero where `kept` is zero.
+    """
+    left, estimate = known + 0, arrays.xp.zeros_like(known)
+    for filters in prepared.levels(arrays, kept.shape[1:]):
+        level = arrays.compiled(_level, axes=tuple(filters))
+        left, estimate = level(tuple(filters.values()), kept, left, estimate)
+    return estimate
+
+
+def _level(
+    arrays: Arrays, filters: tuple[Any, ...], kept: Any, left: Any, estimate: Any, *, axes: tuple[int, ...]
+) -> tuple[Any, Any]:
+    """One level of the pyramid: what is left of the values, and the estimate."""
+
+    def averaged(array: Any) -> Any:
+        for k, one in zip(axes, filters):
+            array = one(array) if callable(one) else arrays.along(one, array, k + 1)
+        return array
+
+    # Few new arrays: on the host the pages of each one cost as much as its numbers.
+    support = averaged(kept) + MIN_SUPPORT
+    step = averaged(left) / support
+    estimate += step
+    step *= kept
+    left -= step
+    return left, estimate
 
 
 @dataclass(frozen=True)

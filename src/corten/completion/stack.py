@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 import scipy.optimize
 
-from corten.completion.axes_kinds import axis_kinds, pseudo_gap
+from corten.completion.axes_kinds import Standardised, axis_kinds, pseudo_gap, standardise
+from corten.completion.batched import MAX_LENGTH, fill_member, prepare_member, why_not_member
 from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.completion.protocol import Completion, Fill, Prepared, on_axes
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.unfoldings import UnfoldingCompletion
+from corten.completion.variable import choose_root, roots_of, squares_of
 from corten.data.choices import Choice
-
-__all__ = ["PreparedStack", "StackedCompletion", "default_members", "simplex_weights"]
+from corten.engine import as_engine
+from corten.engine.arrays import Arrays, device_arrays
+from corten.engine.threads import default_threads, in_order
 
 ROUNDS = 2
 HIDDEN_SHARE = 0.15  # of the observed entries at most, in a round
@@ -52,31 +55,42 @@ def simplex_weights(members: np.ndarray, truth: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class PreparedStack:
-    """Prepared members and the weights of their mix."""
+    """Prepared members and the weights of their mix.
+
+    roots: whether members and mix model the square roots of the values; `variable` records that choice. Estimates are
+    in the variable of the data.
+    """
 
     members: dict[str, Prepared] = field(repr=False)
     weights: dict[str, float]
     learned: str = ""
+    roots: bool = False
+    variable: tuple[Choice, ...] = field(default=(), repr=False)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
         mix = ", ".join(f"{name} {weight:.2f}" for name, weight in self.weights.items())
         own = tuple(choice for member in self.members.values() for choice in member.choices)
-        return (Choice("mix of completions", mix, self.learned or "nothing was hidden: equal weights"), *own)
+        why = self.learned or "nothing was hidden: equal weights"
+        return (Choice("mix of completions", mix, why), *self.variable, *own)
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
+        values = roots_of(values) if self.roots else values
         known = values[mask]
         low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
         slack = BEYOND * (high - low)
+        least = max(low - slack, 0.0) if self.roots else low - slack
         filled: dict[str, np.ndarray] = {}
         for name, member in self.members.items():
             if filled and hasattr(member, "fill_from"):
-                start = sum(filled.values()) / len(filled)
-                estimate = member.fill_from(values, mask, start).estimate
+                estimate = member.fill_from(values, mask, next(iter(filled.values()))).estimate
             else:
                 estimate = member.fill(values, mask).estimate
-            filled[name] = np.clip(np.nan_to_num(estimate, nan=(low + high) / 2), low - slack, high + slack)
-        return Fill(self.mix(filled), filled)
+            filled[name] = np.clip(np.nan_to_num(estimate, nan=(low + high) / 2), least, high + slack)
+        mixed = self._weighted(filled)
+        if not self.roots:
+            return Fill(mixed, filled)
+        return Fill(squares_of(mixed), {name: squares_of(one) for name, one in filled.items()})
 
     def on_axes(self, axes: Sequence[Any]) -> PreparedStack:
         """The stack with its members on other axes."""
@@ -84,13 +98,109 @@ class PreparedStack:
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
         """The weighted mean of the members, of full arrays or of values at some entries."""
+        if not self.roots:
+            return self._weighted(members)
+        return squares_of(self._weighted({name: roots_of(one) for name, one in members.items()}))
+
+    def _weighted(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.asarray(sum(weight * members[name] for name, weight in self.weights.items()))
 
     def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedStack:
         names = list(self.members)
-        weights = simplex_weights(np.stack([members[name] for name in names], axis=1), truth)
-        learned = f"least squares on {len(truth)} hidden entries"
+        estimates = np.stack([members[name] for name in names], axis=1)
+        if self.roots:
+            estimates, truth = roots_of(estimates), roots_of(truth)
+        weights = simplex_weights(estimates, truth)
+        learned = f"least squares{' of square roots' if self.roots else ''} on {len(truth)} hidden entries"
         return replace(self, weights=dict(zip(names, weights.tolist())), learned=learned)
+
+
+def why_not(prepared: Prepared, shape: tuple[int, ...]) -> str | None:
+    """The reason why a completion cannot fill rounds in batches, None if it can."""
+    if not isinstance(prepared, PreparedStack):
+        return f"{type(prepared).__name__} is not the default stack"
+    if prepared.roots:
+        return "square roots of the values are modelled"
+    if max(shape) > MAX_LENGTH:
+        return f"an axis has {max(shape)} positions, more than {MAX_LENGTH}"
+    reasons = (why_not_member(member, shape) for member in prepared.members.values())
+    return next((reason for reason in reasons if reason), None)
+
+
+@dataclass(frozen=True)
+class BatchedFill:
+    """Estimates of the members for a batch of rounds, in standardised variables, where they were computed.
+
+    data: the standardised values of each round with their centre and scale, on the host.
+    """
+
+    arrays: Arrays
+    stack: PreparedStack
+    members: dict[str, Any]
+    kept: Any
+    known: Any
+    data: Sequence[Standardised]
+
+    def mixed(self) -> Any:
+        """The mix of the members; weights sum to one, so that standardised members give the standardised mix."""
+        return sum(weight * self.members[name] for name, weight in self.stack.weights.items())
+
+    def only(self, number: int) -> BatchedFill:
+        """One round as a batch of its own."""
+        here = slice(number, number + 1)
+        members = {name: one[here] for name, one in self.members.items()}
+        return replace(self, members=members, kept=self.kept[here], known=self.known[here], data=self.data[here])
+
+    def fill(self, number: int) -> Fill:
+        """The fill of one round, on the host."""
+        one = self.data[number]
+        members = {name: one.undo(self.arrays.get(m[number]).astype(np.float64)) for name, m in self.members.items()}
+        return Fill(self.stack.mix(members), members)
+
+
+@dataclass(frozen=True)
+class BatchedStack:
+    """A prepared stack that fills many rounds at once."""
+
+    stack: PreparedStack
+    arrays: Arrays
+
+    def fill(self, values: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> BatchedFill:
+        """Fill each round from the entries where its mask is True."""
+        arrays = self.arrays
+        kinds = next(iter(self.stack.members.values())).kinds  # type: ignore[attr-defined]
+
+        def begun(one: tuple[np.ndarray, np.ndarray]) -> tuple[Standardised, tuple[np.ndarray, np.ndarray]]:
+            data = standardise(*one, kinds)
+            limits = _limits(*one, data)
+            # They are rounded to single precision already; in it many rounds take half the memory.
+            return replace(data, values=data.values.astype(np.float32)), limits
+
+        data, limits = zip(*in_order(begun, zip(values, masks)))
+        with arrays.running():
+            known = arrays.put(np.stack([one.values for one in data]))
+            kept = arrays.put(np.stack(masks)).astype(np.float32)
+            low, high = (arrays.put(np.stack(side).astype(np.float32)) for side in zip(*limits))
+            clip = arrays.compiled(_clipped)
+            filled: dict[str, Any] = {}
+            for name, member in self.stack.members.items():
+                start = next(iter(filled.values()), None)
+                estimate = fill_member(arrays, member, values, masks, data, known, kept, start)
+                filled[name] = clip(estimate, low, high)
+        return BatchedFill(arrays, self.stack, filled, kept, known, data)
+
+
+def _limits(values: np.ndarray, mask: np.ndarray, data: Standardised) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and largest estimate that a stack allows, in the standardised variable."""
+    known = values[mask]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+    slack = BEYOND * (high - low)
+    return (low - slack - data.centre) / data.scale, (high + slack - data.centre) / data.scale
+
+
+def _clipped(arrays: Arrays, estimate: Any, low: Any, high: Any) -> Any:
+    xp = arrays.xp
+    return xp.clip(xp.where(xp.isnan(estimate), (low + high) / 2, estimate), low, high)
 
 
 @dataclass(frozen=True)
@@ -101,6 +211,13 @@ class StackedCompletion:
     ----------
     members : mapping from str to completion, optional
         The completions by name. Default: a kernel pyramid ("smooth"), a Gaussian process and a low-rank model.
+    engine : str, default "auto"
+        What chooses settings: "jax" or "gpu" uses a device for those of the default members.
+
+    Notes
+    -----
+    Members get the square roots of skewed values (none negative) if these lower the error of a pyramid in pseudo-gaps
+    by 2 %. Estimates are in the variable of the data.
 
     Examples
     --------
@@ -108,28 +225,43 @@ class StackedCompletion:
     """
 
     members: Mapping[str, Completion] | None = None
+    engine: Any = "auto"
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedStack:
         members = default_members() if self.members is None else dict(self.members)
-        prepared = {name: member.prepare(values, mask, axes, seed) for name, member in members.items()}
-        stack = PreparedStack(prepared, dict.fromkeys(prepared, 1 / len(prepared)))
-        return _learn_mix(stack, values, mask, axis_kinds(axes, mask.shape), seed)
+        arrays = device_arrays(as_engine(self.engine)) if max(mask.shape) <= MAX_LENGTH else None
+        roots, variable = choose_root(values, mask, axes, seed) if len(members) > 1 else (False, ())
+        modelled = roots_of(values) if roots else values
+
+        def prepared_member(member: Completion) -> Prepared:
+            return prepare_member(arrays, member, modelled, mask, axes, seed)
+
+        # Members of a user may not be safe to run in two threads.
+        threads = len(members) if arrays is not None else default_threads() if self.members is None else 1
+        done = in_order(prepared_member, members.values(), threads)
+        prepared = dict(zip(members, done))
+        stack = PreparedStack(prepared, dict.fromkeys(prepared, 1 / len(prepared)), roots=roots, variable=variable)
+        return _learn_mix(stack, values, mask, axis_kinds(axes, mask.shape), seed, arrays)
 
 
 def _learn_mix(
-    stack: PreparedStack, values: np.ndarray, mask: np.ndarray, kinds: Sequence[str], seed: int
+    stack: PreparedStack,
+    values: np.ndarray,
+    mask: np.ndarray,
+    kinds: Sequence[str],
+    seed: int,
+    arrays: Arrays | None = None,
 ) -> PreparedStack:
     """First weights, used where no entries are hidden later to learn them with `combine`."""
     rng = np.random.default_rng((seed, 0x57AC))
-    pooled: dict[str, list[np.ndarray]] = {name: [] for name in stack.members}
-    truth = []
-    for _ in range(ROUNDS if len(stack.members) > 1 else 0):
-        hidden = pseudo_gap(mask, kinds, rng, HIDDEN_SHARE)
-        if not hidden.any() or hidden.sum() == mask.sum():
-            continue
-        for name, estimate in stack.fill(values, mask & ~hidden).members.items():
-            pooled[name].append(estimate[hidden])
-        truth.append(values[hidden])
-    if not truth:
+    gaps = [pseudo_gap(mask, kinds, rng, HIDDEN_SHARE) for _ in range(ROUNDS if len(stack.members) > 1 else 0)]
+    gaps = [hidden for hidden in gaps if hidden.any() and hidden.sum() < mask.sum()]
+    if not gaps:
         return stack
-    return stack.combine({name: np.concatenate(parts) for name, parts in pooled.items()}, np.concatenate(truth))
+    if arrays is not None and why_not(stack, mask.shape) is None:
+        batch = BatchedStack(stack, arrays).fill([values] * len(gaps), [mask & ~hidden for hidden in gaps])
+        fills = [batch.fill(number).members for number in range(len(gaps))]
+    else:
+        fills = [stack.fill(values, mask & ~hidden).members for hidden in gaps]
+    pooled = {name: np.concatenate([fill[name][hidden] for fill, hidden in zip(fills, gaps)]) for name in stack.members}
+    return stack.combine(pooled, np.concatenate([values[hidden] for hidden in gaps]))

@@ -9,6 +9,9 @@ beginning, a leading component that the data do not need keeps the start values 
 The estimate there is wrong, and pseudo-gaps, which that component does not fill, do not show it. With rank one the
 start is forgotten, and each later component is added to what the observed entries have determined. How far the ranks
 rise is chosen on a pseudo-gap: one run shows the errors of all numbers of iterations.
+
+Iterations start from the kernel pyramid. A start from the mean needs twice as many, and positions where all
+stations are missing keep it.
 """
 
 from __future__ import annotations
@@ -16,24 +19,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from corten.completion.axes_kinds import Standardised, along, axis_kinds, pseudo_gap, standardise
 from corten.completion.protocol import Fill
+from corten.completion.smooth import PreparedSmooth, SmoothCompletion
+from corten.completion.variable import is_skewed
 from corten.data.axes import Axis
 from corten.data.choices import Choice
+from corten.engine.arrays import Arrays, HostArrays
 
-__all__ = ["PreparedUnfoldings", "UnfoldingCompletion"]
-
-ITERATIONS = (15, 30, 45, 60, 75, 90)  # the candidates
+ITERATIONS = (8, 15, 22, 30, 38, 45)  # the candidates
 ORIGINS = ("mean", "lowest")
-RANK_SHARE_PER_ITERATION = 0.4 / 90  # of the smaller side of an unfolding
+POWER = 2 / 3  # of the distance from the lowest value: it makes counts nearly symmetric (Anscombe)
+RANK_SHARE_PER_ITERATION = 0.4 / 45  # of the smaller side of an unfolding
 FIRST_THRESHOLD = 0.5  # in norms of the observed values
-THRESHOLD_DECREASE = 1.066  # factor in every iteration
+THRESHOLD_DECREASE = 1.136  # factor in every iteration
 HIDDEN_SHARE = 1 / 3  # of the observed entries at most, to compare settings
 MAX_DENSE_SIZE = 512  # smaller sides up to this have a full eigendecomposition
 MAX_COMPONENTS = 128  # of larger ones, followed from iteration to iteration
+Errors = Callable[..., dict[tuple[str, int], float]]
 
 
 @dataclass
@@ -45,6 +52,15 @@ class _Unfolding:
     size: int  # of the smaller side
     basis: np.ndarray | None = None
 
+    def rank(self, iteration: int) -> int:
+        """The rank in an iteration, counted from one."""
+        return max(1, ceil((iteration - 1) * RANK_SHARE_PER_ITERATION * self.size - 1e-9))
+
+    def of_rounds(self, arrays: Arrays, array: np.ndarray, tau: np.ndarray, rank: int) -> np.ndarray:
+        """`threshold` for each round."""
+        each = [self.threshold(one, float(own), int(rank)) for one, own in zip(array, tau.ravel())]
+        return each[0][None] if len(each) == 1 else np.stack(each)
+
     def threshold(self, array: np.ndarray, tau: float, rank: int) -> np.ndarray:
         """The array with the singular values beyond `rank` of the unfolding reduced by `tau`."""
         k = self.axis
@@ -53,12 +69,16 @@ class _Unfolding:
         values = np.sqrt(np.maximum(squares, 0))
         kept = np.divide(np.maximum(values - tau, 0), values, out=np.zeros_like(values), where=values > 0)
         kept[:rank] = 1
-        vectors = vectors[:, kept > 0]
-        projection = ((vectors * kept[kept > 0]) @ vectors.T).astype(array.dtype)
+        vectors, kept = vectors[:, kept > 0], kept[kept > 0]
+        # Two thin products where they are fewer operations than one square product.
+        factors = [vectors * kept, vectors.T] if 2 * len(kept) < self.size else [(vectors * kept) @ vectors.T]
+        factors = [one.astype(array.dtype) for one in factors]
+        for factor in reversed(factors):
+            matrix = along(factor, matrix, k) if self.rows else matrix @ factor.T
         if self.rows:
-            return along(projection, array, k)
+            return matrix
         rest = [n for j, n in enumerate(array.shape) if j != k]
-        return np.moveaxis((matrix @ projection).reshape(array.shape[k], *rest), 0, k)
+        return np.moveaxis(matrix.reshape(array.shape[k], *rest), 0, k)
 
     def _leading(self, matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Squared singular values, descending, and the singular vectors of the smaller side."""
@@ -95,55 +115,130 @@ def _unfoldings(shape: tuple[int, ...]) -> list[_Unfolding]:
 
 
 def minimise(
-    known: np.ndarray, mask: np.ndarray, iterations: int, visit: Callable[[int, np.ndarray], None] | None = None
-) -> np.ndarray:
-    """The estimate of every entry after `iterations`; `visit` sees the number and the estimate of each candidate.
+    arrays: Arrays,
+    known: Any,
+    kept: Any,
+    start: Any,
+    iterations: int,
+    visit: Callable[[int, Any], None] | None = None,
+    visited: Sequence[int] = (),
+) -> Any:
+    """The estimates of every entry after `iterations`, for a batch of rounds, on the host or on a device.
 
-    `known` has standard deviation one where `mask` is True.
+    `known` has standard deviation one where `kept` is one and is zero elsewhere; there `start` are the first estimates.
+    `visit` sees the estimates after the numbers of iterations in `visited`.
     """
-    known = np.where(mask, known, 0).astype(np.float32)
-    norm = float(np.linalg.norm(known))
-    parts = _unfoldings(mask.shape)
-    filled = np.where(mask, known, np.float32(known.sum(dtype=np.float64) / max(np.count_nonzero(mask), 1)))
-    multipliers = [np.zeros_like(filled) for _ in parts]  # divided by the penalty parameter
-    tau = FIRST_THRESHOLD * norm
+    parts = _unfoldings(kept.shape[1:])
+    on_host = isinstance(arrays, HostArrays)
+    plan: Any = parts if on_host else tuple(_Dense(part.axis, part.rows) for part in parts)
+    filled = arrays.xp.where(kept > 0, known, start)
+    tau = FIRST_THRESHOLD * arrays.xp.sqrt(arrays.inner(known, known))
+    multipliers = tuple(arrays.xp.zeros_like(known) for _ in parts)  # divided by the penalty parameter
     estimate = filled
     for number in range(1, iterations + 1):
-        shown = number == iterations or (visit is not None and number in ITERATIONS)
-        estimate = np.zeros_like(filled)
-        total = np.zeros_like(filled)
-        for part, multiplier in zip(parts, multipliers):
-            rank = max(1, ceil((number - 1) * RANK_SHARE_PER_ITERATION * part.size - 1e-9))
-            low = part.threshold(filled - multiplier, tau, rank)
-            if shown:
-                estimate += low
-            multiplier += low
-            total += multiplier
-        filled = np.where(mask, known, total / np.float32(len(parts)))
-        for multiplier in multipliers:
-            multiplier -= filled
-            multiplier /= np.float32(THRESHOLD_DECREASE)
-        tau /= THRESHOLD_DECREASE
-        if shown:
-            estimate /= np.float32(len(parts))
-            if visit is not None:
-                visit(number, estimate)
+        # A device always computes the estimate: one program serves.
+        shown = not on_host or number == iterations or number in visited
+        step = arrays.compiled(_step, parts=plan, shown=shown)
+        ranks = np.array([part.rank(number) for part in parts], np.int32)
+        filled, multipliers, estimate, tau = step(known, kept, filled, multipliers, tau, ranks)
+        if visit is not None and number in visited:
+            visit(number, estimate)
     return estimate
+
+
+def _step(
+    arrays: Arrays,
+    known: Any,
+    kept: Any,
+    filled: Any,
+    multipliers: tuple[Any, ...],
+    tau: Any,
+    ranks: Any,
+    *,
+    parts: Sequence[_Unfolding | _Dense],
+    shown: bool,
+) -> tuple[Any, tuple[Any, ...], Any, Any]:
+    """One iteration: filled, multipliers, the estimate if it is shown, and the threshold."""
+    estimate = arrays.xp.zeros_like(filled) if shown else filled
+    added, following = [], []
+    for number, (part, multiplier) in enumerate(zip(parts, multipliers)):
+        low = part.of_rounds(arrays, filled - multiplier, tau, ranks[number])
+        if shown:
+            estimate += low
+        multiplier += low
+        added.append(multiplier)
+    filled = sum(added[1:], added[0] + 0)
+    filled /= np.float32(len(parts))
+    filled = arrays.xp.where(kept > 0, known, filled)
+    for multiplier in added:
+        multiplier -= filled
+        multiplier /= np.float32(THRESHOLD_DECREASE)
+        following.append(multiplier)
+    if shown:
+        estimate /= np.float32(len(parts))
+    return filled, tuple(following), estimate, tau / np.float32(THRESHOLD_DECREASE)
+
+
+class _Dense(NamedTuple):
+    """One unfolding with a short smaller side, for programs of a device: no shape depends on the data."""
+
+    axis: int
+    rows: bool
+
+    def of_rounds(self, arrays: Arrays, array: Any, tau: Any, rank: Any) -> Any:
+        """As `_Unfolding.of_rounds`."""
+        xp, axis = arrays.xp, self.axis + 1
+        moved = xp.moveaxis(array, axis, 1)
+        flat = moved.reshape(*moved.shape[:2], -1)
+        turned = flat.swapaxes(1, 2)
+        squares, vectors = arrays.eigh(arrays.matmul(flat, turned) if self.rows else arrays.matmul(turned, flat))
+        values = xp.sqrt(xp.maximum(squares, 0))
+        shrunk = xp.where(values > 0, xp.maximum(values - tau.reshape(-1, 1), 0) / xp.where(values > 0, values, 1), 0)
+        # Eigenvalues ascend: the leading ones are the last.
+        leading = xp.arange(values.shape[1]) >= values.shape[1] - rank
+        weight = xp.where(leading, 1, shrunk).astype(vectors.dtype)
+        projection = arrays.matmul(vectors * weight[:, None, :], vectors.swapaxes(1, 2))
+        if self.rows:
+            return arrays.along(projection, array, axis)
+        return xp.moveaxis(arrays.matmul(flat, projection).reshape(moved.shape), 1, axis)
 
 
 def _centred(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str], origin: str) -> Standardised:
     """The observed values relative to the origin, with standard deviation one."""
     if origin == "mean":
         return standardise(values, mask, kinds)
+    if origin == "power":
+        base = float(values[mask].min()) if mask.any() else 0.0
+        one = _centred(np.where(mask, values - base, 0) ** POWER, mask, kinds, "lowest")
+        return _Powers(one.values, one.centre, one.scale, base)
     one = standardise(values, mask, ("ordered",) * mask.ndim)
     lowest = float(one.values[mask].min()) if mask.any() else 0.0
     return Standardised(np.where(mask, one.values - lowest, 0), one.centre + lowest * one.scale, one.scale)
+
+
+@dataclass(frozen=True)
+class _Powers(Standardised):
+    """Powers of the distances from `base`, standardised."""
+
+    base: float
+
+    def undo(self, array: np.ndarray) -> np.ndarray:
+        """The array in the variable of the data: never below the base."""
+        return self.base + np.maximum(super().undo(array), 0) ** (1 / POWER)
+
+
+def relative(data: Standardised, estimate: np.ndarray) -> np.ndarray:
+    """An estimate in the variable of `data`: the inverse of `undo`."""
+    if isinstance(data, _Powers):
+        estimate = np.maximum(estimate - data.base, 0) ** POWER
+    return np.asarray((estimate - data.centre) / data.scale, np.float32)
 
 
 def _errors(
     values: np.ndarray,
     known: np.ndarray,
     hidden: np.ndarray,
+    start: np.ndarray,
     *,
     kinds: Sequence[str],
     origin: str,
@@ -151,30 +246,62 @@ def _errors(
 ) -> dict[int, float]:
     """The mean absolute error at the hidden entries after each of the numbers of iterations, all in one run."""
     data = _centred(values, known, kinds, origin)
-    scale, centre = (np.broadcast_to(part, hidden.shape)[hidden] for part in (data.scale, data.centre))
     truth, errors = values[hidden], {}
 
-    def visit(number: int, estimate: np.ndarray) -> None:
-        if number in numbers:
-            errors[number] = float(np.abs(estimate[hidden] * scale + centre - truth).mean())
+    def visit(number: int, estimates: np.ndarray) -> None:
+        errors[number] = float(np.abs(data.undo(estimates[0])[hidden] - truth).mean())
 
-    minimise(data.values, known, max(numbers), visit)
+    minimise(HostArrays(), *_given(data, known, start), max(numbers), visit, numbers)
     return errors
+
+
+def _given(data: Standardised, mask: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `minimise` takes of one round: values, weights and first estimates."""
+    known = np.where(mask, data.values, 0).astype(np.float32)
+    return known[None], mask[None], relative(data, start)[None]
+
+
+def _all_errors(
+    values: np.ndarray,
+    known: np.ndarray,
+    hidden: np.ndarray,
+    pyramid: PreparedSmooth,
+    *,
+    origins: Sequence[str],
+    **settings: Any,
+) -> dict[tuple[str, int], float]:
+    """`_errors` of several origins, from the estimate of the pyramid."""
+    start = pyramid.fill(values, known).estimate
+    return {
+        (origin, number): error
+        for origin in origins
+        for number, error in _errors(values, known, hidden, start, origin=origin, **settings).items()
+    }
 
 
 @dataclass(frozen=True)
 class PreparedUnfoldings:
-    """The completion with its origin and number of iterations."""
+    """The completion with its origin and number of iterations, and the pyramid that they start from."""
 
     kinds: tuple[str, ...]
     origin: str
     iterations: int
+    pyramid: PreparedSmooth = field(repr=False)
     choices: tuple[Choice, ...] = field(default=(), repr=False)
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         """Fill from the entries where `mask` is True."""
+        return self.fill_from(values, mask, self.pyramid.fill(values, mask).estimate)
+
+    def on_axes(self, axes: Sequence[Axis]) -> PreparedUnfoldings:
+        """The same ranks, with a pyramid of the same widths on other axes."""
+        return replace(self, pyramid=self.pyramid.on_axes(axes))
+
+    def fill_from(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> Fill:
+        """Fill, with the iterations started from another estimate made of the same entries."""
         data = _centred(values, mask, self.kinds, self.origin)
-        return Fill(data.undo(minimise(data.values, mask, self.iterations).astype(np.float64)))
+        found = minimise(HostArrays(), *_given(data, mask, start), self.iterations)[0]
+        return Fill(data.undo(found.astype(np.float64)))
 
 
 @dataclass(frozen=True)
@@ -183,12 +310,12 @@ class UnfoldingCompletion:
 
     Parameters
     ----------
-    origin : {"auto", "mean", "lowest"}
+    origin : {"auto", "mean", "lowest", "power"}
         What is subtracted first: the mean of every position of the unordered axes, or the lowest observed value, which
-        suits counts and concentrations (positions are then multiples of each other). Default "auto": the smaller error
-        in a pseudo-gap.
+        suits counts and concentrations (positions are then multiples of each other); "power" is the distance from it
+        to the power 2/3. Default "auto": the smallest error in a pseudo-gap; the power is tried for skewed values.
     iterations : int or "auto"
-        The number of iterations: more allow higher ranks. Default "auto": 15 to 90 by the error in a pseudo-gap.
+        The number of iterations: more allow higher ranks. Default "auto": 8 to 45 by the error in a pseudo-gap.
 
     Notes
     -----
@@ -201,18 +328,22 @@ class UnfoldingCompletion:
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedUnfoldings:
         """Choose what is "auto" on entries in `mask` that a moved copy of the gaps hides."""
+        return self.prepare_with(_all_errors, values, mask, axes, seed)
+
+    def prepare_with(
+        self, errors_of: Errors, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
+    ) -> PreparedUnfoldings:
+        """`prepare` with errors by origin and number of iterations from another function."""
         kinds = axis_kinds(axes, mask.shape)
-        origins = ORIGINS if self.origin == "auto" else (self.origin,)
+        skewed = ("power",) if self.origin == "auto" and is_skewed(values[mask]) else ()
+        origins = (*ORIGINS, *skewed) if self.origin == "auto" else (self.origin,)
         numbers = ITERATIONS if self.iterations == "auto" else (int(self.iterations),)
         hidden = pseudo_gap(mask, kinds, np.random.default_rng((seed, 0x7A)), HIDDEN_SHARE)
         known = mask & ~hidden
+        pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
         if len(origins) * len(numbers) == 1 or not hidden.any() or not known.any():
-            return PreparedUnfoldings(kinds, origins[0], numbers[len(numbers) // 2])
-        errors = {
-            (origin, number): error
-            for origin in origins
-            for number, error in _errors(values, known, hidden, kinds=kinds, origin=origin, numbers=numbers).items()
-        }
+            return PreparedUnfoldings(kinds, origins[0], numbers[len(numbers) // 2], pyramid)
+        errors = errors_of(values, known, hidden, pyramid, kinds=kinds, origins=origins, numbers=numbers)
         origin, number = min(errors, key=lambda one: errors[one])
         choice = Choice(
             "ranks of the unfoldings",
@@ -222,4 +353,4 @@ class UnfoldingCompletion:
             code="ranks_by_pseudo_gap",
             values={"origin": origin, "iterations": number, "error": errors[origin, number]},
         )
-        return replace(PreparedUnfoldings(kinds, origin, number), choices=(choice,))
+        return PreparedUnfoldings(kinds, origin, number, pyramid, (choice,))

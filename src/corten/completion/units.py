@@ -10,9 +10,8 @@ import numpy as np
 
 from corten.completion.axes_kinds import Basis, basis_of
 
-__all__ = ["UnitCorrelation", "unit_correlations"]
-
 MAX_MATRIX_LENGTH = 1000  # longer axes have one common correlation for all pairs
+SAMPLED_POSITIONS = 250  # of a longer axis, from which the common correlation is estimated
 SHRINKAGE = 0.05  # of all correlations
 PRIOR_PAIRS = 5.0  # uncorrelated pairs of entries added to every pair of positions
 MIN_EIGENVALUE = 0.01
@@ -50,7 +49,8 @@ def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]
         length = mask.shape[k]
         if kind != "unordered" or length == 1:
             continue
-        some = np.linspace(0, length - 1, min(length, MAX_MATRIX_LENGTH)).astype(np.intp)
+        count = length if length <= MAX_MATRIX_LENGTH else SAMPLED_POSITIONS
+        some = np.linspace(0, length - 1, count).astype(np.intp)
         matrix = _correlation(np.take(values, some, axis=k), np.take(mask, some, axis=k), k)
         if length <= MAX_MATRIX_LENGTH:
             found[k] = UnitCorrelation(length, matrix)

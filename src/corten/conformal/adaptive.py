@@ -7,17 +7,15 @@ from dataclasses import dataclass, replace
 
 from corten.data.coverage import check_coverage
 
-__all__ = ["AdaptiveCoverage"]
-
-NEAREST = 1e-9  # to 0 and 1 of a coverage that is asked for; intervals near 1 are infinite
+MIN_DISTANCE_TO_ENDS = 1e-9  # of the next coverage, to 0 and to 1; intervals near 1 are infinite
 
 
 @dataclass(frozen=True)
 class AdaptiveCoverage:
-    """The coverage to ask for next, so that the share of covered values over a long time is the nominal one.
+    """The coverage to give next, so that the share of covered values over a long time is the nominal one.
 
-    After a step in which a share e of the values was outside its intervals, the level a (one minus the coverage that is
-    asked for) becomes a + rate (alpha - e), with alpha one minus the nominal coverage.
+    After a step in which a share e of the values was outside its intervals, the level a (one minus the coverage that
+    is given) becomes a + rate (alpha - e), with alpha one minus the nominal coverage.
 
     Parameters
     ----------
@@ -48,7 +46,7 @@ class AdaptiveCoverage:
     Examples
     --------
     >>> adaptive = AdaptiveCoverage(0.9, rate=0.05)
-    >>> round(adaptive.after(0.3).asked, 3)
+    >>> round(adaptive.after(0.3).next_coverage, 3)
     0.91
     """
 
@@ -68,9 +66,9 @@ class AdaptiveCoverage:
         return 1.0 - self.coverage if self.level is None else self.level
 
     @property
-    def asked(self) -> float:
-        """The coverage to ask for in the next step, strictly between 0 and 1."""
-        return min(max(1.0 - self.present, NEAREST), 1.0 - NEAREST)
+    def next_coverage(self) -> float:
+        """The coverage to give in the next step, strictly between 0 and 1."""
+        return min(max(1.0 - self.present, MIN_DISTANCE_TO_ENDS), 1.0 - MIN_DISTANCE_TO_ENDS)
 
     @property
     def bound(self) -> float:

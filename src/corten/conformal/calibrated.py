@@ -10,16 +10,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike
 
-from corten.conformal.diagnostics import effective_sample_size, largest_share
-from corten.conformal.quantile import NeighbourFactor, Tail, WeightedScores, as_levels, rounded_up
+from corten.conformal.diagnostics import effective_sample_size
+from corten.conformal.quantile import Tail, WeightedScores, as_levels
 from corten.conformal.scores import Score, as_score
 from corten.conformal.weights import Weights
+from corten.data.arrays import Entries, Flags, Floats, Numbers
 
-__all__ = ["Calibrated", "CalibratedScores", "Cutoffs"]
-
-Entries = NDArray[np.intp]
 MAX_CHUNK_ENTRIES = 1 << 20  # test entries whose neighbour tables exist at once
 
 
@@ -30,15 +28,10 @@ class Cutoffs(NamedTuple):
     ----------
     lower, upper : array, shape (levels, entries), or None
         The cutoffs of the tail; None for a tail that the score does not use.
-
-    Examples
-    --------
-    >>> Cutoffs(None, np.array([[8.0]])).upper
-    array([[8.]])
     """
 
-    lower: NDArray[np.floating] | None
-    upper: NDArray[np.floating] | None
+    lower: Numbers | None
+    upper: Numbers | None
 
 
 @runtime_checkable
@@ -51,10 +44,10 @@ class Calibrated(Protocol):
         ...
 
     @property
-    def scores(self) -> NDArray[np.floating]: ...
+    def scores(self) -> Numbers: ...
 
     @property
-    def log_weights(self) -> NDArray[np.float64]:
+    def log_weights(self) -> Floats:
         """Log-weights of the calibration entries, in the order of `scores`, up to an additive constant."""
         ...
 
@@ -75,19 +68,17 @@ class Calibrated(Protocol):
         ...
 
     @property
-    def beyond(self) -> NDArray[np.bool_] | None:
-        """True at missing entries deeper inside gaps than calibration tested; None if this is not defined."""
+    def beyond(self) -> Flags | None:
+        """True at missing entries beyond what calibration tested; None if there are none or this is not defined."""
         ...
 
     def effective_sample_size(self) -> float: ...
 
-    def intervals(
-        self, entries: Entries, coverage: float | Sequence[float]
-    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> tuple[Numbers, Numbers]:
         """Lower and upper bounds, (levels, entries), in the modelled variable; `to_data` transforms them back."""
         ...
 
-    def to_data(self, entries: Entries, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def to_data(self, entries: Entries, values: Floats) -> Floats:
         """Values of some entries in the variable of the data."""
         ...
 
@@ -128,79 +119,44 @@ class CalibratedScores:
         self.scores = np.asarray(scores)
         logs = weights.of_calibration(self.entries)
         tails = self.score.tails(0.5)
-        self._lists: dict[Tail, WeightedScores] = {}
-        if tails.lower is not None:
-            self._lists["lower"] = WeightedScores(scores, logs, "lower")
-        if tails.upper is not None:
-            self._lists["upper"] = WeightedScores(scores, logs, "upper")
+        used: list[Tail] = [tail for tail in ("lower", "upper") if getattr(tails, tail) is not None]
+        self._lists = {tail: WeightedScores(scores, logs, tail) for tail in used}
         self._log_weights = np.asarray(logs, dtype=np.float64)
 
-    def with_scores(self, score: str | Score, scores: ArrayLike) -> CalibratedScores:
-        """The same entries and weights with another score: `scores` belong to `entries`."""
-        return CalibratedScores(score, scores, self.entries, self.weights)
-
-    def cutoffs(self, entries: Entries, coverage: float | Sequence[float], dtype: DTypeLike = np.float64) -> Cutoffs:
-        """Cutoffs of the tails that the score uses, for test entries; float32 cutoffs are rounded outwards."""
-        levels = as_levels(coverage)
-        flat = np.asarray(entries).ravel()
-        whole: dict[Tail, NDArray[np.floating]] = {
-            tail: np.empty((levels.size, flat.size), dtype) for tail in self._lists
-        }
-        for part, piece in self._pieces(flat, levels, dtype):
+    def cutoffs(self, entries: Entries, coverage: float | Sequence[float]) -> Cutoffs:
+        """Cutoffs of the tails that the score uses, for test entries."""
+        levels, flat = as_levels(coverage), np.asarray(entries).ravel()
+        whole = {tail: np.empty((levels.size, flat.size)) for tail in self._lists}
+        for part, piece in self._pieces(flat, levels):
             for tail, values in piece.items():
                 whole[tail][:, part] = values
         return Cutoffs(whole.get("lower"), whole.get("upper"))
 
     def intervals(
-        self,
-        entries: Entries,
-        estimate: ArrayLike,
-        scale: ArrayLike,
-        coverage: float | Sequence[float],
-        dtype: DTypeLike = np.float64,
-    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """Lower and upper bounds, (levels, entries), rounded outwards; one estimate and scale per entry."""
-        levels = as_levels(coverage)
-        flat = np.asarray(entries).ravel()
+        self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
+    ) -> tuple[Numbers, Numbers]:
+        """Lower and upper bounds, (levels, entries); one estimate and scale per entry."""
+        levels, flat = as_levels(coverage), np.asarray(entries).ravel()
         middle = np.broadcast_to(np.asarray(estimate), flat.shape)
         scales = np.broadcast_to(np.asarray(scale), flat.shape)
-        lower = np.empty((levels.size, flat.size), dtype)
-        upper = np.empty((levels.size, flat.size), dtype)
-        for part, piece in self._pieces(flat, levels, np.float64):
-            low, high = self.score.invert(middle[part], scales[part], piece.get("lower"), piece.get("upper"))
-            lower[:, part] = -rounded_up(-low, dtype)
-            upper[:, part] = rounded_up(high, dtype)
+        lower, upper = np.empty((2, levels.size, flat.size))
+        for part, piece in self._pieces(flat, levels):
+            lower[:, part], upper[:, part] = self.score.invert(
+                middle[part], scales[part], piece.get("lower"), piece.get("upper")
+            )
         return lower, upper
 
     def effective_sample_size(self) -> float:
         """Effective sample size of the calibration weights, (sum w)^2 / sum w^2."""
         return effective_sample_size(self._log_weights)
 
-    def largest_share(self) -> float:
-        """The largest calibration weight divided by the sum of all."""
-        return largest_share(self._log_weights)
-
-    def _pieces(
-        self, flat: Entries, levels: NDArray[np.float64], dtype: DTypeLike
-    ) -> Iterator[tuple[slice, dict[Tail, NDArray[np.floating]]]]:
+    def _pieces(self, flat: Entries, levels: Floats) -> Iterator[tuple[slice, dict[Tail, Numbers]]]:
         """Cutoffs, one chunk of entries at a time, so that neighbour tables of all entries never exist at once."""
-        wanted: dict[Tail, list[float]] = {tail: [] for tail in self._lists}
-        for level in levels.tolist():
-            tails = self.score.tails(level)
-            for tail in wanted:
-                needed = tails.lower if tail == "lower" else tails.upper
-                if needed is None:
-                    raise ValueError(f"score {self.score.name!r} must use the same tails at every coverage.")
-                wanted[tail].append(needed)
+        needed = [self.score.tails(level) for level in levels.tolist()]
+        wanted = {tail: [getattr(one, tail) for one in needed] for tail in self._lists}
+        if any(level is None for both in wanted.values() for level in both):
+            raise ValueError(f"score {self.score.name!r} must use the same tails at every coverage.")
         for start in range(0, flat.size, MAX_CHUNK_ENTRIES):
             part = slice(start, min(start + MAX_CHUNK_ENTRIES, flat.size))
-            logs = self.weights.log_weight(flat[part])
-            factor: NeighbourFactor | None = self.weights.neighbour_factor(flat[part])
-            shape = (levels.size, part.stop - part.start)
-            yield (
-                part,
-                {
-                    tail: scores.cutoffs(logs, wanted[tail], factor, out=np.empty(shape, dtype))
-                    for tail, scores in self._lists.items()
-                },
-            )
+            logs, factor = self.weights.log_weight(flat[part]), self.weights.neighbour_factor(flat[part])
+            yield part, {tail: one.cutoffs(logs, wanted[tail], factor) for tail, one in self._lists.items()}

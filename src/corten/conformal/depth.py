@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
 from corten.data.axes import Axis
-
-__all__ = ["DepthWeights", "depth", "distance_along", "distances_along", "steps_of_change"]
+from corten.engine.arrays import Arrays, HostArrays
 
 DEPTH_BINS = 20
 MAX_WEIGHT_RATIO = 20.0  # of a bin, so that no bin dominates
@@ -69,27 +69,31 @@ def depth(train: np.ndarray, axes: Sequence[Axis], change: np.ndarray) -> np.nda
 
 def distance_along(train: np.ndarray, axis: int, periodic: bool) -> np.ndarray:
     """Steps along the axis to the nearest training entry; the axis length if there is none."""
-    return distances_along(train, axis, periodic)[0]
+    return np.asarray(distances_along(train, axis, periodic)[0])
 
 
-def distances_along(train: np.ndarray, axis: int, periodic: bool) -> tuple[np.ndarray, np.ndarray]:
+def distances_along(
+    train: Any, axis: int, periodic: bool, arrays: Arrays | None = None, most: int | None = None
+) -> tuple[Any, Any]:
     """Steps along the axis to the nearest training entry, and to the nearest one on the other side.
 
-    The second separates entries between training entries from those beyond them; it is twice the axis length if there
-    is no training entry on that side.
+    The second separates entries between training entries from those beyond them. The first is at most `most`, the
+    second twice that, also if there is no training entry on that side; default: the length of the axis.
     """
-    moved = np.moveaxis(train, axis, -1)
+    arrays = arrays or HostArrays()
+    xp = arrays.xp
+    moved = xp.moveaxis(train, axis, -1) > 0
     n = moved.shape[-1]
     if periodic:
-        moved = np.concatenate([moved, moved, moved], axis=-1)
+        moved = xp.concatenate([moved, moved, moved], axis=-1)
     position = np.arange(moved.shape[-1], dtype=np.float32)
-    last = np.maximum.accumulate(np.where(moved, position, -np.inf), axis=-1)
-    following = np.minimum.accumulate(np.where(moved, position, np.inf)[..., ::-1], axis=-1)[..., ::-1]
-    before, after = position - last, following - position
-    near, far = np.minimum(np.minimum(before, after), n), np.minimum(np.maximum(before, after), 2 * n)
+    before = position - arrays.running_max(xp.where(moved, position, -np.inf))
+    after = -arrays.running_max(xp.where(moved, -position, -np.inf)[..., ::-1])[..., ::-1] - position
+    most = most or n
+    near, far = xp.minimum(xp.minimum(before, after), most), xp.minimum(xp.maximum(before, after), 2 * most)
     if periodic:
         near, far = near[..., n : 2 * n], far[..., n : 2 * n]
-    return np.moveaxis(near, -1, axis), np.moveaxis(far, -1, axis)
+    return xp.moveaxis(near, -1, axis), xp.moveaxis(far, -1, axis)
 
 
 @dataclass(frozen=True)
@@ -98,11 +102,6 @@ class DepthWeights:
 
     The logarithm of the ratio of two histograms of depths, missing over hidden, in twenty bins with equal numbers of
     hidden entries; ratios are clipped to [1/20, 20].
-
-    Examples
-    --------
-    >>> DepthWeights.of(np.array([1.0, 1.0, 2.0, 2.0]), np.array([1.0, 2.0, 2.0, 2.0])).at(np.array([2.0])).round(3)
-    array([0.405])
     """
 
     edges: np.ndarray

@@ -1,4 +1,4 @@
-"""Diagnostics of weights: effective sample size, largest share, highest coverage with finite intervals.
+"""Diagnostics of weights: effective sample size, largest share, effect of approximate weights.
 
 Weighted conformal intervals are valid for any true weights, but if few entries have nearly all the weight the intervals
 are infinite or very wide.
@@ -9,17 +9,12 @@ from __future__ import annotations
 from typing import cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from corten.conformal.quantile import TIE_GUARD, NeighbourFactor, WeightedScores
+from corten.conformal.quantile import NeighbourFactor, WeightedScores
+from corten.data.arrays import Floats
 
-__all__ = [
-    "effective_sample_size",
-    "highest_finite_coverage",
-    "infinite_share",
-    "largest_share",
-    "weight_gap",
-]
+__all__ = ["effective_sample_size", "largest_share", "weight_gap"]
 
 MIN_REMAINING_SHARE = 1e-3  # of the total weight: below it a difference of sums has lost too many digits
 
@@ -68,15 +63,8 @@ def largest_share(log_weights: ArrayLike) -> float:
     return float(w.max() / w.sum()) if w.any() else float("nan")
 
 
-def highest_finite_coverage(
-    scores: WeightedScores,
-    log_test_weights: ArrayLike,
-    neighbour_factor: NeighbourFactor | None = None,
-) -> NDArray[np.float64]:
-    """The highest coverage with a finite cutoff, for each test entry.
-
-    It is the share of the calibration weights in the total with the test entry. For a two-sided score, (1 + c)/2 must
-    not exceed it. Scores are assumed finite.
+def weight_gap(scores: WeightedScores, log_test_weights: ArrayLike, neighbour_factor: NeighbourFactor) -> Floats:
+    """A bound on ``|F* - F|``, the change of each test entry's score distribution by approximate weights.
 
     Parameters
     ----------
@@ -84,66 +72,8 @@ def highest_finite_coverage(
         The calibration scores with their weights.
     log_test_weights : array
         Log-weights of the test entries, on the scale of the calibration weights.
-    neighbour_factor : NeighbourFactor, optional
+    neighbour_factor : NeighbourFactor
         Changes of calibration weights by each test entry.
-
-    Returns
-    -------
-    array, shape (tests,)
-
-    Examples
-    --------
-    >>> highest_finite_coverage(WeightedScores(np.arange(9.0), np.zeros(9)), np.zeros(1))
-    array([0.9])
-    """
-    tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
-    if neighbour_factor is None:
-        log_total = np.full(tests.shape, scores.log_total)
-    else:
-        log_total = _adjusted_log_total(scores, neighbour_factor)
-    with np.errstate(over="ignore", invalid="ignore"):
-        share = 1.0 / (1.0 + np.exp(tests - log_total))
-    return np.asarray(np.where(log_total == -np.inf, 0.0, share))
-
-
-def infinite_share(
-    scores: WeightedScores,
-    log_test_weights: ArrayLike,
-    coverage: float,
-    neighbour_factor: NeighbourFactor | None = None,
-) -> float:
-    """The share of test entries with an infinite cutoff at this coverage.
-
-    Parameters
-    ----------
-    scores, log_test_weights, neighbour_factor
-        As for `highest_finite_coverage`.
-    coverage : float
-        The level of the cutoff.
-
-    Returns
-    -------
-    float
-        NaN without test entries.
-
-    Examples
-    --------
-    >>> infinite_share(WeightedScores([1.0, 2.0], np.zeros(2)), np.log([0.1, 5.0]), coverage=0.8)
-    0.5
-    """
-    highest = highest_finite_coverage(scores, log_test_weights, neighbour_factor)
-    return float(np.mean(coverage * (1.0 - TIE_GUARD) > highest)) if highest.size else float("nan")
-
-
-def weight_gap(
-    scores: WeightedScores, log_test_weights: ArrayLike, neighbour_factor: NeighbourFactor
-) -> NDArray[np.float64]:
-    """A bound on ``|F* - F|``, the change of each test entry's score distribution by approximate weights.
-
-    Parameters
-    ----------
-    scores, log_test_weights, neighbour_factor
-        As for `highest_finite_coverage`.
 
     Returns
     -------
@@ -172,17 +102,17 @@ def weight_gap(
     adjusted = np.exp(_adjusted_log_total(scores, neighbour_factor) - top[:, 0]) + test
     largest = np.maximum(whole, adjusted)
     gap = np.abs(after - before).sum(axis=1)
-    return cast(NDArray[np.float64], np.divide(gap, largest, out=np.zeros_like(gap), where=largest > 0))
+    return cast(Floats, np.divide(gap, largest, out=np.zeros_like(gap), where=largest > 0))
 
 
-def _neighbour_logs(scores: WeightedScores, factor: NeighbourFactor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _neighbour_logs(scores: WeightedScores, factor: NeighbourFactor) -> tuple[Floats, Floats]:
     """Log-weight and log-factor of each neighbour, -inf and 0 where there is none."""
     there = factor.neighbours >= 0
     logs = np.where(there, np.append(scores.log_weights(), -np.inf)[factor.neighbours], -np.inf)
     return logs, np.where(there, factor.log_factor, 0.0)
 
 
-def _adjusted_log_total(scores: WeightedScores, factor: NeighbourFactor) -> NDArray[np.float64]:
+def _adjusted_log_total(scores: WeightedScores, factor: NeighbourFactor) -> Floats:
     """Logarithm of the sum of the calibration weights, adjusted for each test entry."""
     every = scores.log_weights()
     logs, change = _neighbour_logs(scores, factor)
@@ -205,7 +135,7 @@ def _adjusted_log_total(scores: WeightedScores, factor: NeighbourFactor) -> NDAr
     return log_total
 
 
-def _shifted(log_weights: ArrayLike) -> NDArray[np.float64]:
+def _shifted(log_weights: ArrayLike) -> Floats:
     """The weights divided by the largest one."""
     logs = np.asarray(log_weights, dtype=np.float64).ravel()
     top = logs.max(initial=-np.inf)

@@ -10,11 +10,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["guide_table", "running_sum", "search_adjusted", "search_merged"]
+from corten.data.arrays import Floats, Numbers
 
-Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
-Answers = NDArray[np.floating]
 
 # Below this share of the unadjusted total, a subtraction from the running sum would lose more than three of its sixteen
 # digits, and rounding could exceed the tie guard of 1e-12. The adjusted weights are then summed again.
@@ -81,12 +79,12 @@ def _first_reaching(sums: Floats, target: float, low: int, high: int, first_gues
 @njit(nogil=True, cache=True, error_model="numpy")
 def search_merged(
     sums: Floats,
-    values: Answers,
+    values: Numbers,
     test_weights: Floats,
     order: Whole,
     levels: Floats,
     rows: Whole,
-    out: Answers,
+    out: Numbers,
     start: int,
 ) -> None:
     """Cutoffs of test entries sorted by weight: one pass along the running sums per level.
@@ -115,8 +113,8 @@ def _search_anew(
     factors: Floats,
     log_test: float,
     levels: Floats,
-    values: Answers,
-    out: Answers,
+    values: Numbers,
+    out: Numbers,
     column: int,
 ) -> None:
     """Cutoffs of one test entry from a new sum of the adjusted weights, shifted by their maximum: O(n)."""
@@ -177,15 +175,15 @@ def guide_table(sums: Floats, buckets: int) -> NDArray[np.int32]:
 def search_adjusted(
     sums: Floats,
     log_weights: Floats,
-    values: Answers,
+    values: Numbers,
     guide: NDArray[np.int32],
     records: Floats,
     log_test: Floats,
     neighbours: NDArray[np.integer],
-    log_factor: NDArray[np.floating],
+    log_factor: Numbers,
     levels: Floats,
     rows: Whole,
-    out: Answers,
+    out: Numbers,
     start: int,
 ) -> None:
     """Cutoffs of test entries that each change a few calibration weights: O(N log n) per entry.

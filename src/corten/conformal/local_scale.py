@@ -10,29 +10,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, pairwise
-from typing import Protocol
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from corten.conformal.depth import depth, distances_along, steps_of_change
-from corten.conformal.trees import Trees
+from corten.conformal.trees import Trees, fit_trees
 from corten.data.axes import Axis
+from corten.engine.arrays import Arrays, HostArrays
 from corten.engine.threads import in_order
-
-__all__ = ["EntryFeatures", "LearnedScale"]
 
 WINDOW_CHANGES = (0.1, 0.3, 1.0)  # half-widths of averaging windows, in standard deviations of change
 FOLDS = 5
-BLOCKS_PER_AXIS = 6
+MIN_BLOCK_LENGTH = 8  # positions along an axis: shorter blocks hold errors that are correlated with those of the next
+MIN_BLOCKS_PER_AXIS, MAX_BLOCKS_PER_AXIS = 3, 6
 COARSE_BLOCKS_PER_AXIS = 3  # blocks whose errors are taken as independent when two models of the scale are compared
 MIN_FIT_ENTRIES = 20  # outside a fold, to fit a model without it
-MAX_FIT_ENTRIES = 50_000
-PREDICT_ENTRIES = 1 << 16  # whose scale is predicted at once: memory stays bounded
+MAX_FIT_ENTRIES, MAX_FIT_NUMBERS = 50_000, 2_000_000  # the latter: entries times features
+PREDICT_ENTRIES = 1 << 14  # whose scale is predicted at once: memory stays bounded, and many cores have work
 MIN_RELATIVE_ERROR = 1e-3  # of the median error; smaller errors are raised to it
 MAX_LOG_SCALE = 12.0
 MIN_GAIN_STANDARD_ERRORS = 2.0
@@ -42,17 +41,25 @@ MIN_DENSITY = np.float32(1e-4)  # of training entries: averages over fewer are d
 
 @dataclass(frozen=True)
 class EntryFeatures:
-    """Features of entries from their surroundings; made once for a tensor, used for every round and the final fill."""
+    """Features of entries from their surroundings; made once for a tensor, used for every round and the final fill.
+
+    lengths: of the axes of the tensor that they were made for, if `axes` are others; they limit distances.
+    """
 
     axes: Sequence[Axis]
     change: np.ndarray
     spread: float
+    lengths: tuple[int, ...] = ()
 
     @staticmethod
     def of(values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> EntryFeatures:
         """The features with lengths and heights scaled by `values` where `mask` is True."""
         spread = float(values[mask].std(dtype=np.float64)) if mask.any() else 0.0
         return EntryFeatures(axes, steps_of_change(values, mask, axes), spread if spread > 0 else 1.0)
+
+    def on_axes(self, axes: Sequence[Axis]) -> EntryFeatures:
+        """The same features for data on other axes: that of "no training entry on this side" keeps its value."""
+        return replace(self, axes=axes, lengths=self.lengths or tuple(axis.length for axis in self.axes))
 
     def at(
         self,
@@ -65,98 +72,135 @@ class EntryFeatures:
     ) -> NDArray[np.floating]:
         """Features of the flat `entries`, (entries, features), given the training entries and the fill from them."""
         deep = depth(train, self.axes, self.change) if deep is None else deep
-        first = np.log(deep.reshape(-1)[entries] + 1e-2)
-        around, own = self._surroundings(entries, values, train), self._estimates(entries, estimate, members)
-        columns = chain([first], around, own)
+        centre = float(values[train].mean(dtype=np.float64)) if train.any() else 0.0
+        fields = Fields(
+            deep[None],
+            train.astype(np.float32)[None],
+            np.where(train, (values - centre) / self.spread, 0).astype(np.float32)[None],
+            (estimate / self.spread).astype(np.float32)[None],
+            tuple(member[None].astype(float, copy=False) for member in members.values()),
+            1 / self.spread,
+        )
         # Column by column into one array: of a tensor with few observed entries this is the largest array of a fit.
         most = 4 * train.ndim + len(members) + 9
         features = np.empty((len(entries), most), np.float32)
         count = 0
-        for count, column in enumerate(columns, 1):
-            features[:, count - 1] = column
+        for count, column in enumerate(columns(HostArrays(), self.layout, entries[None], fields), 1):
+            features[:, count - 1] = column[0]
         return features[:, :count]
 
-    def _surroundings(self, entries: NDArray[np.intp], values: np.ndarray, train: np.ndarray) -> Iterator[np.ndarray]:
-        """Distances to and densities of training entries, and the roughness of their values around an entry."""
-        for k, axis in enumerate(self.axes):
-            if train.shape[k] == 1:
-                continue
-            if axis.kind != "unordered":
-                for side in distances_along(train, k, axis.periodic):
-                    yield np.log1p(side.reshape(-1)[entries])
-            after = math.prod(train.shape[k + 1 :])
-            fibre = entries // (after * train.shape[k]) * after + entries % after
-            yield np.log(train.mean(axis=k).reshape(-1)[fibre] + 0.01)
-        weight = train.astype(np.float32)
-        centre = float(values[train].mean(dtype=np.float64)) if train.any() else 0.0
-        height = np.where(train, (values - centre) / self.spread, 0).astype(np.float32)
-        density = {scale: np.maximum(self._blur(weight, scale), 0) for scale in WINDOW_CHANGES}
-        for share in density.values():
-            yield np.log(share.reshape(-1)[entries] + 1e-3)
-        for scale in (0.3, 1.0):
-            yield self._one_sided(weight, density[scale], scale).reshape(-1)[entries]
-        near = density[0.3] + MIN_DENSITY
-        mean = self._blur(height, 0.3) / near
-        variance = self._blur(height**2, 0.3) / near - mean**2
-        yield 0.5 * np.log(np.maximum(variance, 0).reshape(-1)[entries] + LOG_FLOOR)
-        # The difference of each training value from the mean of its surroundings, averaged around the entry.
-        own = self._own_weight(0.1)
-        others = np.maximum(density[0.1] - own * weight, 0)
-        local_mean = (self._blur(height, 0.1) - own * height) / (others + MIN_DENSITY)
-        deviation = np.abs(height - local_mean) * weight * (others > MIN_DENSITY)
-        rough = self._blur(deviation, 1.0) / (density[1.0] + MIN_DENSITY)
-        yield np.log(np.maximum(rough, 0).reshape(-1)[entries] + LOG_FLOOR)
+    @property
+    def layout(self) -> Layout:
+        """The axes as a setting of a program."""
+        return Layout(
+            tuple(axis.kind != "unordered" for axis in self.axes),
+            tuple(bool(axis.periodic) for axis in self.axes),
+            tuple(np.asarray(self.change, float).tolist()),
+            self.lengths,
+        )
 
-    def _one_sided(self, weight: np.ndarray, density: np.ndarray, scale: float) -> np.ndarray:
-        """The distance of an entry from the centre of the training entries in its window, in half-widths.
 
-        It is near zero among training entries and near one beyond their edge, where a fill extrapolates.
-        """
-        total = np.zeros(weight.shape, np.float32)
-        for k, width in self._widths(scale).items():
-            if not self.axes[k].periodic:
-                place = np.arange(weight.shape[k], dtype=np.float32)
-                place = (place - place.mean()).reshape([-1 if j == k else 1 for j in range(weight.ndim)])
-                offset = (self._blur(weight * place, scale) - density * place) / (density + MIN_DENSITY)
-                total += (offset * np.float32(2 / width)) ** 2
-        return np.sqrt(total)
+class Layout(NamedTuple):
+    """Of each axis whether it is ordered and periodic, the change in one step, and what limits distances if not it."""
 
-    def _estimates(
-        self, entries: NDArray[np.intp], estimate: np.ndarray, members: Mapping[str, np.ndarray]
-    ) -> Iterator[np.ndarray]:
-        """The disagreement of the members, the gradient of the estimate, and the estimate."""
-        height = (estimate / self.spread).astype(np.float32)
-        for k, axis in enumerate(self.axes):
-            if axis.kind != "unordered" and estimate.shape[k] > 1:
-                slope = np.abs(np.gradient(height, axis=k)).reshape(-1)[entries]
-                yield np.log(slope + 1e-4)
-        at = [member.reshape(-1)[entries].astype(float) for member in members.values()]
-        middle = height.reshape(-1)[entries]
-        if len(at) > 1:
-            yield np.log(np.std(at, axis=0) / self.spread + 1e-4)
-            for a, b in pairwise(at):
-                yield np.log(np.abs(a - b) / self.spread + 1e-4)
-        yield middle
+    ordered: tuple[bool, ...]
+    periodic: tuple[bool, ...]
+    change: tuple[float, ...]
+    lengths: tuple[int, ...] = ()
 
-    def _widths(self, scale: float) -> dict[int, int]:
+    def widths(self, scale: float, shape: Sequence[int]) -> dict[int, int]:
         """Widths of the window along the ordered axes, with a half-width of `scale` standard deviations of change."""
-        widths = {}
-        for k, axis in enumerate(self.axes):
-            if axis.kind != "unordered" and axis.length > 1:
-                reach = scale / self.change[k]
-                widths[k] = int(min(2 * max(1, round(reach)) + 1, 2 * (axis.length // 2) + 1))
-        return widths
+        return {
+            k: int(min(2 * max(1, round(scale / self.change[k])) + 1, 2 * (n // 2) + 1))
+            for k, n in enumerate(shape)
+            if self.ordered[k] and n > 1
+        }
 
-    def _blur(self, array: np.ndarray, scale: float) -> np.ndarray:
+    def blur(self, arrays: Arrays, array: Any, scale: float) -> Any:
         """The moving average over the window."""
-        for k, width in self._widths(scale).items():
-            mode = "wrap" if self.axes[k].periodic else "constant"
-            array = ndimage.uniform_filter1d(array, width, axis=k, mode=mode)
+        for k, width in self.widths(scale, array.shape[1:]).items():
+            array = arrays.moving_average(array, width, k + 1, self.periodic[k])
         return array
 
-    def _own_weight(self, scale: float) -> np.float32:
-        """The weight of the central entry in the moving average."""
-        return np.float32(1 / np.prod([float(w) for w in self._widths(scale).values()]))
+
+class Fields(NamedTuple):
+    """What features are computed from, for a batch of rounds.
+
+    deep: depths; kept: one at training entries; height: their values, relative to a level, and zero elsewhere;
+    estimate: relative to any level, as its members; height and estimate are in spreads of the data, and members are
+    after multiplication by `unit`.
+    """
+
+    deep: Any
+    kept: Any
+    height: Any
+    estimate: Any
+    members: tuple[Any, ...]
+    unit: Any
+
+
+def columns(arrays: Arrays, layout: Layout, entries: Any, fields: Fields) -> Iterator[Any]:
+    """The features one by one, each (rounds, entries), at the flat `entries` of each round; the estimate is the last.
+
+    The code is the same for NumPy and JAX.
+    """
+    xp, shape = arrays.xp, fields.kept.shape[1:]
+    kept, height = fields.kept, fields.height
+    at, blur = partial(arrays.at, entries=entries), partial(layout.blur, arrays)
+    yield xp.log(at(fields.deep) + 1e-2)
+    # Distances to and densities of training entries.
+    for k, n in enumerate(shape):
+        if n == 1:
+            continue
+        if layout.ordered[k]:
+            most = layout.lengths[k] if layout.lengths else n
+            for side in distances_along(kept, k + 1, layout.periodic[k], arrays, most):
+                yield xp.log1p(at(side))
+        after = math.prod(shape[k + 1 :])
+        fibre = entries // (after * n) * after + entries % after
+        yield xp.log(arrays.at(kept.mean(axis=k + 1), fibre) + 0.01)
+    density = {scale: xp.maximum(blur(kept, scale), 0) for scale in WINDOW_CHANGES}
+    for share in density.values():
+        yield xp.log(at(share) + 1e-3)
+    for scale in (0.3, 1.0):
+        yield _one_sided(arrays, layout, entries, kept, density[scale], scale)
+    # The roughness of training values around an entry.
+    near = density[0.3] + MIN_DENSITY
+    variance = at(blur(height**2, 0.3) / near - (blur(height, 0.3) / near) ** 2)
+    yield 0.5 * xp.log(xp.maximum(variance, 0) + LOG_FLOOR)
+    # The difference of each training value from the mean of its surroundings, averaged around the entry.
+    own = 1 / math.prod(layout.widths(0.1, shape).values())  # weight of the central entry in the moving average
+    others = xp.maximum(density[0.1] - own * kept, 0)
+    local_mean = (blur(height, 0.1) - own * height) / (others + MIN_DENSITY)
+    deviation = abs(height - local_mean) * kept * (others > MIN_DENSITY)
+    rough = at(blur(deviation, 1.0) / (density[1.0] + MIN_DENSITY))
+    yield xp.log(xp.maximum(rough, 0) + LOG_FLOOR)
+    # The gradient of the estimate, the disagreement of its members, and the estimate.
+    for k, n in enumerate(shape):
+        if layout.ordered[k] and n > 1:
+            yield xp.log(at(abs(xp.gradient(fields.estimate, axis=k + 1))) + 1e-4)
+    each = [at(member) * fields.unit for member in fields.members]
+    if len(each) > 1:
+        yield xp.log(xp.std(xp.stack(each), axis=0) + 1e-4)
+        for a, b in pairwise(each):
+            yield xp.log(abs(a - b) + 1e-4)
+    yield at(fields.estimate)
+
+
+def _one_sided(arrays: Arrays, layout: Layout, entries: Any, kept: Any, density: Any, scale: float) -> Any:
+    """The distance of an entry from the centre of the training entries in its window, in half-widths.
+
+    It is near zero among training entries and near one beyond their edge, where a fill extrapolates.
+    """
+    shape = kept.shape[1:]
+    total = arrays.xp.zeros(entries.shape, np.float32)
+    for k, width in layout.widths(scale, shape).items():
+        if not layout.periodic[k]:
+            place = np.arange(shape[k], dtype=np.float32)
+            place = (place - place.mean()).reshape([-1 if j == k else 1 for j in range(len(shape))])
+            offset = (layout.blur(arrays, kept * place, scale) - density * place) / (density + MIN_DENSITY)
+            total += (arrays.at(offset, entries) * np.float32(2 / width)) ** 2
+    return arrays.xp.sqrt(total)
 
 
 class ScaleModel(Protocol):
@@ -224,13 +268,16 @@ class LearnedScale:
         hidden = np.empty(len(size))
         models = {}
         folds = np.unique(fold).tolist()
-        for f, (model, at_fold) in zip(folds, in_order(without, folds, pool="scale")):
+        for f, (model, at_fold) in zip(folds, in_order(without, folds)):
             hidden[fold == f] = at_fold
             models[f] = model
         return LearnedScale(hidden, models, fold_of)
 
     def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
-        """The scale at entries with these features: the geometric mean of the models."""
+        """The scale at entries with these features: the geometric mean of the models.
+
+        It stays in the range of the scales that it was learned from: a line beyond them soon is far off.
+        """
 
         def at(start: int) -> NDArray[np.floating]:
             part = features[start : start + PREDICT_ENTRIES]
@@ -238,7 +285,8 @@ class LearnedScale:
             return np.exp(np.mean(logs, axis=0))
 
         starts = range(0, len(features), PREDICT_ENTRIES)
-        return np.concatenate([np.zeros(0), *in_order(at, starts, pool="scale")])
+        scale = np.concatenate([np.zeros(0), *in_order(at, starts)])
+        return np.clip(scale, self.hidden.min(), self.hidden.max())
 
     def predict_unseen(self, features: NDArray[np.floating], entries: NDArray[np.intp]) -> NDArray[np.floating]:
         """The scale at entries that may have been learned from: each by the model fitted without its block.
@@ -254,8 +302,9 @@ class LearnedScale:
 
 def block_folds(entries: NDArray[np.intp], shape: tuple[int, ...], seed: int) -> NDArray[np.intp]:
     """The fold of every entry, the same for all entries of a block and in all rounds."""
-    order = np.random.default_rng(seed).permutation(int(np.prod([min(BLOCKS_PER_AXIS, n) for n in shape])))
-    return order[block_of(entries, shape, BLOCKS_PER_AXIS)] % FOLDS
+    parts = [min(n, max(MIN_BLOCKS_PER_AXIS, min(n // MIN_BLOCK_LENGTH, MAX_BLOCKS_PER_AXIS))) for n in shape]
+    order = np.random.default_rng(seed).permutation(int(np.prod(parts)))
+    return order[block_of(entries, shape, parts)] % FOLDS
 
 
 @dataclass(frozen=True)
@@ -269,11 +318,11 @@ class BlockFolds:
         return block_folds(entries, self.shape, self.seed)
 
 
-def block_of(entries: NDArray[np.intp], shape: tuple[int, ...], parts: int) -> NDArray[np.intp]:
+def block_of(entries: NDArray[np.intp], shape: tuple[int, ...], parts: int | Sequence[int]) -> NDArray[np.intp]:
     """The number of the block of every entry, with every axis divided into `parts`."""
     block = np.zeros(len(entries), np.intp)
-    for position, n in zip(np.unravel_index(entries, shape), shape):
-        count = min(parts, n)
+    for position, n, most in zip(np.unravel_index(entries, shape), shape, np.broadcast_to(parts, len(shape)).tolist()):
+        count = min(most, n)
         block = block * count + (position * count) // n
     return block
 
@@ -335,11 +384,9 @@ class BoostedScale:
 
     @staticmethod
     def fit(features: np.ndarray, size: np.ndarray, typical: float, seed: int) -> BoostedScale:
-        from sklearn.ensemble import HistGradientBoostingRegressor
-        from threadpoolctl import threadpool_limits
-
-        if len(size) > MAX_FIT_ENTRIES:
-            rows = np.random.default_rng((seed, 0x5CA1E)).choice(len(size), MAX_FIT_ENTRIES, replace=False)
+        most = min(MAX_FIT_ENTRIES, MAX_FIT_NUMBERS // features.shape[1])
+        if len(size) > most:
+            rows = np.random.default_rng((seed, 0x5CA1E)).choice(len(size), most, replace=False)
             features, size = features[rows], size[rows]
         x = features.astype(float)
         centre, spread = x.mean(axis=0), x.std(axis=0)
@@ -350,14 +397,10 @@ class BoostedScale:
         slope = np.linalg.solve(x.T @ x + 1e-3 * len(x) * np.eye(x.shape[1]), x.T @ (y - level))
         part = BoostedScale(centre, spread, slope, level, None, typical)
         left = np.maximum(size, MIN_RELATIVE_ERROR) / part._linear(features)
-        boost = HistGradientBoostingRegressor(
-            loss="gamma", max_iter=100, learning_rate=0.08, max_leaf_nodes=15, min_samples_leaf=100,
-            l2_regularization=1.0, early_stopping=False, random_state=seed,
-        )  # fmt: skip
-        # One thread: the same bits on every machine, and no waiting threads on a busy one.
-        with threadpool_limits(1, user_api="openmp"):
-            boost.fit(features, left)
-        return BoostedScale(centre, spread, slope, level, Trees.of(boost), typical)
+        boost = fit_trees(
+            features, left, loss="gamma", trees=100, learning_rate=0.08, leaves=15, least=100, seed=seed
+        )
+        return BoostedScale(centre, spread, slope, level, boost, typical)
 
     def _linear(self, features: np.ndarray) -> np.ndarray:
         z = ((features - self.centre) / self.spread) @ self.slope

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,17 +19,14 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from corten.conformal.calibrated import CalibratedScores
-from corten.conformal.diagnostics import effective_sample_size, largest_share
-from corten.conformal.quantile import NeighbourFactor, as_levels
+from corten.conformal.diagnostics import effective_sample_size
+from corten.conformal.quantile import as_levels
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
+from corten.data.arrays import Entries, Floats, Numbers
 from corten.engine.threads import default_threads
 
-__all__ = ["MergedSplits"]
-
-Entries = NDArray[np.intp]
-Floats = NDArray[np.float64]
 MAX_CHUNK_ENTRIES = 1 << 16  # test entries computed at once
 BISECTION_STEPS = 64  # to the last digit: rounding must not put a bound inside that of a lower coverage
 MAX_LOG_WEIGHT = 600.0  # the exponential of more, times a few, would overflow
@@ -54,7 +50,7 @@ class MergedSplits:
         return self.splits
 
     @cached_property
-    def scores(self) -> NDArray[np.floating]:
+    def scores(self) -> Numbers:
         return np.concatenate([one.scores for one in self.splits])
 
     @property
@@ -108,12 +104,7 @@ class MergedSplits:
         with np.errstate(divide="ignore"):
             return effective_sample_size(np.log(weight))
 
-    def largest_share(self) -> float:
-        return largest_share(self.log_weights)
-
-    def intervals(
-        self, entries: Entries, coverage: float | Sequence[float]
-    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> tuple[Numbers, Numbers]:
         """Lower and upper bounds, (levels, entries)."""
         levels = as_levels(coverage)
         flat = np.asarray(entries).ravel()
@@ -125,7 +116,7 @@ class MergedSplits:
 
     def _chunk(self, flat: Entries, levels: Floats) -> tuple[Floats, Floats]:
         """Lower and upper bounds of some entries."""
-        tests = [_SplitTests.of(one, flat) for one in self.splits]
+        tests = [_SplitTests(one, flat) for one in self.splits]
         own = [one.bounds(levels) for one in tests]
         bounds = []
         for sign, side in ((-1.0, 0), (1.0, 1)):
@@ -143,30 +134,15 @@ class MergedSplits:
         return np.minimum(bounds[0], middle), np.maximum(bounds[1], middle)
 
 
-@dataclass(frozen=True, eq=False)
 class _SplitTests:
     """Test entries in one split: their estimates, scales, log-weights and changes of calibration weights."""
 
-    split: CalibratedSplit
-    flat: Entries
-    middle: Floats
-    scale: Floats
-    log_weight: Floats
-    factor: NeighbourFactor | None
-
-    @classmethod
-    def of(cls, split: CalibratedSplit, flat: Entries) -> _SplitTests:
-        """The test entries `flat` in a split."""
-        weights = split.weights
-        middle = split.estimate.reshape(-1)[flat].astype(np.float64)
-        return cls(
-            split=split,
-            flat=flat,
-            middle=middle,
-            scale=np.asarray(split.scale.at(flat), np.float64),
-            log_weight=np.asarray(weights.log_weight(flat), np.float64),
-            factor=weights.neighbour_factor(flat),
-        )
+    def __init__(self, split: CalibratedSplit, flat: Entries) -> None:
+        self.split, self.flat = split, flat
+        self.middle = split.estimate.reshape(-1)[flat].astype(np.float64)
+        self.scale = np.asarray(split.scale.at(flat), np.float64)
+        self.log_weight = np.asarray(split.weights.log_weight(flat), np.float64)
+        self.factor = split.weights.neighbour_factor(flat)
 
     def bounds(self, levels: Floats) -> tuple[Floats, Floats]:
         """The bounds of this split in the variable of the data, (levels, entries)."""

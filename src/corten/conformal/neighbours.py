@@ -14,11 +14,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from corten.conformal.sketch import NO_CELL, Changes
+from corten.data.arrays import Entries
 from corten.engine.arithmetic import pair_value
 from corten.engine.layout import Layout, flat_shape
 from corten.engine.passes import Model
-
-__all__ = ["NeighbourChanges"]
 
 
 @dataclass(frozen=True)
@@ -38,18 +37,14 @@ class NeighbourChanges:
         """The number of halo planes on either side."""
         return self.layout.radius
 
-    def halo(self, start: int, stop: int) -> NDArray[np.intp]:
+    def halo(self, start: int, stop: int) -> Entries:
         """The planes start - radius .. stop + radius, wrapped on a periodic axis, -1 where there is none."""
-        planes = np.arange(start - self.radius, stop + self.radius)
-        length = self.layout.shape[0]
-        if self.layout.periodic_first:
-            return planes % length
-        return np.where((planes >= 0) & (planes < length), planes, -1)
+        return self.layout.between(start, stop)[0].plane_index
 
     def changes(
         self,
-        tests: NDArray[np.intp],
-        planes: NDArray[np.intp],
+        tests: Entries,
+        planes: Entries,
         cells: NDArray[np.int32],
         log_odds: NDArray[np.float32],
         parameter: NDArray[np.float32],

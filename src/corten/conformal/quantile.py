@@ -25,7 +25,6 @@ again, O(n), only for test entries that remove all but a thousandth of the total
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -33,7 +32,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from corten.engine.threads import default_threads
+from corten.data.arrays import Floats, Numbers
+from corten.engine.threads import in_order
 
 __all__ = ["NeighbourFactor", "Tail", "WeightedScores", "weighted_cutoffs"]
 
@@ -69,7 +69,7 @@ class NeighbourFactor:
     """
 
     neighbours: NDArray[np.integer]
-    log_factor: NDArray[np.floating]
+    log_factor: Numbers
 
     def __post_init__(self) -> None:
         if self.neighbours.ndim != 2 or self.neighbours.shape != self.log_factor.shape:
@@ -145,19 +145,19 @@ class WeightedScores:
         """Logarithm of the sum of the calibration weights; -inf if all are zero."""
         return -np.inf if self._empty else self._shift + float(np.log(self._sums[-1]))
 
-    def log_weights(self) -> NDArray[np.float64]:
+    def log_weights(self) -> Floats:
         """The calibration log-weights, in the order in which the scores were given."""
         return (self._log_weights + self._shift)[self._rank_of]
 
     def cutoffs(
         self,
         log_test_weights: ArrayLike,
-        levels: float | Sequence[float] | NDArray[np.floating],
+        levels: float | Sequence[float] | Numbers,
         neighbour_factor: NeighbourFactor | None = None,
         *,
-        out: NDArray[np.floating] | None = None,
+        out: Numbers | None = None,
         threads: int | None = None,
-    ) -> NDArray[np.floating]:
+    ) -> Numbers:
         """Cutoffs of test entries.
 
         Parameters
@@ -212,12 +212,7 @@ class WeightedScores:
         return out
 
     def _fill(
-        self,
-        tests: NDArray[np.float64],
-        wanted: NDArray[np.float64],
-        factor: NeighbourFactor | None,
-        out: NDArray[np.floating],
-        threads: int | None,
+        self, tests: Floats, wanted: Floats, factor: NeighbourFactor | None, out: Numbers, threads: int | None
     ) -> None:
         """Write the cutoffs to `out`, in chunks of test entries on a thread pool."""
         from corten.conformal import kernels
@@ -249,23 +244,18 @@ class WeightedScores:
             _ = self._tables
         work = merge if factor is None else adjust
         starts = range(0, tests.size, CHUNK_ENTRIES)
-        workers = min(len(starts), threads or default_threads())
-        if workers <= 1:
-            for start in starts:
-                work(start)
-        else:
-            with ThreadPoolExecutor(workers) as pool:
-                list(pool.map(work, starts))
+        for _ in in_order(work, starts, threads if len(starts) > 1 else 1):
+            pass
 
     @cached_property
-    def _tables(self) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def _tables(self) -> tuple[NDArray[np.int32], Floats]:
         """First guesses for searches, and the records of calibration entries, for exact weights."""
         from corten.conformal import kernels
 
         records = (np.arange(self.size), self._log_weights, self._weights, self._sums)
         return kernels.guide_table(self._sums, 4 * self.size), np.stack(records, axis=1)[self._rank_of]
 
-    def _answers(self, dtype: np.dtype) -> NDArray[np.floating]:
+    def _answers(self, dtype: np.dtype) -> Numbers:
         """Sorted scores, then infinity, in the output's type, rounded outwards, with the tail's sign."""
         values = rounded_up(np.append(self._scores, np.inf), dtype)
         return values if self.tail == "upper" else -values
@@ -277,7 +267,7 @@ def weighted_cutoffs(
     test_weights: ArrayLike,
     coverage: float | Sequence[float],
     tail: Tail = "upper",
-) -> NDArray[np.floating]:
+) -> Numbers:
     """Cutoffs that test scores do not exceed, with a given coverage.
 
     Parameters
@@ -316,7 +306,7 @@ def weighted_cutoffs(
     )
 
 
-def as_levels(levels: float | Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
+def as_levels(levels: float | Sequence[float] | Numbers) -> Floats:
     """Levels as a one-dimensional array, each strictly between 0 and 1."""
     wanted = np.atleast_1d(np.asarray(levels, dtype=np.float64))
     if wanted.ndim != 1 or not ((wanted > 0) & (wanted < 1)).all():
@@ -324,16 +314,16 @@ def as_levels(levels: float | Sequence[float] | NDArray[np.floating]) -> NDArray
     return wanted
 
 
-def rounded_up(values: NDArray[np.floating], dtype: DTypeLike) -> NDArray[np.floating]:
+def rounded_up(values: Numbers, dtype: DTypeLike) -> Numbers:
     """The values in another type, rounded up."""
     with np.errstate(over="ignore", under="ignore"):
-        cast: NDArray[np.floating] = np.array(values, dtype=dtype)
+        cast: Numbers = np.array(values, dtype=dtype)
         short = cast < values
         cast[short] = np.nextafter(cast[short], np.array(np.inf, cast.dtype))
     return cast
 
 
-def _logs(name: str, weights: ArrayLike) -> NDArray[np.float64]:
+def _logs(name: str, weights: ArrayLike) -> Floats:
     """The logarithms of non-negative weights."""
     values = np.asarray(weights, dtype=np.float64)
     if not ((values >= 0) & (values < np.inf)).all():

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-__all__ = ["rake"]
+from corten.data.arrays import Entries, Flags, Floats, Numbers
 
 ODDS_CLASSES = 20
 MAX_SWEEPS = 10
@@ -14,20 +13,13 @@ MIN_ENTRIES = 20  # observed, and missing, in a class that is changed
 TOLERANCE = 1e-3  # in log-odds: sweeps that change less end the iteration
 
 
-def rake(log_odds: NDArray[np.floating], mask: NDArray[np.bool_], missing: NDArray[np.bool_]) -> NDArray[np.float64]:
+def rake(log_odds: Numbers, mask: Flags, missing: Flags) -> Floats:
     """Log-odds of being missing, corrected by iterative proportional fitting.
 
     True odds satisfy E[sum of odds over the observed entries of a set] = E[number missing in the set]. Fitted odds need
     not, as a ridge shrinks extreme odds. Twenty classes of similar odds and the slices of every axis are corrected in
     turn. A class with fewer than twenty observed or missing entries is not changed, and one step changes odds by at
     most a factor of four.
-
-    Examples
-    --------
-    >>> mask = np.array([[True] * 60 + [False] * 40, [True] * 20 + [False] * 80])
-    >>> raked = rake(np.zeros((2, 100)), mask, ~mask)
-    >>> np.exp(raked[:, 0]).round(2).tolist()
-    [0.67, 4.0]
     """
     logs = np.array(log_odds, np.float64)
     edges = np.unique(np.quantile(logs[mask | missing], np.linspace(0, 1, ODDS_CLASSES + 1)[1:-1]))
@@ -46,9 +38,7 @@ def rake(log_odds: NDArray[np.floating], mask: NDArray[np.bool_], missing: NDArr
     return logs
 
 
-def _step(
-    logs: NDArray[np.float64], group: NDArray[np.intp], mask: NDArray[np.bool_], missing: NDArray[np.bool_]
-) -> NDArray[np.float64]:
+def _step(logs: Floats, group: Entries, mask: Flags, missing: Flags) -> Floats:
     """The correction of the log-odds of each group."""
     count = int(group.max()) + 1
     here = group[mask]

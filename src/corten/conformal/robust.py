@@ -17,31 +17,11 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["check_odds_error", "robust_level", "tolerated_odds_error", "worst_coverage"]
-
 
 def robust_level(coverage: float, odds_error: float) -> float:
-    """The level at which `coverage` is guaranteed for any odds within the factor `odds_error`.
-
-    Examples
-    --------
-    >>> round(robust_level(0.9, 1.5), 4), robust_level(0.9, 1.0)
-    (0.9529, 0.9)
-    """
+    """The level at which `coverage` is guaranteed for any odds within the factor `odds_error`."""
     factor = check_odds_error(odds_error) ** 2
     return coverage if factor == 1.0 else factor * coverage / (factor * coverage + 1.0 - coverage)
-
-
-def worst_coverage(coverage: float, odds_error: float) -> float:
-    """The lowest coverage of an interval of level `coverage` if odds are wrong by a factor of up to `odds_error`.
-
-    Examples
-    --------
-    >>> round(worst_coverage(robust_level(0.9, 1.5), 1.5), 12)
-    0.9
-    """
-    factor = check_odds_error(odds_error) ** 2
-    return coverage / (coverage + factor * (1.0 - coverage))
 
 
 def tolerated_odds_error(coverage: float, loss: float = 0.05, infinite_share: float = 0.0) -> float:
@@ -49,11 +29,6 @@ def tolerated_odds_error(coverage: float, loss: float = 0.05, infinite_share: fl
 
     Infinite intervals always cover: with a share s of them, the factor solves s + (1 - s) worst = c - loss. It is
     infinite if the infinite intervals alone give this coverage.
-
-    Examples
-    --------
-    >>> round(tolerated_odds_error(0.9), 3), tolerated_odds_error(0.9, infinite_share=0.85)
-    (1.26, inf)
     """
     left = (coverage - loss - infinite_share) / (1.0 - infinite_share) if infinite_share < 1.0 else 0.0
     if left <= 0.0:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-__all__ = ["Absolute", "Adaptive", "Normalized", "Score", "Signed", "Tails", "as_score"]
+from corten.data.arrays import Numbers
 
-Array = NDArray[np.floating]
+__all__ = ["Absolute", "Adaptive", "Automatic", "Normalized", "Score", "Signed", "Tails", "as_score"]
 
 
 class Tails(NamedTuple):
@@ -51,11 +51,11 @@ class Score(Protocol):
     def name(self) -> str: ...
     @property
     def needs_leverage(self) -> bool: ...
-    def score(self, truth: Array, estimate: Array, scale: Array) -> Array: ...
+    def score(self, truth: Numbers, estimate: Numbers, scale: Numbers) -> Numbers: ...
     def tails(self, coverage: float) -> Tails: ...
     def invert(
-        self, estimate: Array, scale: Array, lower_cut: Array | None, upper_cut: Array | None
-    ) -> tuple[Array, Array]: ...
+        self, estimate: Numbers, scale: Numbers, lower_cut: Numbers | None, upper_cut: Numbers | None
+    ) -> tuple[Numbers, Numbers]: ...
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,15 @@ class Absolute:
     name: ClassVar[str] = "absolute"
     needs_leverage: ClassVar[bool] = False
 
-    def score(self, truth: ArrayLike, estimate: ArrayLike, scale: ArrayLike = 1.0) -> Array:
+    def score(self, truth: ArrayLike, estimate: ArrayLike, scale: ArrayLike = 1.0) -> Numbers:
         return np.asarray(np.abs(np.subtract(truth, estimate)) / np.asarray(scale))
 
     def tails(self, coverage: float) -> Tails:
         return Tails(lower=None, upper=coverage)
 
     def invert(
-        self,
-        estimate: ArrayLike,
-        scale: ArrayLike,
-        lower_cut: Array | None,
-        upper_cut: Array | None,
-    ) -> tuple[Array, Array]:
+        self, estimate: ArrayLike, scale: ArrayLike, lower_cut: Numbers | None, upper_cut: Numbers | None
+    ) -> tuple[Numbers, Numbers]:
         half = np.multiply(_given(upper_cut, "upper"), scale)
         return np.subtract(estimate, half), np.add(estimate, half)
 
@@ -126,6 +122,21 @@ class Adaptive(Absolute):
 
 
 @dataclass(frozen=True)
+class Automatic(Absolute):
+    """The score that is chosen: with pseudo-gaps `Signed` or `Absolute`, by evidence; else the absolute score.
+
+    A random split keeps the absolute score, as its theorem needs a score that no calibration entry has influenced.
+
+    Examples
+    --------
+    >>> as_score("auto").tails(0.9)
+    Tails(lower=None, upper=0.9)
+    """
+
+    name: ClassVar[str] = "auto"
+
+
+@dataclass(frozen=True)
 class Signed:
     """The score (truth - estimate) / scale with two cutoffs: intervals may be asymmetric.
 
@@ -143,19 +154,15 @@ class Signed:
     name: ClassVar[str] = "signed"
     needs_leverage: ClassVar[bool] = False
 
-    def score(self, truth: ArrayLike, estimate: ArrayLike, scale: ArrayLike = 1.0) -> Array:
+    def score(self, truth: ArrayLike, estimate: ArrayLike, scale: ArrayLike = 1.0) -> Numbers:
         return np.asarray(np.subtract(truth, estimate) / np.asarray(scale))
 
     def tails(self, coverage: float) -> Tails:
         return Tails(lower=(1.0 + coverage) / 2.0, upper=(1.0 + coverage) / 2.0)
 
     def invert(
-        self,
-        estimate: ArrayLike,
-        scale: ArrayLike,
-        lower_cut: Array | None,
-        upper_cut: Array | None,
-    ) -> tuple[Array, Array]:
+        self, estimate: ArrayLike, scale: ArrayLike, lower_cut: Numbers | None, upper_cut: Numbers | None
+    ) -> tuple[Numbers, Numbers]:
         low, high = _given(lower_cut, "lower"), _given(upper_cut, "upper")
         return np.add(estimate, np.multiply(low, scale)), np.add(estimate, np.multiply(high, scale))
 
@@ -163,6 +170,7 @@ class Signed:
 _NAMED: dict[str, type[Absolute] | type[Signed]] = {
     "absolute": Absolute,
     "adaptive": Adaptive,
+    "auto": Automatic,
     "normalized": Normalized,
     "signed": Signed,
 }
@@ -174,7 +182,7 @@ def as_score(score: str | Score) -> Score:
     Parameters
     ----------
     score : str or Score
-        "absolute", "adaptive", "normalized", "signed", or a score object.
+        "absolute", "adaptive", "auto", "normalized", "signed", or a score object.
 
     Raises
     ------
@@ -190,17 +198,18 @@ def as_score(score: str | Score) -> Score:
     """
     if isinstance(score, str):
         if score not in _NAMED:
-            raise ValueError(f"score must be one of {sorted(_NAMED)} or a Score object; got {score!r}.")
+            names = ", ".join(f'"{name}"' for name in sorted(_NAMED))
+            raise ValueError(f"score is {score!r}; allowed are {names} or an object")
         return _NAMED[score]()
     if isinstance(score, type) or not isinstance(score, Score):
         raise TypeError(
-            f"score must be one of {sorted(_NAMED)} or an object with name, needs_leverage, score(), tails() "
-            f"and invert(); got {score!r}."
+            f"score is {score!r}; give one of {sorted(_NAMED)}, or an object with name, needs_leverage, score(), "
+            "tails() and invert()"
         )
     return score
 
 
-def _given(cut: Array | None, side: str) -> Array:
+def _given(cut: Numbers | None, side: str) -> Numbers:
     """Return the cutoff, or raise if it is None."""
     if cut is None:
         raise ValueError(f"this score needs the {side} cutoff; got None.")

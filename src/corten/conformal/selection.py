@@ -12,9 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["claimed", "evidence"]
-
-Floats = NDArray[np.float64]
+from corten.data.arrays import Flags, Floats
 
 
 def evidence(
@@ -29,11 +27,6 @@ def evidence(
     the p-value of j set to 0 and j as the test entry in all others, e_j = m / (fdr R_j) if p_j <= fdr R_j / m and 0
     otherwise. The sum of e_j over the entries that do not exceed their threshold has a mean of at most m; so has its
     mean over several splits, whatever their dependence.
-
-    Examples
-    --------
-    >>> evidence(np.arange(99.0), np.zeros(99), [-1.0, 200.0], np.zeros(2), 0.1)
-    array([20.,  0.])
     """
     values = np.asarray(scores, np.float64).ravel()
     limits, logs = np.asarray(thresholds, np.float64).ravel(), np.asarray(log_weights, np.float64).ravel()
@@ -54,7 +47,7 @@ def evidence(
     return found
 
 
-def claimed(evidence: Floats, fdr: float) -> NDArray[np.bool_]:
+def claimed(evidence: Floats, fdr: float) -> Flags:
     """The largest set in which every e-value is at least m / (fdr times its size) (Wang and Ramdas 2022)."""
     largest = np.sort(evidence)[::-1]
     sufficient = largest * fdr * np.arange(1, largest.size + 1) >= largest.size * (1.0 - 1e-12)

@@ -9,23 +9,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.merged import MergedSplits
-from corten.conformal.quantile import NeighbourFactor, as_levels
+from corten.conformal.quantile import as_levels
 from corten.conformal.robust import robust_level
-from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
-from corten.conformal.weights import Weights
+from corten.conformal.weights import Weights, WithoutNeighbours
+from corten.data.arrays import Entries, Flags, Floats, Numbers
 
-__all__ = ["Grouped", "Joint", "Robust", "TiltedWeights", "borrowing_factor"]
-
-Entries = NDArray[np.intp]
-Bounds = tuple[NDArray[np.floating], NDArray[np.floating]]
+Bounds = tuple[Numbers, Numbers]
 MIN_GROUP_SIZE = 30.0  # effective sample size of a group: sufficient for finite intervals at 95 %
 MIN_ENTRIES_BEYOND = 5.0  # effective number beyond a level of a joint band, to use the quantile without extrapolation
 SLOPE_RATIO = 4.0  # of the two tail shares between which the slope of the tail is measured
+TAKEN_OVER = (
+    "score", "scores", "entries", "weights", "log_weights", "round_numbers", "beyond", "effective_sample_size",
+    "to_data", "possible_range",
+)  # fmt: skip
 SLOPE_ENTRIES = 10.0  # exponential errors that determine a slope about as well as these two bounds do
 
 
@@ -35,52 +36,27 @@ class TiltedWeights:
     def __init__(self, base: Weights, log_tilt: ArrayLike) -> None:
         self.base = base
         self._tilt = np.ravel(np.asarray(log_tilt, np.float64))
+        self.neighbour_factor = base.neighbour_factor
 
-    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+    def log_weight(self, entries: Entries) -> Numbers:
         return np.asarray(self.base.log_weight(entries) + self._tilt[entries])
 
-    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
+    def of_calibration(self, entries: Entries) -> Numbers:
         return np.asarray(self.base.of_calibration(entries) + self._tilt[entries])
-
-    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
-        return self.base.neighbour_factor(test)
 
 
 class _Shaped:
-    """The members taken over from the wrapped calibrated object."""
+    """Intervals of another kind from a calibrated object, `inner`, and the members that are taken over from it."""
 
     lists: tuple[CalibratedSplit, ...] = ()  # the scores alone do not determine another kind of coverage
 
     def __init__(self, inner: Any) -> None:
         self.inner: Any = inner
 
-    @property
-    def score(self) -> Score:
-        return self.inner.score
-
-    @property
-    def scores(self) -> NDArray[np.floating]:
-        return self.inner.scores
-
-    @property
-    def entries(self) -> Entries:
-        return self.inner.entries
-
-    @property
-    def weights(self) -> Weights:
-        return self.inner.weights
-
-    @property
-    def log_weights(self) -> NDArray[np.float64]:
-        return self.inner.log_weights
-
-    @property
-    def round_numbers(self) -> Entries:
-        return self.inner.round_numbers
-
-    @property
-    def beyond(self) -> NDArray[np.bool_] | None:
-        return self.inner.beyond
+    def __getattr__(self, name: str) -> Any:
+        if name in TAKEN_OVER:
+            return getattr(self.inner, name)
+        raise AttributeError(f"{type(self).__name__} has no {name}")
 
     def for_file(self, method: bool) -> _Shaped:
         """Raise: only the wrapped object can be saved."""
@@ -88,18 +64,6 @@ class _Shaped:
             "a fit with another kind of coverage (groups, joint or odds_error) cannot be saved: save the fit without "
             "it, or the result by result.to_netcdf(path)"
         )
-
-    def effective_sample_size(self) -> float:
-        return float(self.inner.effective_sample_size())
-
-    def largest_share(self) -> float:
-        return float(self.inner.largest_share())
-
-    def to_data(self, entries: Entries, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.inner.to_data(entries, values)
-
-    def possible_range(self, entries: Entries) -> tuple[ArrayLike, ArrayLike]:
-        return self.inner.possible_range(entries)
 
 
 class Robust(_Shaped):
@@ -124,9 +88,7 @@ class Grouped(_Shaped):
     the number of the group of every entry. Merged splits are grouped one by one before their p-values are merged.
     """
 
-    def __init__(
-        self, inner: CalibratedSplit | MergedSplits, group: NDArray[np.intp], min_size: float = MIN_GROUP_SIZE
-    ) -> None:
+    def __init__(self, inner: CalibratedSplit | MergedSplits, group: Entries, min_size: float = MIN_GROUP_SIZE) -> None:
         super().__init__(inner)
         self.group = np.ravel(group)
         self.min_size = min_size
@@ -179,9 +141,7 @@ class Joint(_Shaped):
     intervals are computed.
     """
 
-    def __init__(
-        self, inner: Any, slices: NDArray[np.intp], missing: Entries, budget: Callable[[float, int], float]
-    ) -> None:
+    def __init__(self, inner: Any, slices: Entries, missing: Entries, budget: Callable[[float, int], float]) -> None:
         super().__init__(inner)
         self.slices = np.ravel(slices)
         self._counts = np.bincount(self.slices[missing], minlength=int(self.slices.max(initial=0)) + 1)
@@ -214,7 +174,7 @@ class Joint(_Shaped):
                 lower[row, far], upper[row, far] = self._continued(entries[far], share[far])
         return lower, upper
 
-    def _continued(self, entries: Entries, share: NDArray[np.float64]) -> Bounds:
+    def _continued(self, entries: Entries, share: Floats) -> Bounds:
         """The extrapolated bounds for shares of the calibration weight that are too small for a quantile."""
         shares = (self._least, SLOPE_RATIO * self._least)
         lower, upper = self._massless.intervals(entries, [1.0 - self._left(one) for one in shares])
@@ -236,23 +196,17 @@ class Joint(_Shaped):
         return max(share * (1.0 + mass) - mass, 0.5 * share)
 
 
-class _NoTestMass:
+class _NoTestMass(WithoutNeighbours):
     """Weights with a test weight of zero: cutoffs are ordinary weighted quantiles."""
 
     def __init__(self, base: Weights) -> None:
-        self.base = base
+        self.of_calibration = base.of_calibration  # type: ignore[method-assign]
 
-    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+    def log_weight(self, entries: Entries) -> Numbers:
         return np.full(np.shape(entries), -np.inf)
 
-    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
-        return self.base.of_calibration(entries)
 
-    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
-        return None
-
-
-def _weight_beyond(lists: Sequence[CalibratedSplit]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _weight_beyond(lists: Sequence[CalibratedSplit]) -> tuple[Floats, Floats]:
     """Increasing shares of the weight, and the mean weight among the largest scores of each share.
 
     The mean weights are relative to that of a missing entry.
@@ -270,18 +224,12 @@ def _without_test_mass(scored: CalibratedScores) -> CalibratedScores:
     return CalibratedScores(scored.score, scored.scores, scored.entries, _NoTestMass(scored.weights))
 
 
-def borrowing_factor(logs: NDArray[np.float64], own: NDArray[np.bool_], min_size: float) -> float:
+def borrowing_factor(logs: Floats, own: Flags, min_size: float) -> float:
     """The smallest factor for the weights of other entries with which a group is sufficient; 0 if it is without them.
 
     Sufficient means an effective sample size of `min_size`, and a total weight of `min_size` times the mean weight of
     the group: with less, a single test entry would have a large share of the weight, and its interval would be
     infinite.
-
-    Examples
-    --------
-    >>> own = np.arange(1000) < 300
-    >>> borrowing_factor(np.zeros(1000), own, 100.0), borrowing_factor(np.zeros(1000), ~own & own, 100.0)
-    (0.0, 1.0)
     """
     weight = np.exp(logs - logs.max(initial=-np.inf)) if logs.size else logs
     s, q = float(weight[own].sum()), float((weight[own] ** 2).sum())
@@ -301,7 +249,7 @@ def borrowing_factor(logs: NDArray[np.float64], own: NDArray[np.bool_], min_size
     return min(1.0, max(high, short))
 
 
-def _members(group: NDArray[np.intp]) -> list[tuple[int, NDArray[np.intp]]]:
+def _members(group: Entries) -> list[tuple[int, Entries]]:
     """Each group number and the positions of its members."""
     order = np.argsort(group, kind="stable")
     numbers, start = np.unique(group[order], return_index=True)

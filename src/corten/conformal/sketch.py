@@ -33,8 +33,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from corten.conformal.quantile import TIE_GUARD, Tail, as_levels
-
-__all__ = ["NO_CELL", "Changes", "ScoreSketch", "cells_of", "rounded_up_to_grid"]
+from corten.data.arrays import Floats, Numbers
 
 KEPT_BITS = 7
 _DROPPED = 52 - KEPT_BITS
@@ -48,12 +47,6 @@ def cells_of(scores: ArrayLike) -> Cells:
     """The cell of each score: an even number for a grid point, an odd one between two; the order is that of the scores.
 
     `cells_of(-v) == -cells_of(v)`, so the same cells are used for both tails.
-
-    Examples
-    --------
-    >>> cells = cells_of([1.0, 1.001, 1.0078125])
-    >>> (cells - cells[0]).tolist()
-    [0, 1, 2]
     """
     values = np.ascontiguousarray(scores, dtype=np.float64)
     if np.isnan(values).any():
@@ -63,18 +56,7 @@ def cells_of(scores: ArrayLike) -> Cells:
     return np.where(values < 0, -cells, cells)
 
 
-def rounded_up_to_grid(scores: ArrayLike) -> NDArray[np.float64]:
-    """The scores rounded up to the grid.
-
-    Examples
-    --------
-    >>> rounded_up_to_grid([0.0, 1.0, 1.001, -1.001])
-    array([ 0.       ,  1.       ,  1.0078125, -1.       ])
-    """
-    return _edges((cells_of(scores).astype(np.int64) + 1) >> 1)
-
-
-def _edges(index: NDArray[np.int64]) -> NDArray[np.float64]:
+def _edges(index: NDArray[np.int64]) -> Floats:
     """Grid points by index."""
     return np.where(index < 0, -1.0, 1.0) * (np.abs(index) << _DROPPED).view(np.float64)
 
@@ -87,7 +69,7 @@ class Changes:
     """
 
     cells: Cells
-    weights: NDArray[np.float64]
+    weights: Floats
 
     def __post_init__(self) -> None:
         if self.cells.ndim != 2 or self.cells.shape != self.weights.shape:
@@ -97,16 +79,7 @@ class Changes:
 
 
 class ScoreSketch:
-    """Calibration scores and weights, added in parts and merged; `cutoffs` is like that of `WeightedScores`.
-
-    Examples
-    --------
-    >>> one, other = ScoreSketch(), ScoreSketch()
-    >>> one.add(cells_of([1.0, 2.0, 3.0, 4.0, 5.0]), np.zeros(5))
-    >>> other.add(cells_of([6.0, 7.0, 8.0, 9.0]), np.zeros(4))
-    >>> one.merge(other).cutoffs(np.zeros(1), 0.9)
-    array([[9.]])
-    """
+    """Calibration scores and weights, added in parts and merged; `cutoffs` is like that of `WeightedScores`."""
 
     def __init__(self, tail: Tail = "upper") -> None:
         if tail not in ("upper", "lower"):
@@ -154,11 +127,8 @@ class ScoreSketch:
         return both
 
     def cutoffs(
-        self,
-        log_test_weights: ArrayLike,
-        levels: float | Sequence[float] | NDArray[np.floating],
-        changes: Changes | None = None,
-    ) -> NDArray[np.float64]:
+        self, log_test_weights: ArrayLike, levels: float | Sequence[float] | Numbers, changes: Changes | None = None
+    ) -> Floats:
         """Cutoffs of the rounded scores, shape (levels, tests); infinite where the total weight is not sufficient."""
         tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
         if np.isnan(tests).any():
@@ -182,7 +152,7 @@ class ScoreSketch:
         total = float(self._bins.sum())
         return total**2 / self._squares if self._squares > 0 else 0.0
 
-    def _answers(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _answers(self) -> tuple[Floats, Floats]:
         """Running sums of the bins, and their grid points followed by infinity."""
         from corten.conformal.kernels import running_sum
 

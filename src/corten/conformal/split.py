@@ -8,19 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scale import Scale
 from corten.conformal.scores import Score
+from corten.data.arrays import Entries, Flags, Floats, Numbers
 
 if TYPE_CHECKING:
     from corten.conformal.weights import Weights
-
-__all__ = ["CalibratedSplit", "ChangeOfVariable"]
-
-Entries = NDArray[np.intp]
-Floats = NDArray[np.float64]
 
 
 class ChangeOfVariable(Protocol):
@@ -35,18 +31,20 @@ class CalibratedSplit:
     """One list of calibrated scores, with the estimate of every entry and the scale in the modelled variable.
 
     A random split has one; the rounds of pseudo-gaps are pooled into one. change: the transform to the modelled
-    variable (None for none); propensity: the fitted propensity model; beyond: True at missing entries deeper inside
-    gaps than calibration tested (None if not applicable); local: the scale and weights of gap calibration, for an audit
-    and for new data (None for splits).
+    variable (None for none); propensity: the fitted propensity model; beyond: True at missing entries beyond
+    what calibration tested (None if not applicable); local: the scale and weights of gap calibration, for an audit
+    and for new data (None for splits); round_sizes: the numbers of calibration entries of the rounds, in their order
+    (empty for one round).
     """
 
     scored: CalibratedScores
-    estimate: NDArray[np.floating]
+    estimate: Numbers
     scale: Scale
     change: ChangeOfVariable | None = None
     propensity: Any = None
-    beyond: NDArray[np.bool_] | None = None
+    beyond: Flags | None = None
     local: Any = field(default=None, repr=False)
+    round_sizes: tuple[int, ...] = ()
 
     @property
     def lists(self) -> tuple[CalibratedSplit, ...]:
@@ -58,7 +56,7 @@ class CalibratedSplit:
         return self.scored.score
 
     @property
-    def scores(self) -> NDArray[np.floating]:
+    def scores(self) -> Numbers:
         return self.scored.scores
 
     @property
@@ -75,19 +73,14 @@ class CalibratedSplit:
 
     @property
     def round_numbers(self) -> Entries:
-        """The round that hid each calibration entry; entries increase within a round."""
-        entries = self.entries
-        return np.cumsum(np.diff(entries, prepend=entries[:1]) < 0) if entries.size else entries
+        """The round that hid each calibration entry."""
+        sizes = self.round_sizes or (self.entries.size,)
+        return np.repeat(np.arange(len(sizes)), sizes)
 
     def effective_sample_size(self) -> float:
         return self.scored.effective_sample_size()
 
-    def largest_share(self) -> float:
-        return self.scored.largest_share()
-
-    def intervals(
-        self, entries: Entries, coverage: float | Sequence[float]
-    ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> tuple[Numbers, Numbers]:
         """Lower and upper bounds, (levels, entries), in the modelled variable."""
         middle = self.estimate.reshape(-1)[entries].astype(np.float64)
         return self.scored.intervals(entries, middle, self.scale.at(entries), coverage)
@@ -106,7 +99,7 @@ class CalibratedSplit:
 
     def with_scores(self, score: Score, scores: ArrayLike) -> CalibratedSplit:
         """The same entries and weights with another score: `scores` belong to `entries`."""
-        return self.mapped(lambda scored: scored.with_scores(score, scores))
+        return replace(self, scored=CalibratedScores(score, scores, self.entries, self.weights))
 
     def for_file(self, method: bool) -> CalibratedSplit:
         """What a saved fit keeps; `method`: whether it can keep the completion."""

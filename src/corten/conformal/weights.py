@@ -15,22 +15,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from corten.conformal.quantile import NeighbourFactor
+from corten.data.arrays import Entries, Numbers
 
-__all__ = ["ExactIsingWeights", "NeighbourFactor", "OddsWeights", "PooledWeights", "UniformWeights", "Weights"]
+__all__ = ["ExactIsingWeights", "OddsWeights", "PooledWeights", "UniformWeights", "Weights", "WithoutNeighbours"]
 
-Entries = NDArray[np.intp]
-LogWeight = Callable[[Entries], NDArray[np.floating]]
+LogWeight = Callable[[Entries], Numbers]
 
 
 @runtime_checkable
 class Weights(Protocol):
     """The methods of a weights object; entries are flat indices."""
 
-    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+    def log_weight(self, entries: Entries) -> Numbers:
         """Log-weights of entries of the tensor as test entries."""
         ...
 
-    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
+    def of_calibration(self, entries: Entries) -> Numbers:
         """Log-weights of the calibration entries, in the order of their scores."""
         ...
 
@@ -39,7 +39,20 @@ class Weights(Protocol):
         ...
 
 
-class UniformWeights:
+class WithoutNeighbours:
+    """Weights that are the same for calibration and test entries, and that no test entry changes."""
+
+    def log_weight(self, entries: Entries) -> Numbers:
+        raise NotImplementedError
+
+    def of_calibration(self, entries: Entries) -> Numbers:
+        return self.log_weight(entries)
+
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
+        return None
+
+
+class UniformWeights(WithoutNeighbours):
     """Equal weights, correct if all entries are missing with the same probability.
 
     Examples
@@ -48,17 +61,11 @@ class UniformWeights:
     array([0., 0.])
     """
 
-    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+    def log_weight(self, entries: Entries) -> Numbers:
         return np.zeros(np.shape(entries))
 
-    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
-        return self.log_weight(entries)
 
-    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
-        return None
-
-
-class OddsWeights:
+class OddsWeights(WithoutNeighbours):
     """Weights by the odds of being missing, (1 - p)/p: exact for independent missingness, else approximate.
 
     Parameters
@@ -79,18 +86,12 @@ class OddsWeights:
     def __init__(self, log_weights: ArrayLike | LogWeight) -> None:
         self.log_weights = log_weights if callable(log_weights) else np.ravel(np.asarray(log_weights))
 
-    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+    def log_weight(self, entries: Entries) -> Numbers:
         known = self.log_weights
         return np.asarray(known(entries) if callable(known) else known[entries])
 
-    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
-        return self.log_weight(entries)
 
-    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
-        return None
-
-
-class PooledWeights:
+class PooledWeights(WithoutNeighbours):
     """Weights of scores pooled over rounds: an entry hidden in two rounds has a weight in each.
 
     Parameters
@@ -114,14 +115,11 @@ class PooledWeights:
         self.at_calibration = np.asarray(at_calibration, dtype=np.float64)
         self.table = np.ravel(np.asarray(table))
 
-    def log_weight(self, entries: Entries) -> NDArray[np.floating]:
+    def log_weight(self, entries: Entries) -> Numbers:
         return np.asarray(self.table[entries])
 
-    def of_calibration(self, entries: Entries) -> NDArray[np.floating]:
+    def of_calibration(self, entries: Entries) -> Numbers:
         return self.at_calibration
-
-    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
-        return None
 
 
 class ExactIsingWeights(OddsWeights):
@@ -163,7 +161,7 @@ class ExactIsingWeights(OddsWeights):
         shape: tuple[int, ...],
         calibration: Entries,
         neighbours: Callable[[Entries], NDArray[np.integer]],
-        pair: Callable[[Entries, Entries], NDArray[np.floating]],
+        pair: Callable[[Entries, Entries], Numbers],
     ) -> None:
         super().__init__(log_weights)
         size = int(np.prod(shape))

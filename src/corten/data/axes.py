@@ -9,27 +9,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = [
-    "Axis",
-    "axes_of_dataarray",
-    "axes_of_names",
-    "broadcast_by_name",
-    "in_utc",
-    "is_dataarray",
-    "is_distance",
-    "numbers_of",
-    "period_of",
-    "position",
-    "refine",
-    "zone_of",
-]
-
 AxisKind = Literal["ordered", "unordered"]
 KINDS = ("ordered", "unordered")
 LONGITUDE_NAMES = {"lon", "long", "longitude", "glon"}
-LATITUDE_NAMES = {"lat", "latitude", "glat"}
+LATITUDE_NAMES = {"lat", "latitude", "glat", "gdlat"}
 ANGLE = re.compile("deg(ree)?s?([ _]?(n|e|north|east))?", re.IGNORECASE)
 DEGREES_EAST = {"degrees_east", "degree_east", "degree_e", "degrees_e", "degreee", "degreese"}
+DEGREES_NORTH = {"degrees_north", "degree_north", "degree_n", "degrees_n", "degreen", "degreesn"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +69,9 @@ class Axis:
             return str(index)
         value = self.coordinates[index]
         if isinstance(value, np.datetime64):
-            text = np.datetime_as_string(value, unit="s").removesuffix("T00:00:00")
-            return str(text)
+            if value != value.astype("M8[s]"):
+                return str(np.datetime_as_string(value)).rstrip("0")
+            return str(np.datetime_as_string(value, unit="s")).removesuffix("T00:00:00")
         return str(value)
 
 
@@ -137,9 +124,7 @@ def axes_of_names(names: Sequence[str | Axis] | None, shape: tuple[int, ...]) ->
     """Axes of a plain array, from names or ready `Axis` objects; `axis_0`, `axis_1`, ... by default."""
     given: Sequence[str | Axis] = [f"axis_{k}" for k in range(len(shape))] if names is None else names
     if isinstance(given, str):
-        raise TypeError(
-            f"axes is the text {given!r}: give one name per axis, such as axes=('lat', 'lon', 'time')"
-        )
+        raise TypeError(f"axes is the text {given!r}: give one name per axis, such as axes=('lat', 'lon', 'time')")
     if len(given) != len(shape):
         raise ValueError(
             f"axes has {len(given)} name(s), x has {len(shape)} axes of shape {shape}: give one name per axis"
@@ -173,9 +158,7 @@ def axes_of_dataarray(x: Any) -> tuple[Axis, ...]:
             units = x.coords[dim].attrs.get("units")
         kind: AxisKind = "ordered" if coordinates is None or _is_numeric(coordinates) else "unordered"
         key = None if isinstance(dim, str) else dim
-        found.append(
-            Axis(str(dim), length, coordinates, kind, False, None if units is None else str(units), key)
-        )
+        found.append(Axis(str(dim), length, coordinates, kind, False, None if units is None else str(units), key))
     return tuple(found)
 
 
@@ -197,9 +180,7 @@ def refine(
         kind = kinds.get(k, axis.kind)
         _refuse_infinite(axis)
         if k in closed and kind == "unordered":
-            raise ValueError(
-                f"axis {axis.name!r} is unordered, so it has no period: remove it from periodic"
-            )
+            raise ValueError(f"axis {axis.name!r} is unordered, so it has no period: remove it from periodic")
         if kind == "ordered":
             _check_sorted(axis)
         circle = kind == "ordered" and (k in closed or axis.periodic or _full_circle(axis))
@@ -233,8 +214,8 @@ def period_of(axis: Axis) -> float | None:
     return 360.0 if _is_longitude(axis) else None
 
 
-def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
-    """A DataArray of flags in the order of the axes of x, matched by name; coordinates must be equal."""
+def check_axes(where: Any, x: Any) -> None:
+    """Refuse a DataArray of flags whose axes are not among those of x, or have other coordinates."""
     extra = [str(dim) for dim in where.dims if dim not in x.dims]
     if extra:
         raise ValueError(
@@ -249,9 +230,12 @@ def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
             )
         both = dim in where.coords and dim in x.coords
         if both and not np.array_equal(where.coords[dim].values, x.coords[dim].values):
-            raise ValueError(
-                f"where and x have different coordinates along {dim!r}: align them first (xarray.align)"
-            )
+            raise ValueError(f"where and x have different coordinates along {dim!r}: align them first (xarray.align)")
+
+
+def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
+    """A DataArray of flags in the order of the axes of x, matched by name; coordinates must be equal."""
+    check_axes(where, x)
     ordered = where.transpose(*[dim for dim in x.dims if dim in where.dims])
     shape = [x.sizes[dim] if dim in where.dims else 1 for dim in x.dims]
     return np.asarray(ordered.values).reshape(shape)
@@ -261,9 +245,7 @@ def _is_dates(coordinates: np.ndarray) -> bool:
     if coordinates.dtype.kind == "M":
         return True
     # Dates of other calendars are cftime objects, which have a year.
-    return (
-        coordinates.dtype == object and coordinates.size > 0 and all(hasattr(c, "year") for c in coordinates)
-    )
+    return coordinates.dtype == object and coordinates.size > 0 and all(hasattr(c, "year") for c in coordinates)
 
 
 def _is_numeric(coordinates: np.ndarray) -> bool:
@@ -286,31 +268,40 @@ def _check_sorted(axis: Axis) -> None:
         return
     missing = np.isnat(values) if values.dtype.kind in "mM" else values != values
     if missing.any():
-        raise ValueError(
-            f"axis {axis.name!r} has {int(missing.sum())} missing coordinate(s): every slice needs one"
-        )
+        raise ValueError(f"axis {axis.name!r} has {int(missing.sum())} missing coordinate(s): every slice needs one")
     values = _unwrapped(axis, values)
     before, after = values[:-1], values[1:]
     if (after > before).all() or (after < before).all():
         return
-    repeated = len(np.unique(values)) < len(values)
-    what = "repeats values" if repeated else "is not sorted"
-    cure = (
-        f"average the repeated slices (x.groupby({axis.name!r}).mean())"
-        if repeated
-        else f"sort it (x.sortby({axis.name!r}))"
-    )
+    what, cure = "is not sorted", f"sort it (x.sortby({axis.name!r}))"
+    if len(np.unique(values)) < len(values):
+        what, cure = "repeats values", f"average the repeated slices (x.groupby({axis.name!r}).mean())"
     raise ValueError(
         f"the coordinate of axis {axis.name!r} {what}, so it has no order: {cure}, "
         f"or give axis_kinds={{{axis.name!r}: 'unordered'}}"
     )
 
 
+def unit_of(axis: Axis) -> str:
+    """The unit of the coordinates in one spelling."""
+    return (axis.units or "").lower().replace(" ", "_")
+
+
+def is_latitude(axis: Axis) -> bool:
+    """By name or unit."""
+    return axis.name.lower() in LATITUDE_NAMES or unit_of(axis) in DEGREES_NORTH
+
+
+def is_longitude(axis: Axis) -> bool:
+    """By name or unit."""
+    return axis.name.lower() in LONGITUDE_NAMES or unit_of(axis) in DEGREES_EAST
+
+
 def _is_longitude(axis: Axis) -> bool:
     """Whether the axis is a longitude in degrees, by name or unit."""
     if axis.coordinates is None or axis.coordinates.dtype.kind not in "iuf":
         return False
-    units = (axis.units or "").lower().replace(" ", "_")
+    units = unit_of(axis)
     return (axis.name.lower() in LONGITUDE_NAMES and (not units or units.startswith("deg"))) or units in DEGREES_EAST
 
 

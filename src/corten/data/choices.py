@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from corten.data.printable import printable
 
-__all__ = ["Choice"]
-
 
 @dataclass(frozen=True)
 class Choice:

@@ -6,17 +6,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["check_coverage"]
-
 
 def check_coverage(coverage: Any) -> float:
-    """A nominal coverage as a float; an error unless it is strictly between 0 and 1.
-
-    Examples
-    --------
-    >>> check_coverage(0.9)
-    0.9
-    """
+    """A nominal coverage as a float; an error unless it is strictly between 0 and 1."""
     if isinstance(coverage, bool | str | bytes) or not np.isscalar(coverage) or isinstance(coverage, complex):
         raise TypeError(f"coverage is {coverage!r}: give a number between 0 and 1, such as 0.9")
     level = float(coverage)  # type: ignore[arg-type]

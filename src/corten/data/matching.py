@@ -12,10 +12,9 @@ from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.data.wide import is_frame, matrix_of
 
-__all__ = ["Joined", "joined", "matching", "moving_axis"]
-
 MAX_STEP_DIFFERENCE = 0.1  # relative: months have 28 to 31 days
 MAX_OFFSET = 0.01  # of a step, by which positions may lie off the grid of the fit
+MAX_ROUNDING = 1e-6  # relative, of the only position of an axis
 
 
 def matching(
@@ -25,14 +24,11 @@ def matching(
 
     Names, units and positions must agree, and without `where` the domain is that of the fit. Along one ordered axis the
     positions may be others, with the same step (a time axis where the fit has one), and `least` of them or more.
-
-    Examples
-    --------
-    >>> fit = ObservedTensor.of([[1.0, 2.0, float("nan")], [3.0, 4.0, 5.0]], axis_kinds={0: "unordered", 1: "ordered"})
-    >>> matching(fit, [[1.0, 2.0, 3.0, 4.0], [3.0, float("nan"), 5.0, 6.0]]).shape
-    (2, 4)
     """
     labelled = is_dataarray(x) or is_frame(x)
+    if hasattr(x, "data_vars"):
+        name = fit.name if fit.name in x.data_vars else next(iter(x.data_vars), None)
+        raise TypeError(f"x is a Dataset: give the variable that the fit fills, x[{name!r}]")
     if is_dataarray(x):
         _same_names(fit, [str(dim) for dim in x.dims])
     elif not isinstance(x, ObservedTensor) and np.ndim(x) != len(fit.axes):
@@ -59,8 +55,10 @@ def matching(
             raise ValueError(f"axis {own.name!r} is in {own.units}, in the fit in {old.units}: convert its coordinate")
     moved = [k for k, (old, own) in enumerate(zip(fit.axes, new.axes)) if not _same_positions(old, own)]
     if len(moved) > 1:
-        names = " and ".join(repr(fit.axes[k].name) for k in moved)
-        raise ValueError(f"the new data lie on another grid: axes {names} have other positions than in the fit")
+        free = [k for k in moved if _can_move(fit.axes[k])]
+        continues = next((k for k in free if fit.axes[k].is_time), free[-1] if free else -1)
+        differ = "; ".join(_difference(fit.axes[k], new.axes[k]) for k in moved if k != continues)
+        raise ValueError(f"the new data lie on another grid: {differ}. Select or interpolate the positions of the fit")
     for k in moved:
         _may_move(fit, fit.axes[k], new.axes[k], least)
     return _in_domain(fit, new, moved) if where is None and new.domain is None else new
@@ -101,7 +99,7 @@ class Joined(NamedTuple):
     """A window of old and new slices along one axis.
 
     place: for every old position its place in the window, -1 if it was replaced or left the window; fresh: True at the
-    places of the window with new slices.
+    places of the window with new slices. A slice that is the same as before is an old one.
     """
 
     observed: ObservedTensor
@@ -116,10 +114,14 @@ def joined(fit: ObservedTensor, new: ObservedTensor, axis: int, window: int) -> 
     """
     old_at, new_at = fit.axes[axis].coordinates, new.axes[axis].coordinates
     n_old, n_new = fit.shape[axis], new.shape[axis]
+    if fit.kind == "dataarray" and old_at is not None and new_at is None:
+        name = fit.axes[axis].name
+        raise ValueError(f"the new slices have no coordinate {name!r}, and those of the fit have: assign it to them")
     if old_at is None or new_at is None:
         kept = np.ones(n_old, bool)
         order = np.arange(n_old + n_new)
     else:
+        new_at = on_grid(new_at, old_at)
         kept = ~np.isin(old_at, new_at)
         at = np.concatenate([old_at[kept], new_at])
         order = np.argsort(at, kind="stable")
@@ -147,11 +149,13 @@ def joined(fit: ObservedTensor, new: ObservedTensor, axis: int, window: int) -> 
         dim = fit.axes[axis].dim
         first, second = fit.wrap(fit.mask).isel({dim: kept}), new.wrap(new.mask)
         second = second.drop_vars([name for name in second.coords if name not in first.coords])
+        if dim in second.coords:
+            second = second.assign_coords({dim: second[dim].copy(data=new_at)})
         coords = xr.concat([first, second], dim, coords="minimal", compat="override", join="override")
         coords = coords.isel({dim: order}).coords
     values = join(fit.values, new.values.astype(fit.values.dtype))
     own = fit.axes[axis]
-    positions = None if own.coordinates is None else join_positions(own.coordinates[kept], new_at, order)
+    positions = None if old_at is None or new_at is None else np.concatenate([old_at[kept], new_at])[order]
     axes = list(fit.axes)
     axes[axis] = replace(own, length=len(order), coordinates=positions)
     domain = None if fit.domain is None and new.domain is None else join(fit.inside, new.inside)
@@ -159,12 +163,19 @@ def joined(fit: ObservedTensor, new: ObservedTensor, axis: int, window: int) -> 
         fit, values=values, mask=join(fit.mask, new.mask), domain=domain, axes=tuple(axes), coords=coords, choices=(),
         table=table, kind="array" if fit.table is not None and table is None else fit.kind,
     )  # fmt: skip
-    return Joined(tensor, place, (order >= int(kept.sum())))
+    fresh = order >= int(kept.sum())
+    for old in np.flatnonzero(~kept).tolist():
+        assert old_at is not None and new_at is not None
+        now = where_now[int(kept.sum()) + int(np.flatnonzero(new_at == old_at[old])[0])]
+        if now >= 0 and _same_slice(fit, old, tensor, now, axis):
+            place[old], fresh[now] = now, False
+    return Joined(tensor, place, fresh)
 
 
-def join_positions(old: np.ndarray, new: np.ndarray | None, order: np.ndarray) -> np.ndarray | None:
-    """The coordinates of a window; None if the new slices have none."""
-    return None if new is None else np.concatenate([old, new])[order]
+def _same_slice(one: ObservedTensor, i: int, two: ObservedTensor, j: int, axis: int) -> bool:
+    """Whether slice i of one tensor has the values and the domain of slice j of another."""
+    pairs = [(one.values, two.values), (one.mask, two.mask), (one.inside, two.inside)]
+    return all(np.array_equal(np.take(a, i, axis), np.take(b, j, axis), equal_nan=True) for a, b in pairs)
 
 
 def _same_names(fit: ObservedTensor, names: list[str]) -> None:
@@ -173,8 +184,15 @@ def _same_names(fit: ObservedTensor, names: list[str]) -> None:
         return
     if sorted(names) == sorted(wanted):
         arguments = ", ".join(map(repr, wanted))
-        raise ValueError(f"the new data have their axes in another order: give x.transpose({arguments})")
-    raise ValueError(f"the new data have the axes {', '.join(names)}, the fit has {', '.join(wanted)}: rename them")
+        raise ValueError(
+            f"the new data have the axes in the order {', '.join(names)}, the fit has {', '.join(wanted)}: give "
+            f"x.transpose({arguments})"
+        )
+    lacks = [name for name in wanted if name not in names]
+    advice = f"rename {', '.join(name for name in names if name not in wanted)}"
+    if len(names) < len(wanted):
+        advice = f"{' and '.join(lacks)} is needed even for one position, such as x.isel({lacks[0]}=[0])"
+    raise ValueError(f"the new data have the axes {', '.join(names)}, the fit has {', '.join(wanted)}: {advice}")
 
 
 def _named(axes: tuple[Axis, ...]) -> str:
@@ -191,11 +209,34 @@ def _same_positions(old: Axis, new: Axis) -> bool:
         return False
     if old.coordinates is None or new.coordinates is None:
         return True
+    return bool(np.array_equal(old.coordinates, on_grid(new.coordinates, old.coordinates)))
+
+
+def on_grid(own: np.ndarray, grid: np.ndarray) -> np.ndarray:
+    """Positions, each replaced by that of `grid` if it differs from it by rounding only: 0.1 in single precision.
+
+    Examples
+    --------
+    >>> on_grid(np.array([0.5, 1.0000001, 9.0]), np.array([1.0, 2.0]))
+    array([0.5, 1. , 9. ])
+    """
+    if not (own.dtype.kind in "iuf" and grid.dtype.kind in "iuf" and len(grid)):
+        return own
+    at = np.sort(grid)
+    nearest = at[np.searchsorted((at[1:] + at[:-1]) / 2, own)]
+    allowed = MAX_OFFSET * float(np.diff(at.astype(float)).min()) if len(at) > 1 else MAX_ROUNDING * abs(float(at[0]))
+    return np.where(np.abs(own - nearest.astype(float)) <= allowed, nearest, own)
+
+
+def _difference(old: Axis, new: Axis) -> str:
+    """How the positions along an axis differ from those of the fit."""
     at, own = old.coordinates, new.coordinates
-    if at.dtype.kind in "iuf" and own.dtype.kind in "iuf":
-        step = np.abs(np.diff(at.astype(float))).min(initial=np.inf)
-        return bool(np.abs(at.astype(float) - own).max() <= MAX_OFFSET * step)
-    return bool(np.array_equal(at, own))
+    if at is None or own is None:
+        return f"axis {old.name!r} has length {new.length}, in the fit {old.length}"
+    if len(at) == len(own) and np.array_equal(np.sort(at), np.sort(own)):
+        return f"axis {old.name!r} has the positions of the fit in another order"
+    new_range, old_range = (f"{one.length} positions from {one.label(0)} to {one.label(-1)}" for one in (new, old))
+    return f"axis {old.name!r} has {new_range}, in the fit {old_range}"
 
 
 def _may_move(fit: ObservedTensor, old: Axis, new: Axis, least: int) -> None:
@@ -205,7 +246,10 @@ def _may_move(fit: ObservedTensor, old: Axis, new: Axis, least: int) -> None:
         what = "unordered, so that its positions must be those of the fit" if old.kind == "unordered" else "periodic"
         raise ValueError(f"{where} has other positions, but it is {what}")
     if not old.is_time and any(one.is_time and _can_move(one) for one in fit.axes):
-        raise ValueError(f"{where} has other positions than in the fit; only the time may continue")
+        raise ValueError(
+            f"the new data lie on another grid: {_difference(old, new)}. Only the time may continue; select or "
+            "interpolate the positions of the fit"
+        )
     if new.length < min(least, old.length):
         raise ValueError(f"{where} has {new.length} position(s): give {least} or more, such as the last of the fit too")
     if old.coordinates is None or new.coordinates is None or min(old.length, new.length) < 2:

@@ -12,8 +12,6 @@ import numpy as np
 
 from corten.data.choices import Choice
 
-__all__ = ["MissingValue", "blank_declared", "codes_of", "declared_by", "report_suspects", "suspects"]
-
 MissingValue = float | Sequence[float] | None
 MIN_REPEATS = 3  # entries with a suspected value
 MIN_OTHERS, MIN_DISTINCT = 20, 10  # other entries, and different values of them
@@ -21,7 +19,7 @@ MIN_DISTANCE_USUAL, MIN_DISTANCE = 1.0, 5.0  # to the other values, in ranges of
 MAX_SUSPECTS = 6
 EXACT_BELOW = 1e9  # larger codes are compared in single precision, in which many files hold them
 USUAL = {255, 32767, 65535, 2147483647, 4294967295, -32767, -32768, -2147483647, -2147483648}
-TO_DECLARE = "missing_value={code!r} in Python, --missing-value {code!r} on the command line"
+TO_DECLARE = "missing_value={code!r}"
 
 
 def codes_of(missing_value: MissingValue) -> tuple[float, ...]:
@@ -64,14 +62,7 @@ def blank_declared(values: np.ndarray, codes: Sequence[float]) -> tuple[Choice, 
 
 
 def suspects(values: np.ndarray) -> list[tuple[float, int]]:
-    """Repeated extreme values far outside all others, each with its count; NaN is ignored.
-
-    Examples
-    --------
-    >>> x = np.concatenate([np.linspace(10, 30, 50), np.full(7, -9999.0)])
-    >>> suspects(x)
-    [(-9999.0, 7)]
-    """
+    """Repeated extreme values far outside all others, each with its count; NaN is ignored."""
     flat = np.ravel(values)
     lows, highs = _from_the_end(flat, np.min, np.greater, np.inf), _from_the_end(flat, np.max, np.less, -np.inf)
     size = int(np.count_nonzero(~np.isnan(flat)))

@@ -16,13 +16,13 @@ import numpy as np
 from corten.data import axes as _axes
 from corten.data.axes import Axis
 from corten.data.choices import Choice
+from corten.data.covariates import Covariates, covariates_of
 from corten.data.missing_values import MissingValue, blank_declared, codes_of, declared_by, report_suspects
 from corten.data.order import unordered_axes
 from corten.data.printable import printable
 from corten.data.wide import WideLabels, is_frame, matrix_of
 
-__all__ = ["Axis", "ObservedTensor", "largest_size", "refuse_extreme"]
-
+FOLD = "fold a regular series into days x hours (x.reshape(-1, 24) of an array), or interpolate it with pandas"
 MAX_SIZE = 1e100  # of the largest absolute value; 1 / MAX_SIZE is the smallest
 
 InputKind = Literal["array", "masked", "dataarray", "frame"]
@@ -54,6 +54,8 @@ class ObservedTensor:
         What was found in the data: kinds of axes, suspected missing values.
     table : WideLabels or None
         Index and columns of a DataFrame.
+    covariates : mapping from name to numpy.ndarray
+        Other arrays that broadcast to the tensor.
 
     Notes
     -----
@@ -76,6 +78,7 @@ class ObservedTensor:
     coords: Any = None
     choices: tuple[Choice, ...] = ()
     table: WideLabels | None = None
+    covariates: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -87,6 +90,7 @@ class ObservedTensor:
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, str] | None = None,
         missing_value: MissingValue = None,
+        covariates: Covariates | None = None,
     ) -> ObservedTensor:
         """Read a tensor with missing entries.
 
@@ -95,21 +99,10 @@ class ObservedTensor:
         x : array with NaN, masked array, xarray.DataArray, pandas.DataFrame or nested lists
             The tensor, with two or more axes; those of a DataFrame are rows and columns. Integers and booleans become
             float64; float32 stays float32.
-        where : boolean array or xarray.DataArray, optional
-            The domain: True where an entry could be observed. An array of the same shape (lengths of 1 are repeated)
-            or a DataArray, matched by axis names. Default: everywhere.
+        where, periodic, axis_kinds, missing_value, covariates
+            As for `corten.complete`.
         axes : sequence of str or Axis, optional
             Names of the axes of a plain array. Default: ``axis_0``, ``axis_1``, ...
-        periodic : sequence of str or int, default ()
-            Axes whose last position is next to the first, by name or position. A longitude in degrees that covers the
-            full circle is recognised.
-        axis_kinds : mapping from axis to {"ordered", "unordered"}, optional
-            "ordered": neighbouring positions are alike; "unordered": positions have no order (stations). Default: text
-            labels are unordered, other labels ordered; for an axis without labels the held-out error decides (see
-            `corten.data.order` and `choices`).
-        missing_value : float or sequence of float, optional
-            Numbers that stand for a missing value, such as -9999 or [-9999, 1e20]. The attributes ``_FillValue`` and
-            ``missing_value`` of a DataArray are used too.
 
         Returns
         -------
@@ -134,7 +127,10 @@ class ObservedTensor:
         """
         if isinstance(x, cls):
             if where is None and axes is None and not periodic and not axis_kinds and missing_value is None:
-                return x
+                if covariates is None:
+                    return x
+                like = x.wrap(x.values) if x.kind == "dataarray" else x.values
+                return replace(x, covariates=covariates_of(covariates, like, x.shape, x.table))
             raise TypeError(
                 "x is an ObservedTensor, which has its domain and axes: give where, axes, periodic, axis_kinds and "
                 "missing_value to ObservedTensor.of"
@@ -153,8 +149,7 @@ class ObservedTensor:
         values, mask, choices = _numbers(x, (*codes_of(missing_value), *declared_by(x.attrs if labelled else {})))
         if values.ndim < 2:
             raise ValueError(
-                f"x has {values.ndim} axis or axes, shape {values.shape}: a tensor needs two or more "
-                "(an axis of length 1 is allowed: x[:, None])"
+                f"x has shape {values.shape}: two or more axes are needed; {FOLD} (x[:, None] has an axis of length 1)"
             )
         if 0 in values.shape:
             raise ValueError(f"x has an axis of length 0, shape {values.shape}: it has no entries")
@@ -196,6 +191,7 @@ class ObservedTensor:
             coords=x.coords.copy(deep=True) if labelled else None,
             choices=choices,
             table=table,
+            covariates=covariates_of(covariates, x, values.shape, table),
         )
 
     @property
@@ -265,23 +261,9 @@ class ObservedTensor:
         return beyond
 
     def wrap(self, array: np.ndarray, name: str | None = None, attrs: Mapping[str, Any] | None = None) -> Any:
-        """An array in the type of the input: ndarray, masked array (masked outside the domain), DataArray or DataFrame.
+        """An array of the tensor's shape in the type of the input; a masked array is masked outside the domain.
 
-        Parameters
-        ----------
-        array : numpy.ndarray
-            Of the tensor's shape.
-        name, attrs : optional
-            Name and attributes of a DataArray. Default: those of the input.
-
-        Returns
-        -------
-        ndarray, masked array, xarray.DataArray or pandas.DataFrame
-
-        Raises
-        ------
-        ValueError
-            If the shape differs.
+        name, attrs: of a DataArray; those of the input by default.
         """
         array = np.asarray(array)
         if array.shape != self.shape:
@@ -313,12 +295,16 @@ def refuse_foreign(x: Any) -> None:
     module, kind = type(x).__module__.split(".")[0], type(x).__name__
     if module == "xarray" and kind == "Dataset":
         raise TypeError(
-            "x is a Dataset: x.corten.complete() fills every variable (after import corten.xarray); or give one of "
-            f"them, x[name] with name one of {sorted(map(str, x))}"
+            "x is a Dataset: corten.complete(x) fills every variable; here give one of them, x[name] with name one of "
+            f"{sorted(map(str, x))}"
         )
     if module in ("pandas", "polars"):
-        cure = "x.to_pandas()" if kind == "DataFrame" else "a table with rows and columns, or an array"
-        raise TypeError(f"x is a {module} {kind}: give {cure}")
+        cures = {
+            "DataFrame": "give x.to_pandas(); labels in a column become the index (x.to_pandas().set_index(...))",
+            "LazyFrame": "give x.collect().to_pandas()",
+            "Series": f"two or more axes are needed; {FOLD}",
+        }
+        raise TypeError(f"x is a {module} {kind}: {cures.get(kind, 'give a table with rows and columns, or an array')}")
     if isinstance(x, str | bytes) or hasattr(x, "__fspath__"):
         raise TypeError(f"x is the text {str(x)!r}: read a file first, corten.io.read(path).data")
 
@@ -351,7 +337,8 @@ def _ordered_or_not(
         k = int(str(found.values["axis"]))
         if k not in said:
             axes[k] = replace(axes[k], kind="unordered")
-            choices.append(replace(found, what=f"kind of {names[k]}"))
+            because = f"{found.because}; axis_kinds={{{names[k]!r}: 'ordered'}} overrides this"
+            choices.append(replace(found, what=f"kind of {names[k]}", because=because))
     return tuple(axes), tuple(choices)
 
 

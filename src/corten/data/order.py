@@ -4,8 +4,10 @@ A bare array does not say whether an axis is space, time or a list of stations. 
 predicted from its near neighbours. Along an unordered axis it is best predicted from the mean of all slices and from
 its own slice, after every slice was brought to a common level and scale. Both predictions are made for observed entries
 hidden under pseudo-gaps (copies of the real gaps at other places), and the clearly smaller error decides. Where the
-errors are alike, the axis is ordered if a permutation test finds its order, and unordered if not. The predictor is a
-smoother on windows of bounded size, so that the cost does not grow with the array: about a second of one core.
+errors are alike, a permutation test decides: the clearer it finds the order, the lower the error must be without it.
+The predictor is a smoother on windows of bounded size, so that the cost does not grow with the array: about a second
+of one core. The neighbours in a window of a slow series may differ by noise only. A long axis that shows no order there
+is looked at again with steps so large that a window spans it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,6 @@ from typing import Any
 import numpy as np
 
 from corten.data.choices import Choice
-
-__all__ = ["AxisEvidence", "axis_evidence", "order_p_value", "unordered_axes"]
 
 WINDOWS = 2
 WINDOW_ENTRIES, WINDOW_LENGTH = 50_000, 500
@@ -37,13 +37,13 @@ UNORDERED = (np.inf, 0.0)
 """Factors of the widths along an axis, in one sweep from coarse to fine or in two. An ordered axis takes the best of
 several; an unordered one first takes the mean of all slices, then each slice by itself."""
 
-MAX_RATIO_ORDER_FOUND, MAX_RATIO_NO_ORDER = 0.9, 1.25
-"""An axis is unordered where the error without its order is below this multiple of the error with it: the first where a
-permutation test finds the order, the second where it does not."""
+MAX_RATIOS = ((0.005, 0.9), (0.05, 1.0), (1.0, 1.25))
+"""An axis is unordered where the error without its order is below a multiple of the error with it: for each p-value of
+the order up to the first number of a pair, the second. One of twenty random orders has a p-value of at most 0.05, and
+one of 200 has the smallest, 0.005."""
 
-MAX_P_VALUE = 0.05
 MIN_TEST_LENGTH = 5
-"""Slices; with fewer no p-value below `MAX_P_VALUE` is possible (4 slices have 12 orders), and an order is assumed."""
+"""Slices; with fewer no p-value below 0.05 is possible (4 slices have 12 orders), and an order is assumed."""
 
 PERMUTATIONS = 199
 TEST_SLICES, TEST_ENTRIES = 300, 4096
@@ -68,8 +68,8 @@ class AxisEvidence:
     @property
     def unordered(self) -> bool:
         """Whether the axis is to be treated as unordered."""
-        order_found = self.length < MIN_TEST_LENGTH or self.p_value <= MAX_P_VALUE
-        limit = MAX_RATIO_ORDER_FOUND if order_found else MAX_RATIO_NO_ORDER
+        p_value = 0.0 if self.length < MIN_TEST_LENGTH else self.p_value
+        limit = next(ratio for most, ratio in MAX_RATIOS if p_value <= most)
         return self.unordered_error < limit * self.ordered_error
 
 
@@ -91,8 +91,7 @@ def unordered_axes(values: np.ndarray, mask: np.ndarray) -> tuple[Choice, ...]:
             str(axis),
             "unordered",
             f"held-out error {one.unordered_error:.3g} standard deviations as an unordered axis, "
-            f"{one.ordered_error:.3g} as an ordered one; p-value of the order {one.p_value:.2g}; "
-            "axis_kinds= overrides this",
+            f"{one.ordered_error:.3g} as an ordered one; p-value of the order {one.p_value:.2g}",
             ({"kind": "ordered", "error": one.ordered_error}, {"kind": "unordered", "error": one.unordered_error}),
             code="unordered_axis",
             values={"axis": axis, "ordered_error": one.ordered_error, "unordered_error": one.unordered_error},
@@ -106,8 +105,21 @@ def axis_evidence(values: np.ndarray, mask: np.ndarray, seed: int = 0) -> tuple[
     """The evidence for every axis; empty where too few entries are observed to hide some.
 
     The widths of all axes are chosen first, as if all were ordered. Then the axes are compared one after the other,
-    each with the others as found so far, twice: what an axis of stations adds depends on how time is treated.
+    each with the others as found so far, twice: what an axis of stations adds depends on how time is treated. A long
+    axis without order in the windows has the evidence of larger steps where those show one.
     """
+    near = _evidence(values, mask, seed)
+    longest = _longest(mask.shape)
+    steps = [-(-one.length // longest) if one.unordered else 1 for one in near]
+    if max(steps, default=1) == 1:
+        return near
+    part = tuple(slice(None, None, step) for step in steps)
+    far = _evidence(values[part], mask[part], seed) or near
+    return tuple(b if step > 1 and not b.unordered else a for a, b, step in zip(near, far, steps))
+
+
+def _evidence(values: np.ndarray, mask: np.ndarray, seed: int) -> tuple[AxisEvidence, ...]:
+    """The evidence for every axis at the steps of the array."""
     rng = np.random.default_rng((seed, 0xA11))
     windows = [_window(values, mask, rng) for _ in range(WINDOWS)]
     if sum(int(window.hidden.sum()) for window in windows) < MIN_HIDDEN:
@@ -176,11 +188,17 @@ class _Window:
         return estimate * scale + centre
 
 
+def _longest(shape: tuple[int, ...]) -> int:
+    """The most steps of a window along an axis."""
+    longest = max(1, min(WINDOW_LENGTH, max(shape)))
+    while longest > 1 and np.prod([min(n, longest) for n in shape], dtype=float) > WINDOW_ENTRIES:
+        longest -= 1
+    return longest
+
+
 def _window(values: np.ndarray, mask: np.ndarray, rng: np.random.Generator) -> _Window:
     """Of eight random windows with a pseudo-gap, the one with most entries both kept and hidden."""
-    longest = max(1, min(WINDOW_LENGTH, max(mask.shape)))
-    while longest > 1 and np.prod([min(n, longest) for n in mask.shape], dtype=float) > WINDOW_ENTRIES:
-        longest -= 1
+    longest = _longest(mask.shape)
     shape = [min(n, longest) for n in mask.shape]
     best, box, best_hidden = -1, tuple(slice(0, n) for n in shape), np.zeros(shape, bool)
     for _ in range(8):

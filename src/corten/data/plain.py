@@ -6,13 +6,18 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FOOTNOTE", "NOTHING", "plain"]
-
 NOTHING = "Nothing was missing: no entry was filled, and every interval has width 0."
-FOOTNOTE = (
-    "The intervals cover a new noisy observation, on average over the missing entries, "
-    "not the noiseless field."
-)
+FOOTNOTE = "The intervals cover a new noisy observation, on average over the missing entries, not the noiseless field."
+
+
+def percent(part: int, whole: int) -> str:
+    """A share with one decimal; a small one is not rounded to zero.
+
+    >>> percent(1, 8), percent(1, 8000)
+    ('12.5%', 'less than 0.1%')
+    """
+    share = part / whole
+    return "less than 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
 
 def plain(value: Any) -> Any:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from contextvars import ContextVar
 
-__all__ = ["printable", "unit_sign"]
+spelling: ContextVar[Callable[[str], str]] = ContextVar("spelling", default=str)
+"""How messages write settings: as keywords of Python, or as options while a command runs (`cli/spelling.py`)."""
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -15,14 +18,8 @@ UNIT_SIGNS = {
 
 
 def printable(text: str) -> str:
-    """Text with visible codes instead of control characters and characters that reverse a line.
-
-    Examples
-    --------
-    >>> printable("a" + chr(27) + "[2J")
-    'a\\\\x1b[2J'
-    """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    """Text with visible codes instead of control characters and characters that reverse a line."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), spelling.get()(text))
 
 
 def unit_sign(units: str | None) -> str:

@@ -12,6 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from corten.data.axes import position
+
 __all__ = ["Chain", "FittedTransform", "Transform", "as_transform"]
 
 
@@ -37,7 +39,8 @@ class Standardise:
     axis: str | None = None
 
     def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> Affine:
-        over = _others(self.axis, axes, values.ndim) if self.axis is not None else tuple(range(values.ndim))
+        own = None if self.axis is None else position(self.axis, [axis.name for axis in axes], "transform")
+        over = tuple(k for k in range(values.ndim) if k != own)
         mean, deviation = _moments(values, mask, over)
         return Affine(mean, deviation)
 
@@ -53,7 +56,7 @@ class Climatology:
     prior: float = 1.0
 
     def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> Affine:
-        axis = _position(self.over, axes)
+        axis = position(self.over, [axis.name for axis in axes], "climatology")
         whole = float(values[mask].mean(dtype=np.float64)) if mask.any() else 0.0
         count = mask.sum(axis=axis, keepdims=True)
         total = np.where(mask, values, 0.0).sum(axis=axis, keepdims=True, dtype=np.float64)
@@ -206,18 +209,6 @@ def as_transform(transform: Any, climatology: str | None = None) -> Transform | 
     if not steps:
         return None
     return steps[0] if len(steps) == 1 else Chain(tuple(steps))
-
-
-def _position(name: str, axes: Sequence[Any]) -> int:
-    names = [axis.name for axis in axes]
-    if name not in names:
-        raise ValueError(f"unknown axis {name!r}; the axes are {', '.join(map(repr, names))}")
-    return names.index(name)
-
-
-def _others(name: str, axes: Sequence[Any], order: int) -> tuple[int, ...]:
-    own = _position(name, axes)
-    return tuple(k for k in range(order) if k != own)
 
 
 def _moments(values: np.ndarray, mask: np.ndarray, over: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

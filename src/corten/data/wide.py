@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-__all__ = ["WideLabels", "is_frame", "labels_of", "matrix_of"]
+ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
+OTHER_DATE = re.compile(r"(\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}[./]\d{1,2}[./]\d{1,2})([T ]|$)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,8 @@ def matrix_of(frame: pd.DataFrame) -> tuple[xr.DataArray, WideLabels]:
 def labels_of(index: pd.Index) -> Any:
     """The labels of rows or columns as a coordinate; None where pandas merely numbers them from 0.
 
-    Numbers that are not sorted are names, such as the numbers of stations, and become text.
+    Numbers that are not sorted are names, such as the numbers of stations, and become text. Text that is sorted dates
+    (2024-01-31, 2024-01-31 06:00), as pandas.read_csv leaves them, becomes times.
     """
     import pandas as pd
 
@@ -108,7 +111,30 @@ def labels_of(index: pd.Index) -> Any:
     sorted_once = index.is_unique and (index.is_monotonic_increasing or index.is_monotonic_decreasing)
     if index.dtype.kind in "iufm" and sorted_once:
         return index.to_numpy()
-    return np.array([str(one) for one in index], dtype=str)
+    text = np.array([str(one) for one in index], dtype=str)
+    times = _dates(text)
+    if times is None:
+        refuse_other_dates(text, "labels of x", "convert them (pd.to_datetime(x.index, dayfirst=True))")
+    return text if times is None else times
+
+
+def refuse_other_dates(text: np.ndarray, what: str, cure: str) -> None:
+    """Refuse text that is dates in another form than 2024-01-31: as names they would have no order."""
+    if len(text) and all(map(OTHER_DATE.match, text)):
+        raise ValueError(f"{what} are dates such as {text[0]!r}, where day and month could be confused: {cure}")
+
+
+def _dates(text: np.ndarray) -> Any:
+    """Sorted dates that are written as text, as times; None for other text."""
+    import pandas as pd
+
+    if not text.size or not all(map(ISO_DATE.match, text)):
+        return None
+    try:
+        times = pd.to_datetime(text, format="ISO8601", utc=True).tz_localize(None)
+    except ValueError:
+        return None
+    return times if times.is_unique and (times.is_monotonic_increasing or times.is_monotonic_decreasing) else None
 
 
 def _is_number(kind: Any) -> bool:

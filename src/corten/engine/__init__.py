@@ -1,4 +1,4 @@
-"""Passes over mask and data, and what runs them: threads, JAX devices or a Dask cluster. Imports nothing from above."""
+"""Passes over mask and data on threads, JAX devices or a Dask cluster."""
 
 from __future__ import annotations
 

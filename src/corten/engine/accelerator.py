@@ -1,8 +1,8 @@
 """Passes on whatever JAX runs on: the same slabs, halos and sums as the threads, on one device or several.
 
 A mask is uploaded once and stays; a pass sends the cores as one vector and gets the sums back as one vector.
-Several devices share the planes of mode 1: each keeps its run with a halo, nobody talks during a pass, and the
-host adds what they send in float64. JAX is imported when an engine is made, and none of its flags is changed.
+Several devices share the planes of mode 1: each keeps its run with a halo, devices exchange nothing during a pass, and
+the host adds what they send in float64. JAX is imported when an engine is made, and none of its flags is changed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from corten.engine.passes import Model
 if TYPE_CHECKING:
     from corten.engine.jax_passes import DeviceMaskPass, DeviceResidualPass
 
-__all__ = ["Accelerator"]
-
 OLDEST_JAX = (0, 6)
 INSTALL = "pip install 'corten[gpu]'"
 
@@ -31,10 +29,6 @@ class Accelerator:
 
     devices: JAX devices of this process to share the planes of mode 1; by default the first one.
     fused: whether to compile the fused kernel where a GPU can run it; None: after enough passes over a mask.
-
-    Examples
-    --------
-    >>> Accelerator().mask_pass  # doctest: +SKIP
     """
 
     device: str = "any"

@@ -76,9 +76,7 @@ def log_normal_cdf(x):
     if x > -10.0:
         return math.log(0.5 * math.erfc(-x * 0.7071067811865476))
     z = 1.0 / (x * x)
-    return (
-        -0.5 * x * x - math.log(-x) - 0.9189385332046727 + math.log1p(-z * (1.0 - 3.0 * z * (1.0 - 5.0 * z)))
-    )
+    return -0.5 * x * x - math.log(-x) - 0.9189385332046727 + math.log1p(-z * (1.0 - 3.0 * z * (1.0 - 5.0 * z)))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

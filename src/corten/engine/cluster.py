@@ -14,8 +14,6 @@ from corten.engine.cluster_passes import ClusterMaskPass, ClusterResidualPass
 from corten.engine.cluster_placement import WORKER_SECONDS, address_of, no_workers
 from corten.engine.passes import Model
 
-__all__ = ["Cluster", "connect", "default_client", "is_client"]
-
 INSTALL = "pip install 'corten[cluster]'"
 CONNECT_SECONDS = 5.0
 
@@ -26,10 +24,6 @@ class Cluster:
 
     client: a `distributed.Client`. inside: the engine that each worker uses for its block, "gpu" or "jax" where workers
     have devices, or a number of threads; by default as many threads as the worker has. This machine needs no device.
-
-    Examples
-    --------
-    >>> Cluster(client, inside="gpu").mask_pass  # doctest: +SKIP
     """
 
     client: Any
@@ -88,12 +82,7 @@ class Cluster:
             ) from problem
 
     def check(self) -> None:
-        """Refuse a cluster without workers, and one whose scheduler or workers lack this corten or the engine inside.
-
-        Examples
-        --------
-        >>> Cluster(client, inside="gpu").check()  # doctest: +SKIP
-        """
+        """Refuse a cluster without workers, or whose scheduler or workers lack this corten or the engine inside."""
         self.workers()
         mine = offer(None)
         found = self.client.run(offer, self.inside, on_error="return")
@@ -103,13 +92,13 @@ class Cluster:
             answers[scheduler] = self.client.run_on_scheduler(offer, None)
         except Exception as problem:  # whatever is wrong there
             answers[scheduler] = problem
-        for who, said in answers.items():
-            if isinstance(said, Exception) and "No module named 'corten" in str(said):
-                raise ImportError(f"{who} has no corten: {INSTALL} there too, version {mine} as on this machine")
-            if isinstance(said, Exception):
-                raise ValueError(f"{who} cannot take part: {said}")
-            if said != mine:
-                raise ImportError(f"{who} has corten {said}, this machine {mine}: install one version everywhere")
+        for member, answer in answers.items():
+            if isinstance(answer, Exception) and "No module named 'corten" in str(answer):
+                raise ImportError(f"{member} has no corten: {INSTALL} there too, version {mine} as on this machine")
+            if isinstance(answer, Exception):
+                raise ValueError(f"{member} cannot take part: {answer}")
+            if answer != mine:
+                raise ImportError(f"{member} has corten {answer}, this machine {mine}: install one version everywhere")
 
 
 def is_client(engine: object) -> bool:
@@ -118,12 +107,7 @@ def is_client(engine: object) -> bool:
 
 
 def connect(address: str) -> Any:
-    """A client of the scheduler at an address such as tcp://host:8786.
-
-    Examples
-    --------
-    >>> connect("tcp://127.0.0.1:8786")  # doctest: +SKIP
-    """
+    """A client of the scheduler at an address such as tcp://host:8786."""
     distributed = _distributed()
     try:
         return distributed.Client(address, timeout=CONNECT_SECONDS)

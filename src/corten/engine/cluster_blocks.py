@@ -2,38 +2,38 @@
 
 A block keeps its own planes and, for a mask, the neighbours' planes around them, coded as held out: those are seen,
 but have no term. The losses of blocks then add up to the loss of the whole, and so do their gradients, each of which
-reaches into the neighbours' planes. Nobody talks to anybody during a pass.
+reaches into the neighbours' planes. Workers exchange nothing during a pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from corten.engine.local import Threads, as_local_engine
 from corten.engine.log_odds import weight_sums
-from corten.engine.passes import Model
-
-__all__ = [
-    "LocalFrame", "MaskBlock", "Part", "ResidualBlock", "SoftRecipe", "call", "merged_weights", "offer", "parts_of",
-]  # fmt: skip
+from corten.engine.passes import FrameLike, Model, PlainFrame, check_spins, merged_weights
 
 
-class LocalFrame(NamedTuple):
-    """A frame whose first core has the rows of one block's planes only."""
+def local_frame(frame: FrameLike, held: np.ndarray) -> PlainFrame:
+    """A frame whose first core has the rows of the planes held by a block only."""
+    return PlainFrame(rows_of(frame.left, held), rows_of(frame.right, held))
 
-    left: tuple[np.ndarray, ...]
-    right: tuple[np.ndarray, ...]
+
+def rows_of(cores: Sequence[np.ndarray], held: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The cores of some planes: the first has their rows only."""
+    return (np.ascontiguousarray(cores[0][:, held]), *(np.ascontiguousarray(core) for core in cores[1:]))
 
 
 class SoftRecipe(NamedTuple):
-    """Expected spins as what they are computed from: a block that was reloaded elsewhere makes them again."""
+    """Expected spins as what they follow from: workers compute them where they hold the mask, lost blocks again."""
 
     number: int
-    frame: LocalFrame
+    frame: FrameLike
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,29 @@ def parts_of(planes: int, shares: Sequence[float], radius: int, halo: int, perio
     return parts
 
 
+class Block:
+    """Passes of an ordinary engine over one block, made at the first call; they are not sent between machines."""
+
+    inside: Any
+
+    def _made(self, engine: Any) -> Any:
+        raise NotImplementedError
+
+    @cached_property
+    def passes(self) -> Any:
+        return self._made(_engine(self.inside))
+
+    def loss_and_contractions(self, frame: PlainFrame, *more: Any) -> tuple[float, list[np.ndarray]]:
+        """The loss of the block's own entries, and the contractions of its gradient, which the held planes share."""
+        found: tuple[float, list[np.ndarray]] = self.passes.loss_and_contractions(frame, *more)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("passes", "_soft")}
+
+
 @dataclass
-class MaskBlock:
+class MaskBlock(Block):
     """Passes over one block of a mask. spins: the held planes; inside: the engine that runs on the worker.
 
     Where the first mode is periodic, the block closes on itself between planes that are held out: no term sees it.
@@ -89,97 +110,69 @@ class MaskBlock:
     model: Model
     train_share: float
     inside: Any = None
-    _passes: Any = field(default=None, init=False, repr=False)
-    _soft: tuple[int, Any] | None = field(default=None, init=False, repr=False)
+    _soft = (-1, None)  # the number of a recipe, and the expected spins it gave
 
     def __post_init__(self) -> None:
-        if self.spins.dtype != np.int8:
-            raise TypeError(f"spins must be int8, got {self.spins.dtype}")
+        check_spins(self.spins, self.train_share)
         self.spins = np.array(self.spins, order="C")
         for around in (self.spins[: self.part.own.start], self.spins[self.part.own.stop :]):
             np.copyto(around, 2 * np.sign(around))
 
-    def loss_and_contractions(
-        self, frame: LocalFrame, soft: SoftRecipe | None = None
-    ) -> tuple[float, list[np.ndarray]]:
-        """Loss of the block's own entries, and the contractions of its gradient, which the held planes share."""
-        return self._pass().loss_and_contractions(frame, self._soft_of(soft))
+    def _made(self, engine: Any) -> Any:
+        return engine.mask_pass(self.spins, self.model, self.train_share)
 
-    def loss_and_scalars(
-        self, frame: LocalFrame, soft: SoftRecipe | None = None
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """As `MaskPass.loss_and_scalars`, of the block's own entries."""
-        return self._pass().loss_and_scalars(frame, self._soft_of(soft))
+    def loss_and_contractions(self, frame: PlainFrame, *more: Any) -> tuple[float, list[np.ndarray]]:
+        (recipe,) = more
+        if recipe is not None and self._soft[0] != recipe.number:
+            self._soft = recipe.number, self.passes.soft_spins(recipe.frame)
+        return super().loss_and_contractions(frame, None if recipe is None else self._soft[1])
 
     def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
         """eta of the block's own planes."""
-        return self._pass().log_odds(cores)[self.part.own]
+        return np.asarray(self.passes.log_odds(cores)[self.part.own])
 
     def weight_sums(self, cores: Sequence[np.ndarray]) -> tuple[float, float, float]:
         """Of its own training entries: the largest log-weight -eta, and sums of weights and squares relative to it."""
         found, n, own = [], self.spins.shape[-1], self.part.own
-        for start, stop, eta in self._pass().log_odds_slabs(cores):
+        for start, stop, eta in self.passes.log_odds_slabs(cores):
             low, high = max(start, own.start), min(stop, own.stop)
             if low < high:
                 here = np.ascontiguousarray(eta[low - start : high - start]).reshape(-1, n)
                 found.append(weight_sums(self.spins[low:high].reshape(-1, n), here))
         return merged_weights(found)
 
-    def _pass(self) -> Any:
-        if self._passes is None:
-            self._passes = _engine(self.inside).mask_pass(self.spins, self.model, self.train_share)
-        return self._passes
-
-    def _soft_of(self, recipe: SoftRecipe | None) -> Any:
-        if recipe is None:
-            return None
-        if self._soft is None or self._soft[0] != recipe.number:
-            self._soft = recipe.number, self._pass().soft_spins(recipe.frame)
-        return self._soft[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_passes": None, "_soft": None}
-
     def __sizeof__(self) -> int:
         return self.spins.nbytes
 
 
 @dataclass
-class ResidualBlock:
-    """Passes over one block of data where its mask is not zero."""
+class ResidualBlock(Block):
+    """Passes over one block of data where its mask is not zero; without a mask, where the data are not."""
 
     values: np.ndarray
-    mask: np.ndarray
+    mask: np.ndarray | None
+    part: Part
     inside: Any = None
-    _passes: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        shared = self.mask is self.values
         self.values = np.require(self.values, requirements=["C", "W"])
-        self.mask = self.values if shared else np.require(self.mask, requirements=["C", "W"])
+        if self.mask is not None:
+            self.mask = np.require(self.mask, requirements=["C", "W"])
 
-    def loss_and_contractions(self, frame: LocalFrame) -> tuple[float, list[np.ndarray]]:
-        """As `ResidualPass.loss_and_contractions`, of the block's planes."""
-        return self._pass().loss_and_contractions(frame)
+    def _made(self, engine: Any) -> Any:
+        return engine.residual_pass(self.values, self.values if self.mask is None else self.mask)
 
-    def contractions_of_data(self, frame: LocalFrame) -> tuple[float, list[np.ndarray]]:
+    def contractions_of_data(self, frame: PlainFrame) -> tuple[float, list[np.ndarray]]:
         """As `ResidualPass.contractions_of_data`, of the block's planes."""
-        return self._pass().contractions_of_data(frame)
-
-    def _pass(self) -> Any:
-        if self._passes is None:
-            self._passes = _engine(self.inside).residual_pass(self.values, self.mask)
-        return self._passes
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_passes": None}
+        found: tuple[float, list[np.ndarray]] = self.passes.contractions_of_data(frame)
+        return found
 
     def __sizeof__(self) -> int:
-        return self.values.nbytes + self.mask.nbytes
+        return self.values.nbytes + (0 if self.mask is None else self.mask.nbytes)
 
 
 def offer(inside: str | int | None) -> str:
-    """What a member of the cluster says before any work: the version it has, if it has the engine asked for."""
+    """The version of corten on a member of the cluster, if that has the engine; an ImportError otherwise."""
     from corten import __version__
 
     as_local_engine(inside)
@@ -191,18 +184,8 @@ def call(block: Any, method: str, arguments: tuple[Any, ...]) -> Any:
     return getattr(block, method)(*arguments)
 
 
-def merged_weights(found: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
-    """Sums of weights and squares that are relative to different largest log-weights, brought to one."""
-    seen = [(float(top), float(one), float(two)) for top, one, two in found if one > 0]
-    if not seen:
-        return -np.inf, 0.0, 0.0
-    tops, ones, twos = np.array(seen).T
-    shrink = np.exp(tops - tops.max())
-    return float(tops.max()), float(shrink @ ones), float(shrink**2 @ twos)
-
-
 def _engine(inside: Any) -> Any:
-    """The engine asked for, or as many threads as the worker has."""
+    """The given engine, or as many threads as the worker has."""
     if inside is not None:
         return as_local_engine(inside)
     from distributed import get_worker

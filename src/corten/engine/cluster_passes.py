@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corten.engine.arithmetic import PRODUCT
-from corten.engine.cluster_blocks import (
-    LocalFrame,
-    MaskBlock,
-    Part,
-    ResidualBlock,
-    SoftRecipe,
-    merged_weights,
-    parts_of,
-)
-from corten.engine.cluster_placement import Blocks, planes_in, planes_on, warn_of_chunks
-from corten.engine.passes import FrameLike, Model, whole
+from corten.engine.cluster_blocks import MaskBlock, Part, ResidualBlock, SoftRecipe, local_frame, parts_of, rows_of
+from corten.engine.cluster_placement import Blocks, planes_in, warn_of_chunks
+from corten.engine.passes import FrameLike, Model, PlainFrame, check_spins, size_of, whole
 
 if TYPE_CHECKING:
     from corten.engine.cluster import Cluster
 
-__all__ = ["ClusterMaskPass", "ClusterResidualPass", "ClusterSoftSpins"]
-
 _softs = count()
-
-
-class ClusterSoftSpins(NamedTuple):
-    """Expected spins that workers compute where they hold the mask: all that is known here is what they follow from."""
-
-    number: int
-    frame: FrameLike
 
 
 class ClusterMaskPass:
     """Passes over one mask of spins, as `MaskPass`, on the workers of a cluster."""
 
     def __init__(self, cluster: Cluster, spins: Any, model: Model, train_share: float) -> None:
-        if spins.dtype != np.int8:
-            raise TypeError(f"spins must be int8, got {spins.dtype}")
-        if not 0 < train_share <= 0.9999 and train_share != 1.0:
-            raise ValueError(f"train_share must be in (0, 0.9999] or 1, got {train_share}")
+        check_spins(spins, train_share)
         self.spins, self.model, self.train_share, self.passes = spins, model, float(train_share), 0
         workers = cluster.workers()
         radius = int(np.abs(np.asarray(model.offsets)[:, 0]).max(initial=0)) if model.coupling_kind else 0
@@ -52,35 +33,17 @@ class ClusterMaskPass:
         shares = list(workers.values())
         self.parts = parts_of(planes_in(spins, "the mask"), shares, radius, halo, bool(model.periodic[0]))
         warn_of_chunks(spins, self.parts, "the mask")
-        client, share = cluster.client, self.train_share
+        make = partial(MaskBlock, model=model, train_share=self.train_share, inside=cluster.inside)
+        self.blocks = Blocks(cluster, self.parts, [spins], make, workers)
 
-        def maker(part: Part) -> Any:
-            def make(owner: str) -> Any:
-                planes = planes_on(client, spins, part, owner)
-                return client.submit(
-                    MaskBlock, planes, part, model, share, cluster.inside,
-                    workers=[owner], allow_other_workers=True, pure=False,
-                )  # fmt: skip
-
-            return make
-
-        self.blocks = Blocks(cluster, [maker(part) for part in self.parts], list(workers))
-
-    def loss_and_contractions(
-        self, frame: FrameLike, soft: ClusterSoftSpins | None = None
-    ) -> tuple[float, list[np.ndarray]]:
+    def loss_and_contractions(self, frame: FrameLike, soft: SoftRecipe | None = None) -> tuple[float, list[np.ndarray]]:
         """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
         self.passes += 1
-        return added(self.blocks.ask("loss_and_contractions", self._given(frame, soft)), self.parts, frame)
-
-    def loss_and_scalars(
-        self, frame: FrameLike, soft: ClusterSoftSpins | None = None
-    ) -> tuple[float, np.ndarray, np.ndarray]:
-        """The loss, its slope in three numbers and their information, as `MaskPass.loss_and_scalars`. One pass."""
-        self.passes += 1
-        found = self.blocks.ask("loss_and_scalars", self._given(frame, soft))
-        loss, slope, squares = (sum(one[k] for one in found) for k in range(3))
-        return float(loss), np.asarray(slope), np.asarray(squares)
+        given = []
+        for part in self.parts:
+            recipe = None if soft is None else SoftRecipe(soft.number, local_frame(soft.frame, part.held))
+            given.append((local_frame(frame, part.held), recipe))
+        return added(self.blocks.ask("loss_and_contractions", given), self.parts, frame)
 
     def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
         """eta of every entry as one float32 array here, with neighbours read from these spins."""
@@ -89,28 +52,20 @@ class ClusterMaskPass:
     def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
         """eta block by block: (start, stop, planes start:stop). One pass."""
         self.passes += 1
-        found = self.blocks.ask("log_odds", [(_rows(cores, part.held),) for part in self.parts])
+        found = self.blocks.ask("log_odds", [(rows_of(cores, part.held),) for part in self.parts])
         for part, eta in zip(self.parts, found):
             yield part.start, part.stop, eta
 
     def effective_size(self, cores: Sequence[np.ndarray]) -> float:
         """Effective sample size of the weights exp(-eta) on the training entries, without moving eta. One pass."""
         self.passes += 1
-        found = self.blocks.ask("weight_sums", [(_rows(cores, part.held),) for part in self.parts])
-        _, first, second = merged_weights(found)
-        return first**2 / second if second > 0 else 0.0
+        found = self.blocks.ask("weight_sums", [(rows_of(cores, part.held),) for part in self.parts])
+        return size_of(found)
 
-    def soft_spins(self, frame: FrameLike) -> ClusterSoftSpins:
+    def soft_spins(self, frame: FrameLike) -> SoftRecipe:
         """Expected spins of entries not in training, as `MaskPass.soft_spins`; workers compute and keep them."""
         self.passes += 1
-        return ClusterSoftSpins(next(_softs), LocalFrame(tuple(frame.left), tuple(frame.right)))
-
-    def _given(self, frame: FrameLike, soft: ClusterSoftSpins | None) -> list[tuple[Any, ...]]:
-        given: list[tuple[Any, ...]] = []
-        for part in self.parts:
-            recipe = None if soft is None else SoftRecipe(soft.number, _local(soft.frame, part.held))
-            given.append((_local(frame, part.held), recipe))
-        return given
+        return SoftRecipe(next(_softs), PlainFrame(tuple(frame.left), tuple(frame.right)))
 
 
 class ClusterResidualPass:
@@ -121,19 +76,8 @@ class ClusterResidualPass:
         workers = cluster.workers()
         self.parts = parts_of(planes_in(values, "the data"), list(workers.values()), 0, 0, False)
         warn_of_chunks(values, self.parts, "the data")
-        client, same = cluster.client, mask is values
-
-        def maker(part: Part) -> Any:
-            def make(owner: str) -> Any:
-                data = planes_on(client, values, part, owner)
-                seen = data if same else planes_on(client, mask, part, owner)
-                return client.submit(
-                    ResidualBlock, data, seen, cluster.inside, workers=[owner], allow_other_workers=True, pure=False
-                )
-
-            return make
-
-        self.blocks = Blocks(cluster, [maker(part) for part in self.parts], list(workers))
+        make = partial(ResidualBlock, inside=cluster.inside)
+        self.blocks = Blocks(cluster, self.parts, [values, None if mask is values else mask], make, workers)
 
     def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
         """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
@@ -145,7 +89,7 @@ class ClusterResidualPass:
 
     def _run(self, method: str, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
         self.passes += 1
-        found = self.blocks.ask(method, [(_local(frame, part.held),) for part in self.parts])
+        found = self.blocks.ask(method, [(local_frame(frame, part.held),) for part in self.parts])
         return added(found, self.parts, frame)
 
 
@@ -162,12 +106,3 @@ def added(
         for have, more in zip(others, contractions[1:]):
             have += more
     return total, [first, *others]
-
-
-def _local(frame: FrameLike, held: np.ndarray) -> LocalFrame:
-    return LocalFrame(_rows(frame.left, held), _rows(frame.right, held))
-
-
-def _rows(cores: Sequence[np.ndarray], held: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The cores of a run of planes: the first has their rows only."""
-    return (np.ascontiguousarray(cores[0][:, held]), *(np.ascontiguousarray(core) for core in cores[1:]))

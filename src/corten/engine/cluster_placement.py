@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
+from itertools import count
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -16,30 +18,37 @@ from corten.engine.lazy import is_lazy
 if TYPE_CHECKING:
     from corten.engine.cluster import Cluster
 
-__all__ = [
-    "LOOK_SECONDS", "WORKER_SECONDS", "Blocks", "address_of", "no_workers", "planes_in", "planes_on", "warn_of_chunks",
-]  # fmt: skip
-
 WORKER_SECONDS = 30.0  # how long a cluster may be without any worker
 LOOK_SECONDS = 5.0  # how often a pass that takes long looks whether its workers are still there
-ATTEMPTS = 10  # a pass is repeated this often, each time on what is left of the cluster
-SMALL_BYTES = 1 << 26  # smaller arrays may be loaded twice without a warning
-
-Make = Callable[[str], Any]
+MAX_PASS_ATTEMPTS = 10  # a pass is repeated this often, each time on what is left of the cluster
+MAX_UNWARNED_BYTES = 1 << 26  # smaller arrays may be loaded twice without a warning
 
 
 class Blocks:
-    """One object per worker, asked all together; what was lost with a worker is made again on another."""
+    """One object per worker, called all together; what was lost with a worker is made again on another."""
 
-    def __init__(self, cluster: Cluster, makers: Sequence[Make], owners: Sequence[str]) -> None:
-        self.cluster, self.client, self.makers, self.owners = cluster, cluster.client, list(makers), list(owners)
-        self.futures = [make(owner) for make, owner in zip(self.makers, self.owners)]
+    def __init__(
+        self,
+        cluster: Cluster,
+        parts: Sequence[Part],
+        arrays: Sequence[Any],
+        make: Callable[..., Any],
+        owners: Iterable[str],
+    ) -> None:
+        """`make(planes of each array, part)` is the object of a part, made where its planes are; None has no planes."""
+        self.cluster, self.client, self.owners = cluster, cluster.client, list(owners)[: len(parts)]
+        self.parts, self.arrays, self.make = parts, arrays, make
+        self.futures = [self._placed(part, owner) for part, owner in zip(parts, self.owners)]
+
+    def _placed(self, part: Part, owner: str) -> Any:
+        planes = [None if one is None else planes_on(self.client, one, part, owner) for one in self.arrays]
+        return self.client.submit(self.make, *planes, part, workers=[owner], allow_other_workers=True, pure=False)
 
     def ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """What each block answers, in order."""
-        for attempt in range(ATTEMPTS):
+        for attempt in range(MAX_PASS_ATTEMPTS):
             if attempt:
-                time.sleep(0.1 * attempt)  # the scheduler's word on what is lost may lag behind
+                time.sleep(0.1 * attempt)  # the scheduler may learn of a loss with a delay
                 self._remake()
             tasks = [
                 self.client.submit(
@@ -53,12 +62,12 @@ class Blocks:
             except CancelledError:
                 continue
         raise ConnectionError(
-            f"a pass failed {ATTEMPTS} times because workers were lost: their logs say why (memory, most often); "
-            f"the scheduler is {address_of(self.client)}"
+            f"a pass failed {MAX_PASS_ATTEMPTS} times because workers were lost: their logs say why (memory, most "
+            f"often); the scheduler is {address_of(self.client)}"
         )
 
     def _answers(self, tasks: list[Any]) -> list[Any]:
-        """Wait for answers; now and then see whether those who shall give them are still there."""
+        """Wait for answers; check at intervals whether the workers are still there."""
         from distributed import wait
 
         while True:
@@ -84,7 +93,7 @@ class Blocks:
         for k in lost:
             owner = min(load, key=lambda w: (load[w] + 1) / live[w])
             load[owner] += 1
-            self.owners[k], self.futures[k] = owner, self.makers[k](owner)
+            self.owners[k], self.futures[k] = owner, self._placed(self.parts[k], owner)
 
 
 def planes_on(client: Any, array: Any, part: Part, owner: str) -> Any:
@@ -108,9 +117,10 @@ def planes_in(array: Any, name: str) -> int:
 
 
 def warn_of_chunks(array: Any, parts: Sequence[Part], name: str) -> None:
-    """Say so where chunks would be loaded again and again."""
+    """Warn where chunks would be loaded by several workers."""
     planes = max(part.stop - part.start for part in parts)
-    if not is_lazy(array) or len(parts) == 1 or array.nbytes <= SMALL_BYTES or max(array.chunks[0]) <= 2 * planes:
+    small = len(parts) == 1 or not is_lazy(array) or array.nbytes <= MAX_UNWARNED_BYTES
+    if small or max(array.chunks[0]) <= 2 * planes:
         return
     warnings.warn(
         f"{name} has chunks of {max(array.chunks[0])} planes along its first mode and workers hold {planes}: each "
@@ -130,12 +140,5 @@ def address_of(client: Any) -> str:
     return str(client.scheduler.address if client.scheduler is not None else "its address")
 
 
-def _count() -> Any:
-    from itertools import count
-    from uuid import uuid4
-
-    own = uuid4().hex[:8]  # several processes may share a scheduler
-    return (f"{own}{number}" for number in count())
-
-
-_numbers = _count()
+_own = uuid4().hex[:8]  # several processes may share a scheduler
+_numbers = (f"{_own}{number}" for number in count())

@@ -1,9 +1,9 @@
 """Block-Gibbs sweeps over a spin tensor: one fused pass per colour, the same bits for any number of threads.
 
-The law is the Ising model of the paper: spin W_i given the rest has log-odds
-eta_i = 2 sum_j g(B_i, B_j) W_j + 2 h(B_i). Cells of one colour are no neighbours, so they are drawn together.
+The model is the Ising model of the paper: spin W_i given the rest has log-odds
+eta_i = 2 sum_j g(B_i, B_j) W_j + 2 h(B_i). Entries of one colour are no neighbours, so they are drawn together.
 Each random number is a hash of (seed, sweep, row, column), never of the order of work, so slabs and threads
-cannot change the result. Cells with spin 0 lie outside the domain: they are never drawn and have no influence.
+cannot change the result. Entries with spin 0 lie outside the domain: they are never drawn and have no influence.
 """
 
 from __future__ import annotations
@@ -11,33 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from corten.engine.arithmetic import PRODUCT, ZERO
 from corten.engine.gibbs_rows import sweep_rows
+from corten.engine.layout import neighbours_of
 
-__all__ = ["GibbsPlan", "prepare", "sweep"]
-
-# below this many cells handing work to threads costs more than it saves
-_SERIAL_CELLS = 60_000
-_SLAB_CELLS = 131_072
-_PRODUCT, _ZERO = 1, 0
-
-
-class _Code(Protocol):
-    @property
-    def kind(self) -> int: ...
-
-    @property
-    def terms(self) -> NDArray[np.float64]: ...
-
-
-class _Coupling(Protocol):
-    def value(self, x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.floating]: ...
-
-    def code(self) -> _Code: ...
+_MIN_ENTRIES_FOR_THREADS = 60_000  # with fewer, threads cost more than they save
+_TASK_ENTRIES = 131_072
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +29,7 @@ class GibbsPlan:
     """What does not change between sweeps. Rows run along the last axis; the other axes are flattened.
 
     Rows that neighbours read are padded by `pad` columns at both ends (zeros, or copies where the axis
-    wraps), and one more row of zeros stands for a missing neighbour: no loop asks where the tensor ends.
+    wraps), and one more row of zeros stands for a missing neighbour: no loop needs to test where the tensor ends.
     With a product coupling eta_i = strength weight_i sum_j weight_j W_j + field_i, weight B and strength 2c.
     Otherwise both are 1, and `pairs` holds 2 g of every pair once: offset o finds it in `pairs[pair_of[o]]`,
     at the neighbour where `at_neighbour[o]`.
@@ -70,7 +54,7 @@ class GibbsPlan:
 def prepare(
     parameter: NDArray[np.floating],
     field: NDArray[np.floating],
-    coupling: _Coupling,
+    coupling: Any,
     offsets: NDArray[np.int64],
     periodic: Sequence[bool],
     colours: int,
@@ -78,40 +62,39 @@ def prepare(
 ) -> GibbsPlan:
     """Work out once what every sweep needs: pair strengths, neighbouring rows, colours.
 
-    `field` is 2 h(B); `colours` and `phases` give cell i the colour sum_k phases[k][i_k] mod colours.
+    `field` is 2 h(B); `coupling` has `value(x, y)` and `code()`; `colours` and `phases` give entry i the colour
+    sum_k phases[k][i_k] mod colours.
     """
     shape = parameter.shape
     if len(shape) < 2:
         raise ValueError(f"parameter has {len(shape)} axes; a tensor has at least two.")
     code = coupling.code()
-    if code.kind == _ZERO or len(offsets) == 0:
+    if code.kind == ZERO or len(offsets) == 0:
         offsets, colours = np.zeros((0, len(shape)), dtype=np.int64), 1
     lines = int(np.prod(shape[:-1]))
     table = np.ascontiguousarray(parameter, dtype=np.float32).reshape(lines, shape[-1])
-    leading = np.stack(np.unravel_index(np.arange(lines), shape[:-1]))
-    row_of = np.empty((len(offsets), lines), dtype=np.int64)
-    for number, offset in enumerate(offsets):
-        row_of[number] = _neighbouring_rows(leading, shape[:-1], offset[:-1], periodic)
+    reached = neighbours_of(np.arange(lines), offsets[:, :-1], shape[:-1], periodic).T
+    row_of = np.ascontiguousarray(np.where(reached < 0, lines, reached), np.int64)
     row_phase = np.zeros((), dtype=np.int64)
     for phase in phases[:-1]:
         row_phase = np.add.outer(row_phase, phase)
     pad = int(np.abs(offsets[:, -1]).max()) if len(offsets) else 0
     wraps = bool(periodic[-1])
-    if code.kind == _PRODUCT:
+    if code.kind == PRODUCT:
         weight, strength = table, 2.0 * float(code.terms[0, 0])
         pairs = np.zeros((0, 0, 0), dtype=np.float32)
         pair_of, at_neighbour = np.zeros(len(offsets), dtype=np.int64), np.zeros(len(offsets), dtype=np.bool_)
     else:
         weight, strength = np.ones_like(table), 1.0
         pairs, pair_of, at_neighbour = _pair_strengths(table, coupling, offsets, row_of, pad, wraps)
-    pull = np.ascontiguousarray(field, dtype=np.float32).reshape(table.shape)
-    if np.array_equal(pull, table):
-        pull = table  # the logit link: one array less to stream through memory
+    own = np.ascontiguousarray(field, dtype=np.float32).reshape(table.shape)
+    if np.array_equal(own, table):
+        own = table  # the logit link: one array less to stream through memory
     return GibbsPlan(
         shape=shape,
         weight=weight,
         strength=strength,
-        field=pull,
+        field=own,
         pairs=pairs,
         pair_of=pair_of,
         at_neighbour=at_neighbour,
@@ -145,10 +128,10 @@ def sweep(
     carried = _padded(plan.weight * current, plan.pad, plan.wraps)
     lines = len(current)
     everything = np.arange(plan.colours)
-    if slab is None and (threads == 1 or current.size < _SERIAL_CELLS):
+    if slab is None and (threads == 1 or current.size < _MIN_ENTRIES_FOR_THREADS):
         _run(plan, current, carried, seed, range(first, first + sweeps), everything, range(lines))
         return state
-    planes = slab or max(1, _SLAB_CELLS * plan.shape[0] // current.size)
+    planes = slab or max(1, _TASK_ENTRIES * plan.shape[0] // current.size)
     rows = planes * (lines // plan.shape[0])
     parts = [range(start, min(lines, start + rows)) for start in range(0, lines, rows)]
     with ThreadPoolExecutor(threads) as pool:
@@ -179,23 +162,6 @@ def _run(
     )  # fmt: skip
 
 
-def _neighbouring_rows(
-    leading: NDArray[np.intp], lengths: tuple[int, ...], step: NDArray[np.int64], periodic: Sequence[bool]
-) -> NDArray[np.int64]:
-    """Give for every row the row that an offset leads to; the row after the last where that is outside."""
-    lines = leading.shape[1]
-    row = np.zeros(lines, dtype=np.int64)
-    inside = np.ones(lines, dtype=bool)
-    for axis, length in enumerate(lengths):
-        position = leading[axis] + step[axis]
-        if periodic[axis]:
-            position = position % length
-        else:
-            inside &= (position >= 0) & (position < length)
-        row = row * length + position
-    return np.where(inside, row, lines)
-
-
 def _padded(table: NDArray[np.float32], pad: int, wraps: bool) -> NDArray[np.float32]:
     """Pad rows at both ends, with copies from the other end where the axis wraps, and add a row of zeros."""
     lines, length = table.shape
@@ -209,7 +175,7 @@ def _padded(table: NDArray[np.float32], pad: int, wraps: bool) -> NDArray[np.flo
 
 def _pair_strengths(
     table: NDArray[np.float32],
-    coupling: _Coupling,
+    coupling: Any,
     offsets: NDArray[np.int64],
     row_of: NDArray[np.int64],
     pad: int,
@@ -227,7 +193,7 @@ def _pair_strengths(
             pair_of[number], at_neighbour[number] = opposite, True
             continue
         start = pad + offset[-1]
-        # where there is no neighbour the strength is of no account: the spin there is 0
+        # Where there is no neighbour the strength is not used: the spin there is 0.
         other = padded[row_of[number], start : start + table.shape[1]]
         strength = 2.0 * np.asarray(coupling.value(table, other), dtype=np.float32)
         stored[tuple(offset)] = pair_of[number] = len(strengths)

@@ -1,4 +1,4 @@
-"""The compiled Gibbs sweep over rows: neighbours summed, one random number a cell, spins drawn.
+"""The compiled Gibbs sweep over rows: neighbours summed, one random number an entry, spins drawn.
 
 A random number is a hash of (seed, sweep, row, column), so the order of work cannot change it.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
-
-__all__ = ["sweep_rows"]
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -93,7 +91,7 @@ def sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
     length = spins.shape[1]
     offsets = len(steps)
     by_pairs = len(pairs) > 0
-    nobody = carried[len(carried) - 1, :length]
+    zeros = carried[len(carried) - 1, :length]
     present = np.zeros(colours, dtype=np.bool_)
     present[column_phase] = True
     work = np.zeros(length, dtype=np.float32)
@@ -117,7 +115,7 @@ def sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
                 else:
                     for o in range(0, offsets, 2):
                         begin = pad + steps[o]
-                        one, two = carried[row_of[o, row], begin : begin + length], nobody
+                        one, two = carried[row_of[o, row], begin : begin + length], zeros
                         if o + 1 < offsets:
                             begin = pad + steps[o + 1]
                             two = carried[row_of[o + 1, row], begin : begin + length]
@@ -126,14 +124,15 @@ def sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
                 word = _row_key(key, number, row)
                 low, high = np.uint32(word & np.uint64(0xFFFFFFFF)), np.uint32(word >> np.uint64(32))
                 own, moved = spins[row], carried[row, pad : pad + length]
-                pull, share = field[row], weight[row]
+                own_field, own_weight = field[row], weight[row]
                 goal = np.int32(target)
                 for column in range(length):
-                    drawn = _draw(strength * share[column] * work[column] + pull[column], low, high, column)
+                    eta = strength * own_weight[column] * work[column] + own_field[column]
+                    drawn = _draw(eta, low, high, column)
                     keep = (column_phase[column] != goal) | (own[column] == 0)
                     spin = own[column] if keep else drawn
                     own[column] = spin
-                    moved[column] = share[column] * np.float32(spin)
+                    moved[column] = own_weight[column] * np.float32(spin)
                 if wraps:
                     for column in range(pad):
                         carried[row, column] = moved[length - pad + column]

@@ -1,6 +1,6 @@
 """Rows of the missingness model, compiled: neighbours, log-odds, likelihood and the gradient in B.
 
-Neighbours are read from a ring of planes of which each row has `reach` more cells at both ends.
+Neighbours are read from a ring of planes of which each row has `reach` more entries at both ends.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -25,7 +25,7 @@ from corten.engine.train_rows import F32, FAST, FOLD
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def close_row(row, n, reach, periodic):
-    """Fill the reach cells before and after a row: its other end if the axis is periodic, else they stay zero."""
+    """Fill the `reach` entries before and after a row: its other end if the axis is periodic, else they stay zero."""
     if periodic:
         for j in range(reach):
             row[reach - 1 - j] = row[reach + (n - 1 - j) % n]

@@ -10,10 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import log_ndtr
 
-__all__ = ["Formula", "Shift", "likelihood", "log_odds", "pair_sums", "sign_of", "soft_spin"]
+from corten.engine.arithmetic import LOGIT, PROBIT, PRODUCT, SIGMOID
 
-ZERO, PRODUCT, POLYNOMIAL, SIGMOID = 0, 1, 2, 3
-LOGIT, PROBIT = 0, 1
 LOG_ROOT_TWO_PI = 0.9189385332046727
 
 
@@ -39,7 +37,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Shift:
-    """Neighbours of a block of planes: `margin` more of them stand on either side of those asked for."""
+    """Neighbours of a block of planes: `margin` more of them stand on either side of the requested ones."""
 
     offsets: tuple[tuple[int, ...], ...]
     periodic: tuple[bool, ...]
@@ -63,7 +61,7 @@ class Shift:
         return out
 
     def centre(self, block: jax.Array) -> jax.Array:
-        """The planes asked for themselves."""
+        """The requested planes themselves."""
         return lax.slice_in_dim(block, self.margin, block.shape[0] - self.margin, axis=0)
 
     def total(self, block: jax.Array) -> jax.Array:
@@ -142,8 +140,8 @@ def log_odds(
     """eta = 2 sum g W + 2 h(B) and its derivative in B_i. A product coupling needs the sum of B W only."""
     own, own_slope = link(formula.link, b)
     if formula.factorises:
-        pull = 2.0 * terms[0] * field
-        return b * pull + own, pull + own_slope
+        slope = 2.0 * terms[0] * field
+        return b * slope + own, slope + own_slope
     assert slope is not None
     return 2.0 * field + own, 2.0 * slope + own_slope
 

@@ -6,9 +6,9 @@ into sum_x first[x, a] G (the contractions with the middle and last cores) and i
 Neighbours along mode 1, and most rows, are in registers; columns, and rows of other warpgroups, go through shared
 memory with one barrier a plane.
 
-Tiles overlap by one cell all round. There a spin is coded as held out, so it is seen but has no term; what a tile finds
-for such a cell is its own share of that cell's gradient, and the shares add up. Per entry the kernel reads 1.2 bytes
-and writes 1.5.
+Tiles overlap by one entry all round. There a spin is coded as held out, so it is seen but has no term; what a tile
+finds for such an entry is its own share of that entry's gradient, and the shares add up. Per entry the kernel reads 1.2
+bytes and writes 1.5.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ from jax.experimental.pallas import mosaic_gpu as gpu
 from corten.engine.jax_formulas import Formula
 from corten.engine.jax_slab import EXACT, Packing
 from corten.engine.jax_tiles import GROUPS, LANES, Tiling, taken
-
-__all__ = ["fused_pass"]
 
 Array = jax.Array
 

@@ -17,8 +17,6 @@ from jax import lax
 
 from corten.engine.gibbs import GibbsPlan
 
-__all__ = ["sweep"]
-
 Array = jax.Array
 GOLDEN = 0x9E3779B97F4A7C15
 MASK64 = 2**64 - 1
@@ -58,7 +56,7 @@ def _sweeps(
             return jnp.pad(table, ((0, 1), (0, 0)))
         return jnp.pad(table, ((0, 1), (pad, pad)))
 
-    def pull(state: Array) -> Array:
+    def log_odds(state: Array) -> Array:
         carried = padded(weight * state.astype(jnp.float32))
         total = jnp.zeros_like(weight)
         for o, step in enumerate(steps):
@@ -78,7 +76,7 @@ def _sweeps(
         u = (bits.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32)
 
         def draw(colour: Array, state: Array) -> Array:
-            eta = pull(state)
+            eta = log_odds(state)
             t = jnp.exp(-jnp.abs(eta))
             unlikely = u * (1.0 + t) < t
             drawn = jnp.where((eta >= 0) != unlikely, jnp.int8(1), jnp.int8(-1))

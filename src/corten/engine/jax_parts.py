@@ -10,12 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from corten.engine.jax_formulas import LOGIT, PRODUCT, Formula
+from corten.engine.arithmetic import LOGIT, PRODUCT
+from corten.engine.jax_formulas import Formula
 from corten.engine.jax_slab import Cut, Packing, bucket, found
 
-__all__ = ["Part", "fits", "flattened", "gathered", "has_fused_kernel", "parts_of", "places", "vector_of"]
-
-SLAB_CELLS = {"gpu": 1 << 26, "cpu": 1 << 22}  # cells of one slab: a few of its float32 arrays live at a time
+SLAB_ENTRIES = {"gpu": 1 << 26, "cpu": 1 << 22}  # a few float32 arrays of a slab exist at a time
 HOPPER, MOSAIC_JAX = 9.0, (0, 10)
 ADJACENT = frozenset(tuple(s if a == b else 0 for b in range(3)) for a in range(3) for s in (-1, 1))
 
@@ -50,7 +49,7 @@ def parts_of(shape: tuple[int, ...], devices: tuple[Any, ...], halo: int, period
     """The cut every device walks, and each one's planes."""
     planes, inner = shape[0], tuple(shape[1:])
     share = -(-planes // len(devices))
-    limit = SLAB_CELLS.get(devices[0].platform, SLAB_CELLS["gpu"]) // max(1, int(np.prod(inner)))
+    limit = SLAB_ENTRIES.get(devices[0].platform, SLAB_ENTRIES["gpu"]) // max(1, int(np.prod(inner)))
     slabs = -(-share // max(limit, 1))
     cut = Cut(slabs, -(-share // slabs), halo, inner)
     parts = []
@@ -130,14 +129,3 @@ def has_fused_kernel(device: Any) -> bool:
     except ImportError:
         return False
     return True
-
-
-def flattened(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cores as (first, middle, last), middle cores multiplied out: `passes.pack` before it pads."""
-    first, last = cores[0][0], cores[-1][..., 0]
-    if len(cores) == 2:
-        return first, np.eye(last.shape[0])[:, None, :], last
-    middle = cores[1]
-    for core in cores[2:-1]:
-        middle = np.tensordot(middle, core, 1)
-    return first, middle.reshape(first.shape[1], -1, last.shape[0]), last

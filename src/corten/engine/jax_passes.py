@@ -12,15 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 
-from corten.engine.jax_formulas import PRODUCT, Formula
-from corten.engine.jax_parts import Part, fits, flattened, gathered, has_fused_kernel, parts_of, vector_of
+from corten.engine.arithmetic import PRODUCT
+from corten.engine.jax_formulas import Formula
+from corten.engine.jax_parts import Part, fits, gathered, has_fused_kernel, parts_of, vector_of
 from corten.engine.jax_slab import Packing, eta_of_slab, likelihood_pass, residual_pass_of, soft_values, weight_sums
-from corten.engine.passes import FrameLike, Model, SoftSpins, pack, unpack, whole
+from corten.engine.passes import FrameLike, Model, SoftSpins, check_spins, flattened, pack, size_of, unpack, whole
 
-FUSE_AFTER = 300_000_000_000  # entries passed over by array operations before compiling the fused kernel is worth it
-MOST_RANK = 5  # beyond it a tile's factors no longer fit into registers
-
-__all__ = ["DeviceMaskPass", "DeviceResidualPass", "DeviceSoftSpins"]
+FUSE_AFTER = 300_000_000_000  # entries passed over by array operations before the fused kernel is compiled
+MAX_FUSED_RANK = 5  # beyond it a tile's factors no longer fit into registers
 
 
 @dataclass(frozen=True)
@@ -41,17 +40,9 @@ class DeviceMaskPass:
     """Passes over one mask of spins, as `MaskPass`, on JAX devices."""
 
     def __init__(
-        self,
-        spins: np.ndarray,
-        model: Model,
-        train_share: float,
-        devices: tuple[Any, ...],
-        fused: bool | None = None,
+        self, spins: np.ndarray, model: Model, train_share: float, devices: tuple[Any, ...], fused: bool | None = None
     ) -> None:
-        if spins.dtype != np.int8:
-            raise TypeError(f"spins must be int8, got {spins.dtype}")
-        if not 0 < train_share <= 0.9999 and train_share != 1.0:
-            raise ValueError(f"train_share must be in (0, 0.9999] or 1, got {train_share}")
+        check_spins(spins, train_share)
         self.spins, self.model, self.train_share, self.passes = spins, model, float(train_share), 0
         terms = np.asarray(model.terms, np.float64).reshape(-1, 3)
         offsets = (
@@ -81,7 +72,7 @@ class DeviceMaskPass:
         self.passes += 1
         held = self._held(soft)
         cores, right = flattened(frame.left), flattened(frame.right)
-        if held is None and self._can_fuse and self.passes > self._fuse_after and cores[1].shape[0] <= MOST_RANK:
+        if held is None and self._can_fuse and self.passes > self._fuse_after and cores[1].shape[0] <= MAX_FUSED_RANK:
             total, sums = self._fused(cores, right)
             return total + self._observed_constant(), unpack(sums, frame)
         found = []
@@ -126,15 +117,11 @@ class DeviceMaskPass:
     def effective_size(self, cores: Sequence[np.ndarray]) -> float:
         """Effective sample size of the weights exp(-eta) on the training entries, without moving eta. One pass."""
         self.passes += 1
-        packed, rows = flattened(cores), []
+        packed, found = flattened(cores), []
         for k, part in enumerate(self.parts):
             vector, packing = self._vector(part, packed)
-            rows.append(weight_sums(self._spins[k], vector, **self._static(packing)))
-        tops, sums, squares = np.concatenate([np.stack([np.asarray(x, np.float64) for x in r]) for r in rows], axis=1)
-        if not np.isfinite(tops).any():
-            return 0.0
-        shrink = np.exp(np.where(sums > 0, tops - tops.max(), -np.inf))
-        return float(np.nansum(shrink * sums) ** 2 / np.nansum(shrink**2 * squares))
+            found.append(weight_sums(self._spins[k], vector, **self._static(packing)))
+        return size_of(row for sums in found for row in zip(*map(np.asarray, sums)))
 
     def _compile_ahead(self) -> None:
         """Begin to compile what a fit of a usual rank runs: the mask takes seconds to arrive, and so do programs."""

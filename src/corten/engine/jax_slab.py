@@ -6,8 +6,10 @@ way. Slabs are walked by a scan; sums over slabs carry their rounding error alon
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache, update_wrapper
 from math import prod
 from typing import Any
 
@@ -17,23 +19,53 @@ import numpy as np
 from jax import lax
 
 from corten.engine.jax_formulas import Formula, Shift, likelihood, log_odds, pair_sums, sign_of, soft_spin
-from corten.engine.jax_programs import program
-
-__all__ = [
-    "Cut",
-    "Packing",
-    "bucket",
-    "eta_of_slab",
-    "found",
-    "likelihood_pass",
-    "residual_pass_of",
-    "soft_values",
-    "weight_sums",
-]
 
 Array = jax.Array
 EXACT = lax.Precision.HIGHEST
-LARGE_PLANE = 1 << 16
+LARGE_PLANE_ENTRIES = 1 << 16
+COMPILER_THREADS = 4
+
+
+class Program:
+    """A function compiled for each set of shapes, devices and settings it meets.
+
+    Matrix products are not tried out while compiling: that takes seconds a program and saves little here.
+    """
+
+    def __init__(self, function: Callable[..., Any], settings: tuple[str, ...]) -> None:
+        self._compiled = jax.jit(function, static_argnames=settings, compiler_options={"xla_gpu_autotune_level": 0})
+        self._ahead: dict[Hashable, Future[Any]] = {}
+        update_wrapper(self, function)
+
+    def ahead(self, *arrays: Any, **settings: Any) -> None:
+        """Begin to compile for arrays like these (`jax.ShapeDtypeStruct` will do); a call finds it done, or waits."""
+        key = _key(arrays, settings)
+        if key not in self._ahead:
+            self._ahead[key] = _compilers().submit(lambda: self._compiled.lower(*arrays, **settings).compile())
+
+    def __call__(self, *arrays: Any, **settings: Any) -> Any:
+        begun = self._ahead.get(_key(arrays, settings)) if self._ahead else None
+        return self._compiled(*arrays, **settings) if begun is None else begun.result()(*arrays)
+
+
+def program(*settings: str) -> Callable[[Callable[..., Any]], Program]:
+    """Decorate a function of arrays and of these settings."""
+    return lambda function: Program(function, settings)
+
+
+@cache
+def _compilers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="corten-compile")
+
+
+def _key(arrays: tuple[Any, ...], settings: dict[str, Any]) -> Hashable:
+    def like(array: Any) -> Hashable:
+        if array is None:
+            return None
+        sharding = getattr(array, "sharding", None)
+        return array.shape, str(array.dtype), frozenset(sharding.device_set) if sharding is not None else None
+
+    return tuple(map(like, arrays)), tuple(sorted(settings.items(), key=lambda item: item[0]))
 
 
 def bucket(rank: int, rows: int, columns: int) -> int:
@@ -41,7 +73,7 @@ def bucket(rank: int, rows: int, columns: int) -> int:
 
     Planes large enough for the arithmetic to matter have a size for small ranks too.
     """
-    return 8 if rank <= 8 and rows * columns >= LARGE_PLANE else -(-rank // 16) * 16
+    return 8 if rank <= 8 and rows * columns >= LARGE_PLANE_ENTRIES else -(-rank // 16) * 16
 
 
 @dataclass(frozen=True)

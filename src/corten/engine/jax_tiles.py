@@ -1,4 +1,4 @@
-"""Spins laid out for the fused kernel: tiles of rows times 128 columns that overlap by one cell all round."""
+"""Spins laid out for the fused kernel: tiles of rows times 128 columns that overlap by one entry all round."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-
-__all__ = ["GROUPS", "LANES", "Tiling", "taken", "tiled"]
 
 Array = jax.Array
 LANES = 128

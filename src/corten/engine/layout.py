@@ -1,4 +1,4 @@
-"""How a tensor is cut into boxes, and who neighbours whom inside one.
+"""How a tensor is cut into boxes, and which rows are neighbours inside a box.
 
 A tensor is seen as (planes, rows, n): mode 1, the modes between flattened, and the last mode. The cut depends
 on the shape and the neighbourhood only, never on the number of threads, so sums are gathered in the same
@@ -13,11 +13,9 @@ from math import prod
 
 import numpy as np
 
-__all__ = ["Box", "Layout"]
-
 SLAB_PLANES = 40  # halo planes are evaluated twice: fewer than this costs more than it spreads (measured)
 RING_BYTES = 3_000_000  # rings beyond this leave a core's share of the caches; below it halos cost more (measured)
-RINGS = 5
+RINGS_PER_BOX = 5
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ def _tile_for(shape: tuple[int, ...], offsets: np.ndarray, radius: int) -> int:
         return 1
     inner = prod(shape[2:])
     halo = 4 * int(np.abs(offsets[:, 1]).max(initial=0))
-    fits = RING_BYTES // (4 * inner * RINGS * (2 * radius + 1)) - halo
+    fits = RING_BYTES // (4 * inner * RINGS_PER_BOX * (2 * radius + 1)) - halo
     fits = max(fits, 2 * halo, 8)
     return shape[1] if fits >= shape[1] else -(-shape[1] // -(-shape[1] // fits))
 
@@ -149,17 +147,25 @@ def _rows(
     local_shape = (len(index), *middle[1:])
     count = prod(local_shape)
     where = np.indices(local_shape).reshape(len(middle), count)
-    inner = where[1:]
-    flat = np.ravel_multi_index((np.maximum(index[where[0]], 0), *inner), middle)
+    flat = np.ravel_multi_index((np.maximum(index[where[0]], 0), *where[1:]), middle)
     rows = np.where(index[where[0]] < 0, -1, flat)
-    table = np.empty((len(shifts), count), np.int64)
-    for o, shift in enumerate(shifts):
-        moved = where + shift[:, None]
-        ok = np.ones(count, bool)
-        for axis, length in enumerate(local_shape):
-            if periodic[axis] and (axis > 0 or whole):
-                moved[axis] %= length
-            else:
-                ok &= (moved[axis] >= 0) & (moved[axis] < length)
-        table[o] = np.where(ok, np.ravel_multi_index(tuple(np.where(ok, moved, 0)), local_shape), count)
-    return rows.astype(np.int64), level[where[0]], table
+    closes = [bool(periodic[0]) and whole, *periodic[1:]]  # a tile that is not the whole axis has its halo instead
+    table = neighbours_of(np.arange(count), shifts, local_shape, closes).T
+    return rows.astype(np.int64), level[where[0]], np.ascontiguousarray(np.where(table < 0, count, table), np.int64)
+
+
+def neighbours_of(flat: np.ndarray, offsets: np.ndarray, shape: Sequence[int], periodic: Sequence[bool]) -> np.ndarray:
+    """Flat indices that offsets lead to from flat indices, (entries, offsets), -1 where there is none."""
+    index = np.stack(np.unravel_index(flat, tuple(shape)), axis=-1)
+    target = index[:, None, :] + offsets[None, :, :]
+    inside = np.ones(target.shape[:2], dtype=bool)
+    result = np.zeros(target.shape[:2], dtype=np.intp)
+    for axis, length in enumerate(shape):
+        position = target[..., axis]
+        if periodic[axis]:
+            position = position % length
+        else:
+            inside &= (position >= 0) & (position < length)
+        result = result * length + position
+    result[~inside] = -1
+    return result

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["behind", "in_planes", "is_lazy", "lazy_spins", "takes_lazy"]
-
 
 def is_lazy(array: Any) -> bool:
     """Whether an array is a Dask array."""
@@ -27,14 +25,7 @@ def behind(array: Any) -> Any:
 
 
 def lazy_spins(mask: Any, domain: Any = None) -> Any:
-    """A Dask array of booleans (True = observed) or of spins as int8 spins, 0 outside the domain.
-
-    Examples
-    --------
-    >>> import dask.array as da
-    >>> lazy_spins(da.array([[True, False]])).compute()
-    array([[ 1, -1]], dtype=int8)
-    """
+    """A Dask array of booleans (True = observed) or of spins as int8 spins, 0 outside the domain."""
     if mask.dtype == bool:
         spins = 2 * mask.astype(np.int8) - 1
     elif mask.dtype == np.int8:

@@ -1,9 +1,9 @@
 """The fused slab pass: loss and gradient contractions of the missingness model, one box of the tensor at a time.
 
-A box is a run of mode-1 planes times a run of rows (a row runs along the last mode; the modes between are
-flattened). With its halo it needs nobody else. The parameter tensor exists only as cores (first, middle,
-last); planes of B, of the field and of the residual V live in rings of 2 R + 1 planes, where R is the
-neighbourhood's reach along mode 1:
+A box is a run of mode-1 planes times a run of rows (a row runs along the last mode; the modes between are flattened).
+With its halo it is computed independently of the others. The parameter tensor exists only as cores (first, middle,
+last); planes of B, of the field and of the residual V live in rings of 2 R + 1 planes, where R is the neighbourhood's
+reach along mode 1:
 
     plane p + 2R   B and S = B W                       evaluate
     plane p + R    log-odds, loss, V and T = V B       neighbours of S

@@ -11,11 +11,9 @@ from corten.engine.passes import MaskPass, Model
 from corten.engine.residuals import ResidualPass
 from corten.engine.threads import default_threads
 
-__all__ = ["Engine", "Threads", "as_local_engine"]
-
 
 class Engine(Protocol):
-    """Who runs passes. The answer does not depend on it beyond rounding."""
+    """A backend of passes. Results do not depend on it beyond rounding."""
 
     @property
     def label(self) -> str: ...

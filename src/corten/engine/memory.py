@@ -1,8 +1,8 @@
 """How much memory there is, how much a fit will need, and tensors in files for what does not fit.
 
-A tensor in a file is a memory map whose file has no name: it vanishes with its last reader, however that ends.
-Pages that were read stay in the process until somebody takes them, so whoever walks through such a tensor lets go
-of what lies behind (`let_go`), all of it, or a large tensor piles up; the answer of a pass is the same either way.
+A tensor in a file is a memory map whose file has no name: it is removed with its last reader, however that ends.
+Pages that were read stay in memory, so code that reads such a tensor in order gives them back (`let_go`). Results do
+not depend on it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-__all__ = [
-    "available", "byte_tensor", "file_tensor", "in_words", "is_mapped", "let_go", "limited", "parts",
-    "read_size", "refuse_beyond", "refuse_full_disk",
-]  # fmt: skip
-
-ROOM = 0.6  # share of what is available that one fit may plan on
-AROUND = max(1 << 16, mmap.PAGESIZE)  # a page that is read brings those beside it along
+USABLE_SHARE = 0.6  # of the available memory that one fit may use
+READ_AHEAD_BYTES = max(1 << 16, mmap.PAGESIZE)  # pages around a page that is read are loaded with it
 PART_BYTES = 1 << 24  # what a walk through a file holds at a time
 
 
@@ -37,15 +33,19 @@ PART_BYTES = 1 << 24  # what a walk through a file holds at a time
 class _Limit:
     memory: int
     folder: Path
+    named: bool = False
 
 
 _LIMIT: ContextVar[_Limit | None] = ContextVar("corten_memory", default=None)
 
 
 @contextmanager
-def limited(memory: int, folder: Path) -> Iterator[None]:
-    """Inside, `memory` bytes are all there is, and what does not fit goes to files in `folder`."""
-    token = _LIMIT.set(_Limit(memory, folder))
+def limited(memory: int, folder: Path, *, named: bool = False) -> Iterator[None]:
+    """Inside, `memory` bytes are all there is, and what does not fit goes to files in `folder`.
+
+    named: the files have names, so that other processes can open them; the caller removes the folder.
+    """
+    token = _LIMIT.set(_Limit(memory, folder, named))
     try:
         yield
     finally:
@@ -57,11 +57,11 @@ def available() -> int:
     limit = _LIMIT.get()
     if limit is not None:
         return limit.memory
-    asked = os.environ.get("CORTEN_MEMORY", "")
-    if asked:
-        if not asked.isdigit() or int(asked) == 0:
-            raise ValueError(f"CORTEN_MEMORY is {asked!r}; give a whole number of bytes")
-        return int(asked)
+    given = os.environ.get("CORTEN_MEMORY", "")
+    if given:
+        if not given.isdigit() or int(given) == 0:
+            raise ValueError(f"CORTEN_MEMORY is {given!r}; give a whole number of bytes")
+        return int(given)
     found = _from_system()
     return found if found is not None else 1 << 33
 
@@ -86,20 +86,23 @@ def _from_system() -> int | None:
 def byte_tensor(shape: Sequence[int]) -> np.ndarray:
     """An int8 tensor to write into: in memory where it fits, else in a file."""
     size = prod(shape)
-    if size <= 1 << 24 or (_LIMIT.get() is None and size <= ROOM * available()):
+    if size <= 1 << 24 or (_LIMIT.get() is None and size <= USABLE_SHARE * available()):
         return np.empty(tuple(shape), np.int8)
     return file_tensor(shape, np.int8)
 
 
 def file_tensor(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
-    """A tensor of zeros in a file that vanishes with its last reader; its place on the disk is taken now.
+    """A tensor of zeros in a file that is removed with its last reader; its space on the disk is taken now.
 
     Writing to a map on a full disk would kill the process, so a disk too small is an error here and nowhere later.
     """
     limit = _LIMIT.get()
     size = prod(shape) * np.dtype(dtype).itemsize
     folder = limit.folder if limit is not None else Path(tempfile.gettempdir())
-    with tempfile.TemporaryFile(prefix=".corten-", suffix=".scratch", dir=folder) as file:
+    kind: Any = tempfile.TemporaryFile
+    if limit is not None and limit.named:
+        kind = partial(tempfile.NamedTemporaryFile, delete=False)
+    with kind(prefix=".corten-", suffix=".scratch", dir=folder) as file:
         try:
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(file.fileno(), 0, size)
@@ -108,6 +111,27 @@ def file_tensor(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
         except OSError as problem:
             raise full_disk(folder, size, "a scratch file", problem) from None
         return np.memmap(file, dtype, "r+", shape=tuple(shape))  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class MappedFile:
+    """A tensor in a file with a name, as another process opens it."""
+
+    path: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @staticmethod
+    def of(array: np.ndarray) -> np.ndarray | MappedFile:
+        """A tensor in a named file as that file; any other array as it is."""
+        if not is_mapped(array) or not isinstance(getattr(array, "filename", None), str | Path):
+            return array
+        array.flush()  # type: ignore[attr-defined]
+        return MappedFile(str(array.filename), array.dtype, array.shape)  # type: ignore[attr-defined]
+
+    def open(self) -> np.ndarray:
+        """The tensor, to be read."""
+        return np.memmap(self.path, self.dtype, "r", shape=self.shape)
 
 
 def is_mapped(array: Any) -> bool:
@@ -123,15 +147,15 @@ def let_go(array: np.ndarray) -> None:
         return
     whole: mmap.mmap = array._mmap  # type: ignore[attr-defined]
     low, high = np.lib.array_utils.byte_bounds(array)
-    base = np.frombuffer(whole, np.uint8).ctypes.data
-    start, stop = max(base, low // AROUND * AROUND) - base, -(-high // AROUND) * AROUND - base
+    base, step = np.frombuffer(whole, np.uint8).ctypes.data, READ_AHEAD_BYTES
+    start, stop = max(base, low // step * step) - base, -(-high // step) * step - base
     whole.madvise(mmap.MADV_DONTNEED, start, min(stop, len(whole)) - start)
 
 
-def parts(array: np.ndarray, planes: int | None = None) -> Iterator[tuple[int, int, np.ndarray]]:
+def parts(array: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
     """Runs of planes (start, stop, array[start:stop]); those behind the reader are let go of."""
     each = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
-    step = planes or max(1, PART_BYTES // each)
+    step = max(1, PART_BYTES // each)
     for start in range(0, array.shape[0], step):
         part = array[start : start + step]
         yield start, start + part.shape[0], part
@@ -167,13 +191,7 @@ def full_disk(folder: Path, needed: int, what: str, problem: OSError) -> OSError
 
 
 def read_size(size: int | float | str) -> int:
-    """A number of bytes, or text such as "800 MB" or "1.5GB".
-
-    Examples
-    --------
-    >>> read_size("1.5 GB"), read_size(2**20)
-    (1500000000, 1048576)
-    """
+    """A number of bytes, or text such as "800 MB" or "1.5GB"."""
     units = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
     if isinstance(size, str):
         found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)b?(?:ytes)?\s*", size.lower())
@@ -189,13 +207,7 @@ def read_size(size: int | float | str) -> int:
 
 
 def in_words(size: float) -> str:
-    """A number of bytes as people write it.
-
-    Examples
-    --------
-    >>> in_words(3_200_000_000)
-    '3.2 GB'
-    """
+    """A number of bytes as people write it."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:.3g} {unit}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from corten.engine.layout import Box, Layout
 from corten.engine.likelihood import likelihood_box
 from corten.engine.log_odds import field_box, weight_sums
 from corten.engine.memory import byte_tensor, let_go, parts
-from corten.engine.threads import in_order
-
-__all__ = ["FrameLike", "MaskPass", "Model", "SoftSpins", "pack", "unpack", "whole"]
+from corten.engine.threads import in_order, threads_for
 
 EMPTY = np.zeros((0, 0, 0), np.int8)
 FIELD_ENTRIES = 1 << 22  # log-odds are handed out in runs of planes of about this many entries
@@ -33,6 +31,13 @@ class FrameLike(Protocol):
     def left(self) -> tuple[np.ndarray, ...]: ...
     @property
     def right(self) -> tuple[np.ndarray, ...]: ...
+
+
+class PlainFrame(NamedTuple):
+    """Cores for a pass that are not in orthogonal gauges, or those of some planes only."""
+
+    left: tuple[np.ndarray, ...]
+    right: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,30 @@ def whole(shape: tuple[int, ...], slabs: Iterable[tuple[int, int, np.ndarray]]) 
     return out
 
 
+def check_spins(spins: Any, train_share: float) -> None:
+    """Refuse spins and train shares that no engine can pass over."""
+    if spins.dtype != np.int8:
+        raise TypeError(f"spins must be int8, got {spins.dtype}")
+    if not 0 < train_share <= 0.9999 and train_share != 1.0:
+        raise ValueError(f"train_share must be in (0, 0.9999] or 1, got {train_share}")
+
+
+def merged_weights(found: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
+    """Sums of weights and of their squares that are relative to different largest log-weights, brought to one."""
+    seen = [(float(top), float(one), float(two)) for top, one, two in found if one > 0]
+    if not seen:
+        return -np.inf, 0.0, 0.0
+    tops, ones, twos = np.array(seen).T
+    shrink = np.exp(tops - tops.max())
+    return float(tops.max()), float(shrink @ ones), float(shrink**2 @ twos)
+
+
+def size_of(found: Iterable[tuple[float, float, float]]) -> float:
+    """The effective sample size of all weights, from the sums of parts."""
+    _, first, second = merged_weights(found)
+    return first**2 / second if second > 0 else 0.0
+
+
 @dataclass
 class MaskPass:
     """Passes over one mask of spins (int8, the tensor's shape; a memory map will do).
@@ -71,10 +100,8 @@ class MaskPass:
     passes: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if self.spins.dtype != np.int8:
-            raise TypeError(f"spins must be int8, got {self.spins.dtype}")
-        if not 0 < self.train_share <= 0.9999 and self.train_share != 1.0:
-            raise ValueError(f"train_share must be in (0, 0.9999] or 1, got {self.train_share}")
+        check_spins(self.spins, self.train_share)
+        self.threads = self.threads or threads_for(self.spins.size)
         offsets = self.model.offsets if self.model.coupling_kind else np.zeros((0, self.spins.ndim), np.int64)
         self.layout = Layout.of(self.spins.shape, offsets, self.model.periodic, self.slab, self.tile)
         self._flat = self.spins.reshape(self.layout.flat_shape)
@@ -174,18 +201,12 @@ class MaskPass:
 
     def effective_size(self, cores: Sequence[np.ndarray]) -> float:
         """Effective sample size of the weights exp(-eta) on the training entries, slab by slab. One pass."""
-        first, second, top = 0.0, 0.0, -np.inf
+        n, found = self.spins.shape[-1], []
         for start, stop, eta in self.log_odds_slabs(cores):
-            n = self.spins.shape[-1]
             spins = np.asarray(self.spins[start:stop]).reshape(-1, n)
-            here, one, two = weight_sums(spins, eta.reshape(-1, n))
+            found.append(weight_sums(spins, eta.reshape(-1, n)))
             self._let_go(start, stop)
-            if one > 0:
-                new_top = max(top, float(here))
-                old, new = float(np.exp(top - new_top)), float(np.exp(float(here) - new_top))
-                first, second = first * old + one * new, second * old**2 + two * new**2
-                top = new_top
-        return first**2 / second if second > 0 else 0.0
+        return size_of(found)
 
     def soft_spins(self, frame: FrameLike) -> SoftSpins:
         """Expected spins of the entries not in training, given a first fit: tanh((eta + log(1 - q)) / 2), in 1/127.
@@ -229,18 +250,21 @@ class SoftSpins:
     cores: tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def pack(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cores as (first, middle, last) in float32: middle cores multiplied out, the last bond padded to fours."""
+def flattened(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cores as (first, middle, last), middle cores multiplied out."""
     first, last = cores[0][0], cores[-1][..., 0]
-    bond = last.shape[0]
     if len(cores) == 2:
-        middle = np.eye(bond)[:, None, :]
-    else:
-        middle = cores[1]
-        for core in cores[2:-1]:
-            middle = np.tensordot(middle, core, 1)
-        middle = middle.reshape(first.shape[1], -1, bond)
-    pad = -bond % 4
+        return first, np.eye(last.shape[0])[:, None, :], last
+    middle = cores[1]
+    for core in cores[2:-1]:
+        middle = np.tensordot(middle, core, 1)
+    return first, middle.reshape(first.shape[1], -1, last.shape[0]), last
+
+
+def pack(cores: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`flattened` cores in float32, the last bond padded to fours."""
+    first, middle, last = flattened(cores)
+    pad = -last.shape[0] % 4
     return (
         np.ascontiguousarray(first, np.float32),
         np.ascontiguousarray(np.pad(middle, ((0, 0), (0, 0), (0, pad))), np.float32),

@@ -18,14 +18,12 @@ from numba import njit
 from corten.engine.layout import flat_shape
 from corten.engine.memory import PART_BYTES, is_mapped, let_go
 from corten.engine.passes import FrameLike, pack, unpack
-from corten.engine.threads import in_order
+from corten.engine.threads import in_order, threads_for
 from corten.engine.train_rows import FAST, FOLD, contract_row, evaluate_row, fold_last, left_vector, spread_row
 
-__all__ = ["ResidualPass"]
-
 F32 = np.float32
-SLABS = 16  # parts a pass is cut into, whatever the number of threads
-SPARSE = 0.1  # below this share of observed entries the coordinate form is faster
+PARTS_PER_PASS = 16  # parts a pass is cut into, whatever the number of threads
+MAX_SPARSE_SHARE = 0.1  # of observed entries, below which the coordinate form is faster
 
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
@@ -41,19 +39,9 @@ def residual_row(values, mask, estimate, out):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def residual_box(
-    values,
-    mask,
-    start,
-    subtract,
-    first,
-    middle,
-    last,
-    right_middle,
-    right_last,
-    out_first,
-    out_middle,
-    out_last,
-):
+    values, mask, start, subtract,
+    first, middle, last, right_middle, right_last, out_first, out_middle, out_last,
+):  # fmt: skip
     """Half the squared residual of planes start.. and the residual's contractions with the cores."""
     n = values.shape[2]
     left = np.zeros(last.shape[0], F32)
@@ -80,20 +68,9 @@ def residual_box(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def residual_entries(
-    flat,
-    values,
-    rows,
-    n,
-    subtract,
-    first,
-    middle,
-    last,
-    right_middle,
-    right_last,
-    out_first,
-    out_middle,
-    out_last,
-):
+    flat, values, rows, n, subtract,
+    first, middle, last, right_middle, right_last, out_first, out_middle, out_last,
+):  # fmt: skip
     """The same over a sorted list of observed entries; cores of the last mode are transposed to (n, bond)."""
     bond = last.shape[1]
     left = np.zeros(bond, F32)
@@ -133,13 +110,14 @@ class ResidualPass:
 
     def __post_init__(self) -> None:
         self.shape = self.values.shape
+        self.threads = self.threads or threads_for(self.values.size)
         self._flat_shape = flat_shape(self.shape)
         self._mask = self.mask.view(np.int8) if self.mask.dtype == bool else self.mask
         self._in_file = is_mapped(self.values) or is_mapped(self._mask)
         if self.sparse is None and self._in_file:
             self.sparse = False  # lists of entries could be larger than memory
         if self.sparse is None:
-            self.sparse = bool(np.count_nonzero(self.mask) < SPARSE * self.mask.size)
+            self.sparse = bool(np.count_nonzero(self.mask) < MAX_SPARSE_SHARE * self.mask.size)
         if self.sparse:
             self._where = np.flatnonzero(self.mask)
             self._found = np.ascontiguousarray(self.values.reshape(-1)[self._where], np.float32)
@@ -171,7 +149,7 @@ class ResidualPass:
         self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool
     ) -> tuple[Callable, list]:
         planes, rows, n = self._flat_shape
-        height = -(-planes // SLABS)
+        height = -(-planes // PARTS_PER_PASS)
         values, mask = self.values.reshape(self._flat_shape), self._mask.reshape(self._flat_shape)
         # From a file, a part is walked in steps, and pages behind are let go of.
         step = max(1, PART_BYTES // (4 * rows * n)) if self._in_file else height
@@ -197,7 +175,7 @@ class ResidualPass:
     ) -> tuple[Callable, list]:
         _, rows, n = self._flat_shape
         last, right_last = np.ascontiguousarray(cores[2].T), np.ascontiguousarray(right[2].T)
-        edges = np.linspace(0, len(self._where), SLABS + 1).astype(np.intp)
+        edges = np.linspace(0, len(self._where), PARTS_PER_PASS + 1).astype(np.intp)
 
         def one(part: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
             a, b = edges[part], edges[part + 1]
@@ -208,4 +186,4 @@ class ResidualPass:
             )  # fmt: skip
             return loss, first, middle, flipped.T
 
-        return one, list(range(SLABS))
+        return one, list(range(PARTS_PER_PASS))

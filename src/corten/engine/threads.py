@@ -1,58 +1,109 @@
-"""Who runs the boxes: a pool of threads over kernels that release the interpreter's lock."""
+"""Threads that share the work of passes and rounds, over kernels that release the lock of the interpreter."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import lru_cache
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import Any, TypeVar
 
-__all__ = ["default_threads", "in_order", "one_library_thread"]
+MIN_ENTRIES_FOR_THREADS = 30_000  # a pass over fewer takes less than a millisecond
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def default_threads() -> int:
-    """Threads to use where nobody said: CORTEN_THREADS, or the cores this process may run on."""
-    asked = os.environ.get("CORTEN_THREADS", "")
-    if asked:
-        if not asked.isdigit() or int(asked) < 1:
-            raise ValueError(f"CORTEN_THREADS is {asked!r}; give a whole number of at least 1")
-        return int(asked)
+    """Threads to use by default: CORTEN_THREADS, or the cores this process may run on."""
+    given = os.environ.get("CORTEN_THREADS", "")
+    if given:
+        if not given.isdigit() or int(given) < 1:
+            raise ValueError(f"CORTEN_THREADS is {given!r}; give a whole number of at least 1")
+        return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
+def threads_for(entries: int) -> int | None:
+    """One thread where handing out the work would take longer than a pass over so few entries; else the default."""
+    return 1 if entries < MIN_ENTRIES_FOR_THREADS else None
+
+
 @lru_cache(maxsize=8)
-def _pool(threads: int, name: str) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix=f"corten-{name}")
+def _helpers(count: int) -> tuple[ThreadPoolExecutor, Semaphore]:
+    """Threads beside the calling one, and how many of them are idle."""
+    return ThreadPoolExecutor(count, thread_name_prefix="corten"), Semaphore(count)
 
 
-def in_order(
-    work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None, pool: str = "passes"
-) -> Iterator[Result]:
+def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None) -> Iterator[Result]:
     """Results of `work` in the order of `items`, a few ahead of the reader, so that memory stays bounded.
 
-    Work that itself waits for passes needs a pool of another name, or both would wait for the same threads.
+    The calling thread works too, on what no idle thread has taken. So `work` may call this function itself: all levels
+    share the same few threads. Each further thread would keep freed memory of its own.
     """
     threads = threads or default_threads()
     if threads == 1:
         yield from map(work, items)
         return
-    workers = _pool(threads, pool)
-    waiting: list[Future[Result]] = []
+    helpers, idle = _helpers(max(threads, default_threads()) - 1)
+    places = Semaphore(threads - 1)  # the helpers may be more than were asked for
+    waiting: deque[Future[Result]] = deque()
+    left: deque[tuple[Item, Future[Result]]] = deque()  # not begun
+    helping: list[Future[None]] = []
+
+    def one_more() -> bool:
+        """Do the next of what is left; False if there is nothing."""
+        try:
+            item, future = left.popleft()
+        except IndexError:
+            return False
+        try:
+            future.set_result(work(item))
+        except BaseException as problem:
+            future.set_exception(problem)
+            if isinstance(problem, KeyboardInterrupt):
+                raise
+        return True
+
+    def help_out() -> None:
+        try:
+            while one_more():
+                pass
+        finally:
+            places.release()
+            idle.release()
+
+    def first() -> Result:
+        while not waiting[0].done() and one_more():
+            pass
+        return waiting.popleft().result()
+
     try:
         for item in items:
-            waiting.append(workers.submit(work, item))
+            future: Future[Result] = Future()
+            waiting.append(future)
+            left.append((item, future))
+            if len(waiting) > 1 and places.acquire(blocking=False):
+                if idle.acquire(blocking=False):
+                    helping.append(helpers.submit(help_out))
+                else:
+                    places.release()
             if len(waiting) > 2 * threads:
-                yield waiting.pop(0).result()
+                yield first()
         while waiting:
-            yield waiting.pop(0).result()
+            yield first()
     finally:
-        # After an error nobody works on: what is running ends before the caller cleans up.
-        wait([future for future in waiting if not future.cancel()])
+        # After an error no task starts: what is running ends before the caller cleans up.
+        left.clear()
+        wait(helping)
+
+
+def side_by_side(*work: Callable[[], Any], at_least: int = 1) -> list[Any]:
+    """The results of functions that leave cores idle, at once where there are threads for it."""
+    threads = max(at_least, min(len(work), default_threads()))
+    return list(in_order(lambda begin: begin(), work, threads))
 
 
 class _OneThread:
@@ -86,7 +137,7 @@ one_library_thread = _OneThread()
 
 def _forget_threads() -> None:
     """A forked process has none of its parent's threads: it makes pools and locks of its own."""
-    _pool.cache_clear()
+    _helpers.cache_clear()
     one_library_thread.__init__()  # type: ignore[misc]
 
 

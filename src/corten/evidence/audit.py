@@ -13,35 +13,31 @@ It cannot detect missingness that depends on the values themselves, nor a bias i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corten.calibration.gap_scale import tested_depth
 from corten.calibration.hiding import KINDS, Hiding, draw_hidings
+from corten.calibration.task import Progress
 from corten.completion.stack import PreparedStack
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size
 from corten.conformal.raking import rake
+from corten.data.arrays import Entries, Floats
 from corten.data.coverage import check_coverage
 from corten.data.observed import ObservedTensor
 from corten.engine.threads import in_order, one_library_thread
 from corten.evidence.audit_table import Audit, Sample
 from corten.evidence.rerun import as_if_missing, bounds_at, rerun, with_method
 from corten.lowrank import TensorTrain
-from corten.propensity import FittedPropensity, IsingPropensity
+from corten.propensity import FittedPropensity, IsingPropensity, PropensityModel
 
 if TYPE_CHECKING:
-    from corten.options import PropensityModel
     from corten.results.fitted import Fitted
 
-__all__ = ["Audit", "audit", "reference_model"]
-
-LEVELS = (0.5, 0.8, 0.9, 0.95)
 MIN_EFFECTIVE_SIZE = 200.0  # hidden entries: a standard error of two percentage points at 90 %
 MIN_EFFECTIVE_SHARE = 0.1  # of the hidden entries, where that is less
 POWERS = (1.0, 0.75, 0.5, 0.25)  # of the odds, tried in this order until the effective sample size suffices
@@ -49,54 +45,16 @@ POWERS = (1.0, 0.75, 0.5, 0.25)  # of the odds, tried in this order until the ef
 
 def audit(
     fitted: Fitted,
-    rounds: int = 20,
-    inner_rounds: int = 0,
-    seed: int = 0,
+    rounds: int,
+    inner_rounds: int,
+    seed: int,
     *,
-    levels: Sequence[float] = LEVELS,
-    kinds: Sequence[str] | None = None,
-    reference: PropensityModel | FittedPropensity | None = None,
-    progress: Callable[[str, float], None] | None = None,
+    levels: Sequence[float],
+    kinds: Sequence[str] | None,
+    reference: PropensityModel | FittedPropensity | None,
+    tell: Progress | None,
 ) -> Audit:
-    """Estimate the coverage of a fit at its missing entries, without the truth there.
-
-    Parameters
-    ----------
-    fitted : Fitted
-        The fit to audit.
-    rounds : int, default 20
-        How often about a seventh of the observed entries is hidden. More rounds reduce the standard error and take
-        longer.
-    inner_rounds : int, default 0
-        For pseudo-gaps: 0 tests the fit's own calibration; with 1 or more, every round is calibrated again with this
-        number of pseudo-gaps, which is slower.
-    seed : int, default 0
-        Seed of the hiding.
-    levels : sequence of float, default (0.5, 0.8, 0.9, 0.95)
-        Nominal coverages to audit.
-    kinds : sequence of {"drawn", "moved", "random"}, optional
-        How entries are hidden: by masks drawn from the reference model, by moved copies of the real gaps (pseudo-gaps),
-        or at random. Default: "moved" for a fit with pseudo-gaps, else all three.
-    reference : propensity model, optional
-        Model (with ``fit``, or fitted) that weights hidden entries. Default: see `reference_model`.
-    progress : function of (str, float), optional
-        Called with the name of a stage and the share of it that is done.
-
-    Returns
-    -------
-    Audit
-        Coverage found with its standard error, a table by groups of entries, and a conclusion.
-
-    Raises
-    ------
-    ValueError
-        If nothing was missing, if too few entries are observed, or if the fit was loaded without its method.
-
-    Examples
-    --------
-    >>> checked = fitted.audit(rounds=20)                             # doctest: +SKIP
-    >>> checked.coverage(0.9), checked.standard_error(0.9)            # doctest: +SKIP
-    """
+    """The coverage of a fit at its missing entries, without the truth there; see `Fitted.audit`."""
     if fitted.calibrated is None:
         raise ValueError("nothing was missing, so there are no intervals to audit")
     if fitted.propensity is None:
@@ -104,11 +62,11 @@ def audit(
     for name, value, least in (("rounds", rounds, 2), ("inner_rounds", inner_rounds, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
-    began, tell = perf_counter(), progress or (lambda stage, share: None)
+    began, tell = perf_counter(), tell or (lambda stage, share: None)
     fitted = with_method(fitted)
     assert fitted.calibrated is not None and fitted.propensity is not None
     wanted = tuple(check_coverage(level) for level in levels)
-    pooled = fitted.beyond is not None
+    pooled = fitted.pooled
     tell("reference", 0.0)
     model, because = reference_model(fitted, fitted.propensity if pooled and reference is None else reference)
     odds = np.asarray(model.log_weights(fitted.observed.mask), np.float64)
@@ -137,12 +95,15 @@ def audit(
         samples.append(Sample(hiding.kind, entries, logs, deep, (lower <= truth) & (truth <= upper), upper - lower))
     if len(samples) < 2:
         raise ValueError("too few entries are observed to hide some and still calibrate: this fit cannot be audited")
-    weighted = _weights(samples, fitted.observed, pooled)
-    notes = weighted.notes if pooled else (because, *weighted.notes)
+    logs, note, untested = _weights(samples, fitted.observed, pooled)
+    beyond = fitted.calibrated.beyond
+    if beyond is not None:  # the fit knows of more: entries without any so deep near them, or in rare slices
+        untested = max(untested, float(np.mean(beyond[fitted.observed.missing])))
+    notes = (note,) if pooled else (because, note) if note else (because,)
     tell("audit", 1.0)
     return Audit(
-        fitted.observed, wanted, tuple(samples), weighted.logs, model.probability(fitted.observed.mask),
-        pooled, fitted.calibrated.effective_sample_size(), notes, perf_counter() - began, weighted.untested,
+        fitted.observed, wanted, tuple(samples), logs, model.probability(fitted.observed.mask),
+        pooled, fitted.calibrated.effective_sample_size(), notes, perf_counter() - began, untested,
     )  # fmt: skip
 
 
@@ -150,7 +111,7 @@ def _as_if_missing(fitted: Fitted, hidings: Sequence[Hiding]) -> Iterator[Fitted
     """One fit per round; several at once for the stack only, as other completions may not be thread-safe."""
     alone = None if isinstance(fitted.completion, PreparedStack) else 1
     with one_library_thread:
-        yield from in_order(lambda one: as_if_missing(fitted, one), hidings, alone, pool="rounds")
+        yield from in_order(lambda one: as_if_missing(fitted, one), hidings, alone)
 
 
 def reference_model(
@@ -189,15 +150,10 @@ def _aic(model: FittedPropensity, observed: ObservedTensor) -> float:
     return 2.0 * float(np.logaddexp(0.0, -spins * eta).sum()) + 2.0 * size
 
 
-@dataclass(frozen=True)
-class _Weighted:
-    logs: NDArray[np.float64]
-    notes: tuple[str, ...] = field(default=())
-    untested: float = 0.0
+def _weights(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) -> tuple[Floats, str, float]:
+    """Log-weights of all hidden entries, round by round, a note, and the share of missing entries that lie deeper.
 
-
-def _weights(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) -> _Weighted:
-    """Log-weights of all hidden entries, round by round; flattened, with a note, if the effective size is low.
+    The weights are flattened, and the note says so, if the effective size is low.
 
     For pseudo-gaps (`pooled`) the hidden entries are weighted to the depths of the missing ones instead of by their
     odds: both measure how deep an entry lies inside a gap, and together they would count it twice.
@@ -207,21 +163,19 @@ def _weights(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) 
         depths = [one.depth for one in samples]
         by_depth = DepthWeights.of(np.concatenate(depths), missing).at(np.concatenate(depths))
         beyond = float(np.mean(missing > tested_depth(depths)))
-        return _Weighted(by_depth, ("Hidden entries are weighted to have the depths of the missing entries.",), beyond)
-    notes: list[str] = []
+        return by_depth, "Hidden entries are weighted to have the depths of the missing entries.", beyond
     logs = np.concatenate([one.log_weights for one in samples])
     entries = np.concatenate([one.entries for one in samples])
     need = min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * np.unique(entries).size)
     power = next((p for p in POWERS if _size(p * logs, entries) >= need), 0.0)
-    if power < 1.0:
-        notes.append(
-            f"The odds enter to the power {power:g}, because otherwise the effective sample size of the hidden entries "
-            "is too low; the audit says less about the entries least likely to be observed."
-        )
-    return _Weighted(power * logs, tuple(notes))
+    flattened = (
+        f"The odds enter to the power {power:g}, because otherwise the effective sample size of the hidden entries is "
+        "too low; the audit says less about the entries least likely to be observed."
+    )
+    return power * logs, flattened if power < 1.0 else "", 0.0
 
 
-def _size(logs: NDArray[np.float64], entries: NDArray[np.intp]) -> float:
+def _size(logs: Floats, entries: Entries) -> float:
     """Effective sample size, with the weights of an entry that is hidden in several rounds added."""
     _, place = np.unique(entries, return_inverse=True)
     weight = np.bincount(place, np.exp(logs - logs.max()))

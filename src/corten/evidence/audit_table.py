@@ -6,24 +6,26 @@ import html
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
+from corten.data.arrays import Entries, Flags, Floats, Numbers
 from corten.data.observed import ObservedTensor
 from corten.data.printable import printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Audit", "Row", "Sample"]
-
 GAP_RMS_ERROR, GAP_MAX_OVER, GAP_MAX_UNDER = 0.06, 0.13, 0.10
 """Errors in coverage of audits with pseudo-gaps on fields with a known truth (docs/checks.md): root mean square, and
 the largest over- and underestimate.
 """
 RANDOM_TOLERANCE = 0.01  # coverage; smaller deviations in audits of random splits are not reported
+MAX_HALF_WIDTH = 0.15  # of the confidence interval of a coverage, above which an audit cannot tell
+FAR_BELOW = 0.1  # coverage
 MAX_GROUP_ERROR = 0.05  # standard error in coverage above which a group is not named the weakest
 MIN_GROUP_ENTRIES = 50  # hidden entries below which a group is not named the weakest
 
@@ -33,11 +35,11 @@ class Sample:
     """The hidden entries of one round: weight, depth inside the gap and, for each level, covered or not and width."""
 
     kind: str
-    entries: NDArray[np.intp]
-    log_weights: NDArray[np.float64] = field(repr=False)
-    depth: NDArray[np.floating] = field(repr=False)
-    covered: NDArray[np.bool_] = field(repr=False)
-    width: NDArray[np.float64] = field(repr=False)
+    entries: Entries
+    log_weights: Floats = field(repr=False)
+    depth: Numbers = field(repr=False)
+    covered: Flags = field(repr=False)
+    width: Floats = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Audit:
     seconds : float
         Wall-clock time of the audit.
     untested : float
-        Share of the missing entries that lie deeper inside gaps than the audit reaches.
+        Share of the missing entries that lie deeper inside gaps than the audit reaches, or that the fit flags.
 
     Notes
     -----
@@ -97,8 +99,8 @@ class Audit:
     observed: ObservedTensor = field(repr=False)
     levels: tuple[float, ...]
     samples: tuple[Sample, ...] = field(repr=False)
-    log_weights: NDArray[np.float64] = field(repr=False)
-    probability: NDArray[np.floating] = field(repr=False)
+    log_weights: Floats = field(repr=False)
+    probability: Numbers = field(repr=False)
     gap_shaped: bool
     effective_sample_size: float
     notes: tuple[str, ...]
@@ -111,16 +113,11 @@ class Audit:
         Parameters
         ----------
         level : float, default 0.9
-            One of `levels`.
+            One of `levels`; another one is a ValueError.
 
         Returns
         -------
         float
-
-        Raises
-        ------
-        ValueError
-            If `level` was not audited.
         """
         return self._overall(level).coverage
 
@@ -150,11 +147,6 @@ class Audit:
         -------
         pandas.DataFrame
             With the columns level, by, group, coverage, standard_error, width, infinite_share, count.
-
-        Raises
-        ------
-        ValueError
-            If the table has no such groups.
         """
         import pandas as pd
 
@@ -165,14 +157,8 @@ class Audit:
         return pd.DataFrame([asdict(row) for row in rows])
 
     def verdict(self) -> str:
-        """The conclusion, with its limits.
-
-        Returns
-        -------
-        str
-            Several lines: one for each level, the weakest group, how entries were weighted, and the limits.
-        """
-        return "\n".join([*self._untested_line(), *self._conclusions()])
+        """The conclusion: one line for each level, the weakest group, how entries were weighted, and the limits."""
+        return "\n".join([*self.untested_line(), *self._conclusions()])
 
     def _conclusions(self) -> list[str]:
         lines = [self._judge(self._overall(level)) for level in self.levels]
@@ -199,28 +185,20 @@ class Audit:
         """Deviation in coverage that is never reported, whatever the standard error."""
         return GAP_RMS_ERROR if self.gap_shaped else RANDOM_TOLERANCE
 
-    def _untested_line(self) -> list[str]:
+    def untested_line(self) -> list[str]:
         """The first line of the verdict if the rounds do not reach all missing entries."""
         if self.untested == 0.0:
             return []
         share = f"{self.untested:.0%}" if self.untested >= 0.01 else "less than 1%"
         return [
-            f"Cannot tell for {share} of the missing entries: they lie deeper inside gaps than this audit reaches. The "
-            "following is about the others."
+            f"Cannot tell for {share} of the missing entries: no observed entry that can be hidden is like them (too "
+            "deep inside gaps, or in slices that are hardly observed). The following is about the others."
         ]
 
     def _judge(self, row: Row) -> str:
-        difference = row.coverage - row.level
-        tolerance = max(2.0 * row.standard_error, self.tolerance)
         error = f"(standard error {row.standard_error:.1%})"
-        found = f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} {error}"
-        if not np.isfinite(row.standard_error):
-            return found + ": too few entries were hidden for a conclusion."
-        if abs(difference) <= tolerance:
-            return found + ": no evidence of under-coverage in the tested entries."
-        if difference < 0:
-            return found + ": under-coverage; the intervals are too narrow."
-        return found + ": over-coverage; the intervals are wider than needed."
+        _, text = conclusion(row.level, row.coverage, row.standard_error, len(self.samples), self.tolerance)
+        return f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} {error}: {text}"
 
     def _worst(self) -> Row | None:
         level = min(self.levels, key=lambda one: abs(one - 0.9))
@@ -234,26 +212,20 @@ class Audit:
                 return row
         raise ValueError(f"level {level!r} was not audited; there are {', '.join(f'{one:g}' for one in self.levels)}")
 
-    @cached_property
-    def _entries(self) -> NDArray[np.intp]:
-        return np.concatenate([one.entries for one in self.samples])
+    def _joined(self, name: str) -> NDArray[Any]:
+        """One array of all rounds: entries, depth, covered or width; the last two have a row for each level."""
+        return np.concatenate([getattr(one, name) for one in self.samples], axis=-1)
 
     @cached_property
-    def _round(self) -> NDArray[np.intp]:
-        return np.repeat(np.arange(len(self.samples)), [one.entries.size for one in self.samples])
+    def _hidden(self) -> tuple[Entries, Entries, Flags, Floats]:
+        """Of all hidden entries: the flat index, the round, whether they are covered, and the width."""
+        rounds = np.repeat(np.arange(len(self.samples)), [one.entries.size for one in self.samples])
+        return self._joined("entries"), rounds, self._joined("covered"), self._joined("width")
 
-    @cached_property
-    def _covered(self) -> NDArray[np.bool_]:
-        return np.concatenate([one.covered for one in self.samples], axis=1)
-
-    @cached_property
-    def _width(self) -> NDArray[np.float64]:
-        return np.concatenate([one.width for one in self.samples], axis=1)
-
-    def _groups(self) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
-        entries = self._entries
+    def _groups(self) -> Iterator[tuple[str, str, Flags]]:
+        entries, rounds, _, _ = self._hidden
         yield "all", "all", np.ones(entries.size, bool)
-        kinds = np.repeat([one.kind for one in self.samples], [one.entries.size for one in self.samples])
+        kinds = np.array([one.kind for one in self.samples])[rounds]
         for kind in dict.fromkeys(kinds.tolist()):
             yield "hiding", str(kind), kinds == kind
         chance = self.probability.reshape(-1)
@@ -263,7 +235,7 @@ class Audit:
             low = edges[number - 1] if number else 0.0
             high = edges[number] if number < edges.size else 1.0
             yield "propensity", f"{low:.3g} to {high:.3g}", decile == number
-        deep = np.concatenate([one.depth for one in self.samples])
+        deep = self._joined("depth")
         low, high = 0.0, 1.0
         while low < deep.max(initial=0.0):
             yield "depth", f"up to {high:g}" if low == 0.0 else f"{low:g} to {high:g}", (deep > low) & (deep <= high)
@@ -273,18 +245,19 @@ class Audit:
             for number in range(axis.length):
                 yield axis.name, axis.label(number), index == number
 
-    def _row(self, place: int, level: float, by: str, label: str, inside: NDArray[np.bool_]) -> Row:
+    def _row(self, place: int, level: float, by: str, label: str, inside: Flags) -> Row:
         at = np.flatnonzero(inside)
         logs = self.log_weights[at]
         weight = np.exp(logs - logs.max())
-        hit, width = self._covered[place, at], self._width[place, at]
-        share, error = clustered_share(hit, weight, self._round[at], self._entries[at])
+        entries, rounds, covered, widths = self._hidden
+        width = widths[place, at]
+        share, error = clustered_share(covered[place, at], weight, rounds[at], entries[at])
         error = float(np.hypot(error, self._cutoff_error(level, share)))
         finite = np.isfinite(width)
         heavy = weight[finite].sum()
         mean = float(weight[finite] @ width[finite] / heavy) if heavy > 0 else float("nan")
         infinite = float(weight[~finite].sum() / weight.sum())
-        return Row(level, by, label, share, error, mean, infinite, int(np.unique(self._entries[at]).size))
+        return Row(level, by, label, share, error, mean, infinite, int(np.unique(entries[at]).size))
 
     def _cutoff_error(self, level: float, share: float) -> float:
         """The sampling error of the fit's own cutoff, in coverage of a group.
@@ -295,12 +268,12 @@ class Audit:
         return float(own * (1.0 - share) / (1.0 - level))
 
     def __str__(self) -> str:
-        entries = np.unique(self._entries).size
+        entries = np.unique(self._joined("entries")).size
         lines = [f"Audit of {len(self.samples)} rounds, {entries:,} different observed entries hidden"]
-        lines += [f"  {line}" for line in self._untested_line()]
+        lines += [f"  {line}" for line in self.untested_line()]
         lines += [
             f"  nominal {row.level:6.1%}   found {row.coverage:6.1%} +- {row.standard_error:.1%}   "
-            f"mean finite width {row.width:.4g}   infinite {row.infinite_share:.1%}"
+            f"mean width {row.width:.4g}   infinite {row.infinite_share:.1%}"
             for row in map(self._overall, self.levels)
         ]
         return printable("\n".join([*lines, *self._conclusions()]))
@@ -320,21 +293,30 @@ class Audit:
         return f"<b>corten: audit of {len(self.samples)} rounds</b><table><tr>{heads}</tr>{body}</table>{words}"
 
 
-def clustered_share(
-    hit: NDArray[np.bool_], weight: NDArray[np.float64], rounds: NDArray[np.intp], entries: NDArray[np.intp]
-) -> tuple[float, float]:
+def conclusion(level: float, coverage: float, error: float, rounds: int, tolerance: float) -> tuple[str, str]:
+    """What a coverage found with a standard error means, "good", "warn" or "info", and the sentence."""
+    if not np.isfinite(error):
+        return "info", "too few entries were hidden for a conclusion."
+    half = float(stdtrit(max(rounds - 1, 1), 0.975)) * error  # few rounds: Student's t
+    if coverage < level - max(2.0 * error, tolerance):
+        return "warn", "under-coverage; the intervals are too narrow."
+    if coverage > level + max(2.0 * error, tolerance):
+        return "info", "over-coverage; the intervals are wider than needed."
+    if half <= MAX_HALF_WIDTH:
+        return "good", "no evidence of under-coverage in the tested entries."
+    between = f"between {max(0.0, coverage - half):.0%} and {min(1.0, coverage + half):.0%}"
+    text = f"{rounds} rounds cannot tell, as the coverage lies {between} (95% confidence)."
+    if coverage < level - FAR_BELOW:
+        return "warn", f"{text} The share found is far below the nominal coverage: audit more rounds before use."
+    return "info", f"{text} Audit more rounds."
+
+
+def clustered_share(hit: Flags, weight: Floats, rounds: Entries, entries: Entries) -> tuple[float, float]:
     """A weighted share and its standard error, clustered by round and by entry.
 
     The share is sum w c / sum w; with z = w (c - share) its variance is (R + E - B) / (sum w)^2, R and E the
     summed squares of z within rounds and within entries and B those of single z (Cameron, Gelbach and Miller);
     never less than E alone.
-
-    Examples
-    --------
-    >>> hit = np.array([True, False, True, True])
-    >>> share, error = clustered_share(hit, np.ones(4), np.array([0, 0, 1, 1]), np.arange(4))
-    >>> share, round(error, 3)
-    (0.75, 0.25)
     """
     total = float(weight.sum())
     share = min(1.0, float(weight @ hit / total))

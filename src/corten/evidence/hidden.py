@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +19,6 @@ from corten.data.axes import Axis
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
-
-__all__ = ["HiddenCoverage", "HiddenError", "hidden_coverage", "hidden_error", "linear_along", "mean_of_slice"]
 
 MAX_COMPARED_ENTRIES = 20_000  # hidden entries on which a plain method is tried
 MIN_ENTRIES = 20  # calibration entries below which nothing is said
@@ -157,24 +156,14 @@ def _plain_methods(axes: tuple[Axis, ...]) -> list[tuple[str, Method]]:
     """Plain methods with their names."""
     ordered = [k for k, axis in enumerate(axes) if axis.kind != "unordered" and axis.length > 1]
     if not ordered:
-        return [(f"mean of each {axis.name}", _bound(mean_of_slice, k)) for k, axis in enumerate(axes)]
-    return [(f"linear along {axes[k].name}", _bound(linear_along, k, axes[k])) for k in ordered]
-
-
-def _bound(method: Callable[..., np.ndarray], *given: Any) -> Method:
-    return lambda values, train, entries: method(values, train, entries, *given)
+        return [(f"mean of each {axis.name}", partial(mean_of_slice, k=k)) for k, axis in enumerate(axes)]
+    return [(f"linear along {axes[k].name}", partial(linear_along, k=k, axis=axes[k])) for k in ordered]
 
 
 def linear_along(values: np.ndarray, train: np.ndarray, entries: np.ndarray, k: int, axis: Axis) -> np.ndarray:
     """Linear interpolation along axis k between training entries, the nearest one at an end.
 
     Entries whose line has no training entry get the mean of all training entries.
-
-    Examples
-    --------
-    >>> x = np.array([[1.0, 9.0, 3.0, 9.0]])
-    >>> linear_along(x, np.array([[True, False, True, False]]), np.array([1, 3]), 1, Axis("t", 4))
-    array([2., 3.])
     """
     index = np.array(np.unravel_index(entries, values.shape))
     place, other = index[k], np.delete(index, k, axis=0)

@@ -18,20 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
-    "Group",
-    "IntervalsLike",
-    "coverage",
-    "coverage_by_decile",
-    "coverage_by_slice",
-    "covered",
-    "infinite_share",
-    "interval_score",
-    "interval_scores",
-    "miscoverage",
-    "standard_error",
-    "width",
-    "widths",
-]
+    "Group", "IntervalsLike", "coverage", "coverage_by_decile", "coverage_by_slice", "covered", "crps",
+    "infinite_share", "interval_score", "interval_scores", "miscoverage", "standard_error", "width", "widths",
+]  # fmt: skip
 
 _PAPER_COVERAGES = tuple(round(0.80 + 0.01 * k, 2) for k in range(20))
 
@@ -51,21 +40,8 @@ class IntervalsLike(Protocol):
 
 
 class Group(NamedTuple):
-    """Coverage of one group of entries: a slice, or a decile.
-
-    Attributes
-    ----------
-    label : int
-        Number of the group.
-    coverage, standard_error : float
-        Share of covered entries, and its standard error for independent entries.
-    entries : int
-        Number of entries.
-
-    Examples
-    --------
-    >>> Group(0, 0.9, 0.03, 100).coverage
-    0.9
+    """Coverage of one group of entries, a slice or a decile: its number, the share covered and its standard error for
+    independent entries, and the number of entries.
     """
 
     label: int
@@ -115,9 +91,7 @@ def widths(lower: ArrayLike, upper: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(_plain(upper) - _plain(lower))
 
 
-def interval_scores(
-    truth: ArrayLike, lower: ArrayLike, upper: ArrayLike, coverage: float
-) -> NDArray[np.float64]:
+def interval_scores(truth: ArrayLike, lower: ArrayLike, upper: ArrayLike, coverage: float) -> NDArray[np.float64]:
     """Winkler score of each interval: the width plus 2/(1 - coverage) times the distance to a value outside.
 
     Parameters
@@ -131,11 +105,6 @@ def interval_scores(
     -------
     array
         Lower is better; the true quantiles are best on average. Infinite for an infinite interval.
-
-    Raises
-    ------
-    ValueError
-        If `coverage` is not between 0 and 1.
 
     Examples
     --------
@@ -195,57 +164,44 @@ def coverage(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None = 
     --------
     >>> corten.metrics.coverage(truth, result)                       # doctest: +SKIP
     """
-    return _mean(covered(*_entries(truth, result, where)))
+    x, use = _known(truth, result, where)
+    return _mean(covered(x, result.lower, result.upper)[use])
 
 
 def miscoverage(
-    truth: ArrayLike,
-    result: IntervalsLike,
-    levels: Sequence[float] = _PAPER_COVERAGES,
-    where: ArrayLike | None = None,
+    truth: ArrayLike, result: IntervalsLike, levels: Sequence[float] = _PAPER_COVERAGES, where: ArrayLike | None = None
 ) -> float:
-    """Mean absolute difference between nominal and empirical coverage, in percent.
+    """Mean absolute difference between nominal and empirical coverage, in percent (equation coverage-l1-loss).
 
     Parameters
     ----------
-    truth : array
-        True values, in the shape and unit of the result.
-    result : Intervals
-        The result.
+    truth, result, where
+        As for `coverage`.
     levels : sequence of float, default 0.80, 0.81, ..., 0.99
         Nominal coverages.
-    where : boolean array, optional
-        Entries to use. Default: all filled entries.
 
     Returns
     -------
     float
         0 is best.
-
-    Notes
-    -----
-    Equation coverage-l1-loss of the paper.
     """
     differences = [abs(level - coverage(truth, result.at(level), where)) for level in levels]
     return 100.0 * float(np.mean(differences))
 
 
 def width(result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Mean width of the finite intervals; report it together with `infinite_share`.
+    """Mean width of the finite intervals, in the unit of the data; report it together with `infinite_share`.
 
     Parameters
     ----------
-    result : Intervals
-        The result.
-    where : boolean array, optional
-        Entries to use. Default: all filled entries.
+    result, where
+        As for `coverage`.
 
     Returns
     -------
     float
-        In the unit of the data; NaN if no interval is finite.
     """
-    every = widths(*_bounds(result, where))
+    every = widths(result.lower, result.upper)[_use(result, where)]
     return _mean(every[np.isfinite(every)])
 
 
@@ -254,37 +210,63 @@ def infinite_share(result: IntervalsLike, where: ArrayLike | None = None) -> flo
 
     Parameters
     ----------
-    result : Intervals
-        The result.
-    where : boolean array, optional
-        Entries to use. Default: all filled entries.
+    result, where
+        As for `coverage`.
 
     Returns
     -------
     float
     """
-    lower, upper = _bounds(result, where)
-    return _mean(np.isinf(lower) | np.isinf(upper))
+    infinite = np.isinf(_plain(result.lower)) | np.isinf(_plain(result.upper))
+    return _mean(infinite[_use(result, where)])
 
 
 def interval_score(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Mean Winkler score at the coverage of the result.
+    """Mean Winkler score (`interval_scores`) at the coverage of the result; infinite if one interval is.
 
     Parameters
     ----------
-    truth : array
-        True values, in the shape and unit of the result.
-    result : Intervals
-        The result.
-    where : boolean array, optional
-        Entries to use. Default: all filled entries.
+    truth, result, where
+        As for `coverage`.
 
     Returns
     -------
     float
-        Infinite if one interval is infinite.
     """
-    return _mean(interval_scores(*_entries(truth, result, where), coverage=float(result.coverage)))
+    x, use = _known(truth, result, where)
+    lower, upper = _plain(result.lower)[use], _plain(result.upper)[use]
+    return _mean(interval_scores(x[use], lower, upper, float(result.coverage)))
+
+
+def crps(truth: ArrayLike, result: Any, where: ArrayLike | None = None, levels: int = 50) -> float:
+    """Mean continuous ranked probability score of the predictive distributions, from their quantiles.
+
+    Parameters
+    ----------
+    truth, result, where
+        As for `coverage`.
+    levels : int, default 50
+        Number of quantiles. More levels approximate the integral better and take longer.
+
+    Returns
+    -------
+    float
+        In the unit of the data; lower is better. It is the mean absolute error if the distributions are single values.
+        NaN if there are no entries.
+
+    Notes
+    -----
+    The score is the integral over levels p of twice the quantile (pinball) loss at p, computed at the midpoints of
+    equal parts of [0, 1].
+    """
+    if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
+        raise ValueError(f"levels is {levels!r}: give a whole number of at least 1")
+    x, use = _known(truth, result, where)
+    total = np.zeros(int(np.count_nonzero(use)))
+    for level in (np.arange(levels) + 0.5) / levels:
+        above = x[use] - _plain(result.quantile(float(level)))[use]
+        total += np.maximum(level * above, (level - 1.0) * above)
+    return _mean(2.0 * total / levels)
 
 
 def coverage_by_slice(
@@ -294,52 +276,35 @@ def coverage_by_slice(
 
     Parameters
     ----------
-    truth : array
-        True values, in the shape and unit of the result.
-    result : Intervals
-        The result.
+    truth, result, where
+        As for `coverage`.
     axis : int or str
         Position of the axis, or its name if the result is labelled.
-    where : boolean array, optional
-        Entries to use. Default: all filled entries.
 
     Returns
     -------
     list of Group
         Slices without entries have coverage NaN.
-
-    Raises
-    ------
-    ValueError
-        If the axis is unknown.
     """
     number = _axis_number(result, axis)
-    inside, use = _inside(truth, result, where)
+    x, use = _known(truth, result, where)
     labels = np.broadcast_to(
         np.arange(use.shape[number]).reshape([-1 if k == number else 1 for k in range(use.ndim)]), use.shape
     )
-    return _grouped(inside[use], labels[use], use.shape[number])
+    return _grouped(covered(x, result.lower, result.upper)[use], labels[use], use.shape[number])
 
 
 def coverage_by_decile(
-    truth: ArrayLike,
-    result: IntervalsLike,
-    values: ArrayLike,
-    where: ArrayLike | None = None,
-    groups: int = 10,
+    truth: ArrayLike, result: IntervalsLike, values: ArrayLike, where: ArrayLike | None = None, groups: int = 10
 ) -> list[Group]:
     """Empirical coverage in groups of equal size, ordered by some values such as the propensity.
 
     Parameters
     ----------
-    truth : array
-        True values, in the shape and unit of the result.
-    result : Intervals
-        The result.
+    truth, result, where
+        As for `coverage`.
     values : array
         One value per entry, by which entries are ordered.
-    where : boolean array, optional
-        Entries to use. Default: all filled entries.
     groups : int, default 10
         Number of groups.
 
@@ -348,11 +313,11 @@ def coverage_by_decile(
     list of Group
         Group 0 has the smallest values. Ties are divided, so that groups have equal size.
     """
-    inside, use = _inside(truth, result, where)
+    x, use = _known(truth, result, where)
     by = _like(values, result.lower)[use]
     labels = np.empty(by.size, dtype=np.intp)
     labels[np.argsort(by, kind="stable")] = np.arange(by.size) * groups // max(by.size, 1)
-    return _grouped(inside[use], labels, groups)
+    return _grouped(covered(x, result.lower, result.upper)[use], labels, groups)
 
 
 def _grouped(inside: NDArray[np.bool_], labels: NDArray[np.integer], groups: int) -> list[Group]:
@@ -366,26 +331,12 @@ def _grouped(inside: NDArray[np.bool_], labels: NDArray[np.integer], groups: int
     return table
 
 
-def _inside(
+def _known(
     truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The truth on the axes of the result, and the entries to use: filled, in `where`, and with a known truth."""
     x = _like(truth, result.lower)
-    return covered(x, result.lower, result.upper), _use(result, where) & ~np.isnan(x)
-
-
-def _entries(
-    truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    x = _like(truth, result.lower)
-    use = _use(result, where) & ~np.isnan(x)
-    return x[use], _plain(result.lower)[use], _plain(result.upper)[use]
-
-
-def _bounds(
-    result: IntervalsLike, where: ArrayLike | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    use = _use(result, where)
-    return _plain(result.lower)[use], _plain(result.upper)[use]
+    return x, _use(result, where) & ~np.isnan(x)
 
 
 def _use(result: IntervalsLike, where: ArrayLike | None) -> NDArray[np.bool_]:
@@ -427,8 +378,6 @@ def _axis_number(result: IntervalsLike, axis: int | str) -> int:
     if isinstance(axis, str):
         names = tuple(getattr(result.lower, "dims", ()))
         if axis not in names:
-            raise ValueError(
-                f"axis is {axis!r}; the result has {names}: give a name or a number"
-            )
+            raise ValueError(f"axis is {axis!r}; the result has {names}: give a name or a number")
         return names.index(axis)
     return range(np.ndim(result.lower))[axis]

@@ -11,22 +11,21 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corten.calibration.hiding import Hiding
 from corten.calibration.renewal import Settled
+from corten.calibration.task import changed_by, trend_of
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scale import TableScale
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
+from corten.data.arrays import Entries, Numbers
 from corten.data.observed import ObservedTensor
 from corten.data.transform import as_transform
 from corten.propensity import FittedPropensity
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
-
-__all__ = ["as_if_missing", "bounds_at", "rerun", "with_method"]
 
 
 NO_METHOD = (
@@ -80,7 +79,7 @@ class _Given:
         return self.fitted
 
 
-def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: NDArray[np.floating], inner_rounds: int, seed: int) -> Fitted:
+def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: Numbers, inner_rounds: int, seed: int) -> Fitted:
     """The fit without the hidden entries: ranks, scales and the propensity model stay, splits are drawn again.
 
     The hiding keeps a calibration entry s with probability k_s, so its weight is divided by k_s.
@@ -112,10 +111,11 @@ def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
     if not isinstance(known, CalibratedSplit) or known.local is None or not hasattr(fitted.completion, "fill"):
         raise ValueError(NO_METHOD)
     left = _without(fitted.observed, hiding)
-    change, undo, values = as_transform(fitted.completer.transform, fitted.completer.climatology), None, left.values
-    if change is not None:
-        # Learned again: the first transform was learned from the hidden entries too.
-        undo = change.fit(left.values, left.mask, left.axes)
+    completer, values = fitted.completer, left.values
+    # Learned again: the first transform was learned from the hidden entries too.
+    transform = as_transform(completer.transform, completer.climatology)
+    undo = changed_by(transform, left, left.mask, int(fitted.options["seed"]), trend_of(known.change))
+    if undo is not None:
         values = undo.forward(left.values).astype(left.values.dtype)
     fill = fitted.completion.fill(values, left.mask)
     entries = np.flatnonzero(hiding.hidden)
@@ -156,7 +156,7 @@ def _same_training(calibration: Any, rounds: int, hidden_share: float) -> Any:
     return calibration
 
 
-def bounds_at(fitted: Fitted, entries: NDArray[np.intp], levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def bounds_at(fitted: Fitted, entries: Entries, levels: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
     """Lower and upper bounds of some missing entries at several levels, (levels, entries)."""
     lower, upper = zip(*(fitted.bounds(level, entries) for level in levels))
     return np.stack(lower), np.stack(upper)

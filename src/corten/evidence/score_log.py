@@ -8,6 +8,7 @@ import os
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,6 @@ import numpy as np
 from corten.conformal.adaptive import AdaptiveCoverage
 from corten.io.files import existing
 from corten.io.whole import whole_file
-
-__all__ = ["Grid", "ScoreLog", "SliceScores"]
 
 FORMAT, VERSION = "corten scores", 1
 MAX_ENTRIES = 1 << 31  # of one slice, that a line of a log may claim
@@ -107,7 +106,7 @@ class ScoreLog:
     --------
     >>> scores = fitted.verify(late, log="scores.jsonl")             # doctest: +SKIP
     >>> print(scores)                                                # doctest: +SKIP
-    >>> scores.adaptive(0.9).asked                                   # doctest: +SKIP
+    >>> scores.adaptive(0.9).next_coverage                                   # doctest: +SKIP
     """
 
     grid: Grid
@@ -121,22 +120,11 @@ class ScoreLog:
         Parameters
         ----------
         path : str or path
-            The file.
+            The file; if it is no log, or damaged, it is a ValueError that names the line.
 
         Returns
         -------
         ScoreLog
-
-        Raises
-        ------
-        ValueError
-            If the file is no log, or is damaged; the message names the line.
-        FileNotFoundError
-            If there is no such file.
-
-        Examples
-        --------
-        >>> ScoreLog.read("scores.jsonl").coverage                   # doctest: +SKIP
         """
         found = existing(path)
         number = 0
@@ -158,17 +146,7 @@ class ScoreLog:
         return ScoreLog(grid, tuple(records))
 
     def write(self, path: str | os.PathLike[str]) -> Path:
-        """Write the log, whole or not at all; an older one is replaced.
-
-        Parameters
-        ----------
-        path : str or path
-            The file, usually with the suffix ``.jsonl``.
-
-        Returns
-        -------
-        pathlib.Path
-        """
+        """Write the log, whole or not at all; an older one is replaced."""
         about = {"format": FORMAT, "version": VERSION, "axis": self.grid.axis, "shape": list(self.grid.shape)}
         head = json.dumps({**about, "digest": self.grid.digest, "blocks": list(self.grid.blocks)})
         with whole_file(path, overwrite=True) as temporary:
@@ -195,16 +173,24 @@ class ScoreLog:
         """Number of entries that were counted."""
         return int(sum(one.entries.sum() for one in self.records))
 
+    @cached_property
+    def _all(self) -> dict[str, Any]:
+        return _row("axis", self.grid.axis, self.records)
+
     @property
     def coverage(self) -> float:
         """Share of the entries in their intervals; NaN without entries."""
-        return float(sum(one.covered.sum() for one in self.records)) / self.entries if self.entries else float("nan")
+        return float(self._all["coverage"])
 
     @property
-    def asked(self) -> float:
-        """The mean coverage of the intervals, over entries."""
-        total = sum(one.coverage * one.entries.sum() for one in self.records)
-        return float(total) / self.entries if self.entries else float("nan")
+    def nominal(self) -> float:
+        """The mean nominal coverage of the intervals, over entries."""
+        return float(self._all["nominal"])
+
+    @property
+    def interval_score(self) -> float:
+        """Mean interval score of the finite intervals; lower is better."""
+        return float(self._all["interval_score"])
 
     @property
     def standard_error(self) -> float:
@@ -213,9 +199,7 @@ class ScoreLog:
         One takes each block of a slice in each verification as one observation, the other each of at least eight
         stretches of time.
         """
-        steps: dict[int, list[SliceScores]] = {}
-        for one in self.records:
-            steps.setdefault(one.step, []).append(one)
+        steps = self._grouped("step")
         places, stretches = [], []
         for some in steps.values():
             places += list(zip(*_blocks(some)))
@@ -226,52 +210,40 @@ class ScoreLog:
                 stretches.append((sum(one.entries.sum() for one in own), sum(one.covered.sum() for one in own)))
         return float(np.fmax(_clustered(*np.reshape(places, (-1, 2)).T), _clustered(*np.reshape(stretches, (-1, 2)).T)))
 
-    @property
-    def interval_score(self) -> float:
-        """Mean interval score of the finite intervals; lower is better."""
-        finite = self.entries - sum(one.infinite.sum() for one in self.records)
-        return float(sum(one.score.sum() for one in self.records) / finite) if finite else float("nan")
+    def _grouped(self, key: str) -> dict[Any, list[SliceScores]]:
+        """The records with each value of an attribute."""
+        groups: dict[Any, list[SliceScores]] = {}
+        for one in self.records:
+            groups.setdefault(getattr(one, key), []).append(one)
+        return groups
 
     def over_time(self) -> list[dict[str, Any]]:
-        """One row for each slice, in order of its name: coverage, standard error, interval score.
+        """One row for each slice, in order of its name.
 
-        Returns
-        -------
-        list of dict
-            With keys slice, entries, asked, coverage, standard_error, interval_score, mean_error, infinite.
-
-        Examples
-        --------
-        >>> [row["coverage"] for row in scores.over_time()]          # doctest: +SKIP
+        With keys slice, entries, nominal, coverage, standard_error, interval_score, mean_error, infinite.
         """
-        by_name: dict[str, list[SliceScores]] = {}
-        for one in self.records:
-            by_name.setdefault(one.name, []).append(one)
+        by_name = self._grouped("name")
         return [_row("slice", name, by_name[name]) for name in sorted(by_name, key=_in_order)]
 
     def by_step(self) -> list[dict[str, Any]]:
         """One row for each verification, with the same keys as `over_time` and step instead of slice."""
-        steps = sorted({one.step for one in self.records})
-        return [_row("step", step, [one for one in self.records if one.step == step]) for step in steps]
+        return [_row("step", step, some) for step, some in sorted(self._grouped("step").items())]
 
     def by_block(self) -> list[dict[str, Any]]:
         """One row for each block of a slice, the lowest coverage first: where intervals fail.
 
-        Returns
-        -------
-        list of dict
-            With keys block, entries, asked, coverage, standard_error (slices count as independent).
+        With keys block, entries, nominal, coverage, standard_error (slices count as independent).
         """
         rows = []
         for b, name in enumerate(self.grid.blocks):
             n = np.array([one.entries[b] for one in self.records])
             k = np.array([one.covered[b] for one in self.records])
             if n.sum() > 0:
-                asked = float(sum(one.coverage * one.entries[b] for one in self.records) / n.sum())
+                nominal = float(sum(one.coverage * one.entries[b] for one in self.records) / n.sum())
                 found = float(k.sum() / n.sum())
-                rows.append({"block": name, "entries": int(n.sum()), "asked": asked, "coverage": found,
+                rows.append({"block": name, "entries": int(n.sum()), "nominal": nominal, "coverage": found,
                              "standard_error": _clustered(n, k)})  # fmt: skip
-        return sorted(rows, key=lambda row: row["coverage"] - row["asked"])
+        return sorted(rows, key=lambda row: row["coverage"] - row["nominal"])
 
     def adaptive(self, coverage: float = 0.9, rate: float = 0.05) -> AdaptiveCoverage:
         """The adaptive level after all steps that were verified with ``target=coverage``.
@@ -286,20 +258,20 @@ class ScoreLog:
         Returns
         -------
         AdaptiveCoverage
-            ``.asked`` is the coverage to give to ``fitted.fill``.
+            ``.next_coverage`` is the coverage to give to ``fitted.fill``.
 
         Examples
         --------
-        >>> result = fitted.fill(x, coverage=scores.adaptive(0.9).asked)     # doctest: +SKIP
+        >>> result = fitted.fill(x, coverage=scores.adaptive(0.9).next_coverage)     # doctest: +SKIP
         """
         own = replace(self, records=tuple(one for one in self.records if one.target == coverage))
         return AdaptiveCoverage(coverage, rate).after_all(1.0 - row["coverage"] for row in own.by_step())
 
     def summary(self) -> dict[str, Any]:
-        """Plain numbers: entries, asked and found coverage, standard error, interval score, slices."""
+        """Plain numbers: entries, nominal and found coverage, standard error, interval score, slices."""
         return {
             "entries": self.entries, "added": self.added, "slices": len({one.name for one in self.records}),
-            "asked": self.asked, "coverage": self.coverage, "standard_error": self.standard_error,
+            "nominal": self.nominal, "coverage": self.coverage, "standard_error": self.standard_error,
             "interval_score": self.interval_score,
         }  # fmt: skip
 
@@ -309,15 +281,15 @@ class ScoreLog:
         facts = self.summary()
         lines = [
             f"{facts['entries']:,} entries of {facts['slices']} slices along {self.grid.axis} ({self.added:,} new)",
-            f"coverage {self.coverage:.2%} ± {self.standard_error:.2%} (asked {self.asked:.2%}); mean interval score "
-            f"{self.interval_score:.4g}",
+            f"coverage {self.coverage:.2%} ± {self.standard_error:.2%} (nominal {self.nominal:.2%}); "
+            f"mean interval score {self.interval_score:.4g}",
         ]
         for row in self.by_block()[:WORST_BLOCKS] if len(self.grid.blocks) > 1 else ():
             lines.append(f"  {row['block']}: {row['coverage']:.2%} ± {row['standard_error']:.2%}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
-        return f"<ScoreLog {self.entries} entries, coverage {self.coverage:.4g} (asked {self.asked:.4g})>"
+        return f"<ScoreLog {self.entries} entries, coverage {self.coverage:.4g} (nominal {self.nominal:.4g})>"
 
 
 def _grid_of(line: dict[str, Any]) -> Grid:
@@ -330,14 +302,16 @@ def _grid_of(line: dict[str, Any]) -> Grid:
 
 
 def _row(kind: str, name: Any, some: Sequence[SliceScores]) -> dict[str, Any]:
-    """One row of a table over slices or steps."""
+    """One row of a table over slices or steps; NaN where there are no entries."""
+    if not some:
+        return dict.fromkeys(("nominal", "coverage", "interval_score"), float("nan"))
     n, k = _blocks(some)
     total, infinite = float(n.sum()), float(sum(one.infinite.sum() for one in some))
     finite = total - infinite
     return {
         kind: name,
         "entries": int(total),
-        "asked": float(sum(one.coverage * one.entries.sum() for one in some)) / total,
+        "nominal": float(sum(one.coverage * one.entries.sum() for one in some)) / total,
         "coverage": float(k.sum()) / total,
         "standard_error": _clustered(n, k),
         "interval_score": float(sum(one.score.sum() for one in some)) / finite if finite else float("nan"),

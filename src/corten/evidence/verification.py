@@ -14,14 +14,16 @@ import numpy as np
 from corten.conformal.local_scale import block_of
 from corten.data.axes import Axis, is_dataarray, position
 from corten.data.coverage import check_coverage
+from corten.data.matching import on_grid
 from corten.data.missing_values import MissingValue, blank_declared, codes_of
 from corten.data.wide import is_frame
 from corten.evidence.metrics import covered, interval_scores
 from corten.evidence.score_log import Grid, ScoreLog, SliceScores
-
-__all__ = ["Given", "verify"]
+from corten.io.locked import locked
+from corten.io.whole import refuse_taken
 
 BLOCKS_PER_AXIS = 3
+SINGLE_DIGITS = 7  # of a number in single precision: the same grid in double precision has the same log
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,51 +56,47 @@ def verify(
     along = _axis(given.axes, axis)
     names = _names(given.axes[along], label, log is not None)
     grid = _grid(given.axes, along)
-    known = ScoreLog(grid)
-    if log is not None and Path(log).exists():
-        known = ScoreLog.read(log)
+    truth = _aligned(given, late, missing_value)
+    parts = [np.moveaxis(one, along, 0).reshape(len(names), -1) for one in
+             (truth, np.asarray(given.estimate, np.float64), given.lower, given.upper, given.missing)]  # fmt: skip
+    if log is None:
+        return _added(ScoreLog(grid), names, parts, given.coverage, target)
+    refuse_taken(Path(log), overwrite=True)
+    # Locked from reading to writing: of two programs with the same late data only one counts them.
+    with locked(log):
+        known = ScoreLog.read(log) if Path(log).exists() else ScoreLog(grid)
         if known.grid != grid:
             raise ValueError(
                 f"{log} is the log of other data (slices of {known.grid.shape} along {known.grid.axis}; these are "
                 f"{grid.shape} along {grid.axis}, or have other coordinates): use a log of its own for each grid"
             )
-    truth = _aligned(given, late, missing_value)
-    first = [np.moveaxis(one, along, 0).reshape(len(names), -1) for one in
-             (truth, np.asarray(given.estimate, np.float64), given.lower, given.upper, given.missing)]  # fmt: skip
-    block = block_of(np.arange(first[0].shape[1]), grid.shape or (1,), BLOCKS_PER_AXIS)
-    block = np.unique(block, return_inverse=True)[1]
-    series = given.coverage if target is None else target
-    found = []
-    for name, value, middle, lower, upper, missing in zip(names, *first):
-        which = missing.astype(bool) & np.isfinite(value) & ~known.counted(name, series)
-        if which.any():
-            found.append(
-                _scored(name, which, block, len(grid.blocks), value, middle, lower, upper, given.coverage, target)
-            )
-    done = known.with_new(found)
-    if log is not None and done.added:
-        done.write(log)
+        done = _added(known, names, parts, given.coverage, target)
+        if done.added:
+            done.write(log)
     return done
 
 
-def _scored(
-    name: str, which: np.ndarray, block: np.ndarray, blocks: int, value: np.ndarray, middle: np.ndarray,
-    lower: np.ndarray, upper: np.ndarray, coverage: float, target: float | None,
-) -> SliceScores:  # fmt: skip
-    """The scores of the entries `which` of one slice."""
-    value, middle, lower, upper = (one[which].astype(np.float64) for one in (value, middle, lower, upper))
-    infinite = ~np.isfinite(upper - lower)
-    with np.errstate(invalid="ignore"):
-        score = np.where(infinite, 0.0, interval_scores(value, lower, upper, coverage))
-
-    def total(weights: np.ndarray | None) -> np.ndarray:
-        return np.bincount(block[which], weights, minlength=blocks).astype(np.float64)
-
-    return SliceScores(
-        step=0, name=name, coverage=float(coverage), target=target, which=which, entries=total(None),
-        covered=total(covered(value, lower, upper)), score=total(score), error=total(np.abs(value - middle)),
-        infinite=total(infinite),
-    )  # fmt: skip
+def _added(
+    known: ScoreLog, names: Sequence[str], parts: Sequence[np.ndarray], coverage: float, target: float | None
+) -> ScoreLog:
+    """The log with the scores of entries that it has not counted; parts: truth, estimate, bounds, missing by slice."""
+    block = block_of(np.arange(parts[0].shape[1]), known.grid.shape or (1,), BLOCKS_PER_AXIS)
+    block = np.unique(block, return_inverse=True)[1]
+    found = []
+    for name, value, *others, missing in zip(names, *parts):
+        which = missing.astype(bool) & np.isfinite(value) & ~known.counted(name, coverage if target is None else target)
+        if not which.any():
+            continue
+        value, middle, lower, upper = (one[which].astype(np.float64) for one in (value, *others))
+        infinite = ~np.isfinite(upper - lower)
+        with np.errstate(invalid="ignore"):
+            score = np.where(infinite, 0.0, interval_scores(value, lower, upper, coverage))
+        each = {"entries": None, "covered": covered(value, lower, upper), "score": score,
+                "error": np.abs(value - middle), "infinite": infinite}  # fmt: skip
+        number = len(known.grid.blocks)
+        sums = {key: np.bincount(block[which], one, minlength=number).astype(np.float64) for key, one in each.items()}
+        found.append(SliceScores(0, name, float(coverage), target, which, **sums))
+    return known.with_new(found)
 
 
 def _axis(axes: Sequence[Axis], axis: str | int | None) -> int:
@@ -126,7 +124,7 @@ def _grid(axes: Sequence[Axis], along: int) -> Grid:
     digest = sha256()
     for one in others:
         digest.update(f"{one.name} {one.length} ".encode())
-        digest.update(" ".join(one.label(k) for k in range(one.length)).encode())
+        digest.update(" ".join(_short(one.label(k), SINGLE_DIGITS) for k in range(one.length)).encode())
     names = [""]
     for one in others:
         names = [f"{before}, {name}".removeprefix(", ") for before in names for name in _ranges(one)]
@@ -142,10 +140,10 @@ def _ranges(axis: Axis) -> list[str]:
     return [f"{axis.name} {a} to {b}" if a != b else f"{axis.name} {a}" for a, b in names]
 
 
-def _short(label: str) -> str:
-    """A number with four digits; other labels as they are."""
+def _short(label: str, digits: int = 4) -> str:
+    """A number with a few digits; other labels as they are."""
     try:
-        return f"{float(label):.4g}"
+        return f"{float(label):.{digits}g}"
     except ValueError:
         return label
 
@@ -164,13 +162,15 @@ def _aligned(given: Given, late: Any, missing_value: MissingValue) -> np.ndarray
             raise ValueError(f"the late data are in {units}, the intervals in {given.units}: convert them")
         for dim in given.estimate.dims:
             if dim in late.coords and dim in given.estimate.coords:
-                if not np.isin(late.coords[dim].values, given.estimate.coords[dim].values).any():
-                    raise ValueError(f"the late data have no position in common with the intervals along {dim!r}")
+                positions = _shared(late.coords[dim].values, given.estimate.coords[dim].values, dim)
+                late = late.assign_coords({dim: late.coords[dim].copy(data=positions)})
             elif late.sizes[dim] != given.estimate.sizes[dim]:
                 raise ValueError(f"the late data have length {late.sizes[dim]} along {dim!r}, the intervals "
                                  f"{given.estimate.sizes[dim]}, and no coordinates to align them by")  # fmt: skip
         late = late.transpose(*given.estimate.dims).reindex_like(given.estimate)
     if is_frame(late) and is_frame(given.estimate):
+        for axis, own, wanted in zip(given.axes, late.axes, given.estimate.axes):
+            _shared(own.values, wanted.values, axis.name)
         late = late.reindex_like(given.estimate)
     late = getattr(late, "values", late)
     filled = np.ma.filled(np.ma.asarray(late).astype(np.float64), np.nan)
@@ -179,3 +179,13 @@ def _aligned(given: Given, late: Any, missing_value: MissingValue) -> np.ndarray
         raise ValueError(f"the late data have shape {values.shape}, the intervals {np.shape(given.estimate)}")
     blank_declared(values, codes_of(missing_value))
     return values
+
+
+def _shared(own: np.ndarray, wanted: np.ndarray, name: Any) -> np.ndarray:
+    """Positions of late data along one axis, as the intervals write them; some are in common, and none is repeated."""
+    own = on_grid(own, wanted)
+    if not np.isin(own, wanted).any():
+        raise ValueError(f"the late data have no position in common with the intervals along {name!r}")
+    if len(set(own.tolist())) < len(own):
+        raise ValueError(f"the late data repeat positions along {name!r}: keep one slice of each")
+    return own

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.robust import tolerated_odds_error
+from corten.data.arrays import Flags, Floats
 from corten.data.coverage import check_coverage
 from corten.data.plain import plain
 from corten.data.printable import printable
@@ -20,8 +20,6 @@ from corten.propensity import FittedPropensity, IsingPropensity
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
-
-__all__ = ["ReliabilityBin", "WeightEvidence", "WeightReport", "reliability"]
 
 COVERAGES = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
 MAX_LOG_ODDS_DIFFERENCE = np.log(2.0)  # between two comparable entries: a factor of two in the odds of being missing
@@ -88,7 +86,7 @@ class WeightReport:
     calibration_entries: int
     effective_sample_size: float
     largest_share: float
-    slices: dict[str, NDArray[np.float64]] = field(repr=False)
+    slices: dict[str, Floats] = field(repr=False)
     infinite: dict[float, float]
     highest_finite: tuple[float, float]
     without_overlap: float
@@ -118,7 +116,8 @@ class WeightReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
-        return {one.name: plain(asdict(self)[one.name]) for one in fields(self)}
+        found: dict[str, Any] = plain(asdict(self))
+        return found
 
     def lines(self) -> list[tuple[str, str]]:
         """The rows of the table: a name and a value, as text."""
@@ -153,18 +152,7 @@ class WeightReport:
 
 
 class WeightEvidence:
-    """Diagnostics of the weights of a fit. Returned by `Fitted.weights`.
-
-    Parameters
-    ----------
-    fitted : Fitted
-        The fit.
-
-    Raises
-    ------
-    ValueError
-        If nothing was missing.
-    """
+    """Diagnostics of the weights of a fit. Returned by `Fitted.weights`."""
 
     def __init__(self, fitted: Fitted) -> None:
         if fitted.calibrated is None:
@@ -184,10 +172,6 @@ class WeightEvidence:
         Returns
         -------
         WeightReport
-
-        Examples
-        --------
-        >>> print(fitted.weights.report())                           # doctest: +SKIP
         """
         level = check_coverage(coverage)
         levels = sorted({level, *(check_coverage(one) for one in coverages)})
@@ -208,7 +192,7 @@ class WeightEvidence:
             tilts=self.tilts(level),
         )
 
-    def slices(self) -> dict[str, NDArray[np.float64]]:
+    def slices(self) -> dict[str, Floats]:
         """For each axis, the effective sample size of the calibration entries in each slice."""
         logs, observed = self.fitted.log_weights, self.fitted.observed
         weight = np.exp(logs - logs.max())
@@ -220,7 +204,7 @@ class WeightEvidence:
         return found
 
     @cached_property
-    def overlap(self) -> NDArray[np.float64]:
+    def overlap(self) -> Floats:
         """Number of calibration entries with odds within a factor of two, for each missing entry; NaN elsewhere."""
         fitted = self.fitted
         assert fitted.calibrated is not None
@@ -276,15 +260,11 @@ class WeightEvidence:
         ).fit(train, TRAIN_SHARE, domain=model.domain, periodic=model.neighborhood.periodic, engine=model.engine)
         return reliability(again, fitted.observed.mask, train, TRAIN_SHARE, bins)
 
-    def _sample(self) -> NDArray[np.intp]:
-        where = self.fitted.missing_entries
-        if where.size <= MAX_SAMPLE:
-            return where
-        return np.sort(np.random.default_rng(0).choice(where, MAX_SAMPLE, replace=False))
-
     def _infinite(self, levels: Sequence[float]) -> list[float]:
-        where = self._sample()
-        calibrated = self.fitted.calibrated
+        """The share of infinite intervals at each level, in a sample of the missing entries."""
+        where, calibrated = self.fitted.missing_entries, self.fitted.calibrated
+        if where.size > MAX_SAMPLE:
+            where = np.sort(np.random.default_rng(0).choice(where, MAX_SAMPLE, replace=False))
         assert calibrated is not None
         low, high = calibrated.intervals(where, list(levels))
         return [float(share) for share in np.mean(np.isinf(low) | np.isinf(high), axis=1)]
@@ -302,29 +282,13 @@ class WeightEvidence:
 
 
 def reliability(
-    model: FittedPropensity, mask: NDArray[np.bool_], train: NDArray[np.bool_], train_share: float, bins: int = 10
+    model: FittedPropensity, mask: Flags, train: Flags, train_share: float, bins: int = 10
 ) -> tuple[ReliabilityBin, ...]:
     """The reliability curve of a propensity model fitted to a thinned mask, on the entries outside it.
 
-    Parameters
-    ----------
-    model : FittedPropensity
-        The model, fitted to `train`.
-    mask, train : boolean arrays
-        All observed entries, and those that the model was fitted to.
-    train_share : float
-        Probability q with which an observed entry is in `train`.
-    bins : int, default 10
-        Number of bins of equal count.
-
-    Returns
-    -------
-    tuple of ReliabilityBin
-
-    Notes
-    -----
-    An entry outside `train` is observed with probability a = (1 - q) p / (1 - q p), given the others. The share
-    found in a bin gives p as a / (1 - q + q a).
+    mask, train: all observed entries, and those that the model was fitted to; train_share: the probability q with which
+    an observed entry is in `train`. An entry outside `train` is observed with probability a = (1 - q) p / (1 - q p),
+    given the others. The share found in a bin gives p as a / (1 - q + q a).
     """
     inside = np.ones(mask.shape, bool) if model.domain is None else np.asarray(model.domain, bool)
     outside = inside & ~train

@@ -7,14 +7,6 @@ from corten.io.madrigal import read_madrigal
 from corten.io.table import LongTable, from_table
 
 __all__ = [
-    "Loaded",
-    "LongTable",
-    "check_target",
-    "fold_time",
-    "from_table",
-    "read",
-    "read_ionex",
-    "read_madrigal",
-    "unfold_time",
-    "write",
-]
+    "Loaded", "LongTable", "check_target", "fold_time", "from_table", "read", "read_ionex", "read_madrigal",
+    "unfold_time", "write",
+]  # fmt: skip

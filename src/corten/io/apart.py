@@ -26,8 +26,6 @@ from corten.io.files import MAX_BYTES, check_size
 from corten.io.registry import resolve
 from corten.io.wire import array_of, declared_bytes, decode, described, encode, raw_bytes
 
-__all__ = ["read_apart", "serve"]
-
 SECONDS, BYTES_PER_SECOND = 20, 5e6  # CPU time allowed: far more than any intact file has needed
 WALL_FACTOR = 10  # wall-clock time allowed, relative to CPU time: disks are slow, machines busy
 IDLE_SECONDS = 5.0  # the process waits so long for the next request about the same file
@@ -36,7 +34,6 @@ OPERATIONS = {
     "load": "corten.io.formats:load",
     "contents": "corten.io.formats:list_contents",
     "frame": "corten.io.frames:read_frame",
-    "sizes": "corten.io.lazy:declared_sizes",
 }
 _ERRORS = (ImportError, MemoryError, OSError, TypeError, ValueError)  # that reading a file can end with
 _INVALID = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)

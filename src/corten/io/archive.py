@@ -16,8 +16,6 @@ import numpy as np
 from corten.io.files import check_size, existing
 from corten.io.whole import whole_file
 
-__all__ = ["read_archive", "write_archive"]
-
 VERSION, TREE = 1, "corten.json"
 MAX_TREE_BYTES, MAX_TREE_NODES = 1 << 24, 1 << 20
 MAX_UNPACKED = 1 << 30  # bytes that any file may unpack to

@@ -14,12 +14,11 @@ import numpy as np
 
 from corten.engine.memory import full_disk
 from corten.io.dataset import prepare_for_file
+from corten.io.registry import format_of
 from corten.io.whole import whole_file
 
 if TYPE_CHECKING:
     import xarray as xr
-
-__all__ = ["ChunkedStore", "chunk_shape", "write_in_chunks"]
 
 CHUNK_ENTRIES = 1 << 21
 
@@ -79,18 +78,15 @@ class ChunkedStore:
 
 @contextmanager
 def write_in_chunks(
-    path: str | os.PathLike[str],
-    dims: Sequence[str],
-    labels: xr.Dataset,
-    *,
-    overwrite: bool = False,
+    path: str | os.PathLike[str], dims: Sequence[str], labels: xr.Dataset, *, overwrite: bool = False
 ) -> Iterator[ChunkedStore]:
     """A store to fill, under a temporary name; renamed when the `with` block succeeds, removed when it fails.
 
     Its arrays are created by `ChunkedStore.add`. labels: coordinates, and small variables such as a grid mapping,
     written as they are.
     """
-    zarr = _zarr()
+    format_of("x.zarr").refuse_absent()
+    import zarr
 
     target = Path(path)
     with whole_file(target, overwrite, store=True) as temporary:
@@ -105,14 +101,6 @@ def write_in_chunks(
         group = zarr.open_group(temporary, mode="r+", zarr_format=2)
         yield ChunkedStore({}, group, target.parent, tuple(dims))
         zarr.consolidate_metadata(temporary, zarr_format=2)
-
-
-def _zarr() -> Any:
-    try:
-        import zarr
-    except ImportError:
-        raise ImportError("writing Zarr needs the package zarr: pip install 'corten[files]'") from None
-    return zarr
 
 
 def _plain(attrs: Mapping[str, Any]) -> dict[str, Any]:

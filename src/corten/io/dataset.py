@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
     from corten.results.intervals import Intervals
 
-__all__ = [
-    "bound_attrs", "described", "flag_attrs", "prepare_for_file", "quantity_of", "to_dataset", "write_netcdf",
-    "write_zarr",
-]  # fmt: skip
 
 def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Sequence[Intervals] = ()) -> xr.Dataset:
     """The filled variable under its own name, with its bounds, flags and the probability of being observed, if known.
@@ -58,7 +54,7 @@ def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Seque
     arrays = {name: result.estimate_array, companion(name, "flag"): result.flag_array}
     for (lower, upper), one in zip(level_names(coverages, name), results):
         arrays |= {lower: one.lower_array, upper: one.upper_array}
-    probability = result.source.propensity_array()
+    probability = result.source.probabilities
     if probability is not None:
         arrays[companion(name, "propensity")] = np.where(observed.inside, probability, np.nan)
     attrs = described(observed.attrs, observed.name, coverages, propensity=probability is not None)

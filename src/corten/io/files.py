@@ -6,10 +6,9 @@ import io
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-__all__ = ["MAX_BYTES", "Limited", "Unchanged", "by_desktop", "check_size", "existing", "plain_error", "suffix_of"]
 
 MAX_BYTES = 16 * 2**30
 """The largest array a file may declare before reading is refused."""
@@ -45,8 +44,7 @@ def check_size(shape: Sequence[int], itemsize: int, max_bytes: int, what: str) -
     need = math.prod(int(n) for n in shape) * itemsize
     if need > max_bytes:
         raise ValueError(
-            f"{what} declares {' x '.join(map(str, shape))} values, {need / 2**30:.3g} GiB, above the "
-            "limit of "
+            f"{what} declares {' x '.join(map(str, shape))} values, {need / 2**30:.3g} GiB, above the limit of "
             f"{max_bytes / 2**30:.3g} GiB: read a part of it, or raise max_bytes"
         )
     if need <= _SMALL:
@@ -126,7 +124,18 @@ def _files(path: Path, whole: bool) -> Iterator[tuple[str, os.stat_result]]:
                     yield one.path, one.stat(follow_symlinks=False)
 
 
-def plain_error(path: Path | str, expected: str, problem: BaseException) -> ValueError:
-    """One readable error for the many ways in which libraries fail on a damaged file."""
-    detail = " ".join(str(problem).split()) or type(problem).__name__
-    return ValueError(f"{path} could not be read as {expected} (damaged, cut short, or of another kind): {detail}")
+@contextmanager
+def reading(path: Path | str, expected: str, *passed: type[Exception]) -> Iterator[None]:
+    """Turn the many ways in which libraries fail on a damaged file into one error that names it.
+
+    passed: errors that are raised as they are.
+    """
+    try:
+        yield
+    except passed:
+        raise
+    except Exception as problem:
+        detail = " ".join(str(problem).split()) or type(problem).__name__
+        raise ValueError(
+            f"{path} could not be read as {expected} (damaged, cut short, or of another kind): {detail}"
+        ) from None

@@ -23,13 +23,6 @@ def regular_axis(values: np.ndarray) -> np.ndarray | None:
 
     An axis counts as regular when all its gaps are whole multiples of the smallest and at least half of its
     steps are there. Values that exist are kept to the bit.
-
-    Examples
-    --------
-    >>> regular_axis(np.array([0.0, 0.5, 1.5, 2.0]))
-    array([0. , 0.5, 1. , 1.5, 2. ])
-    >>> regular_axis(np.array([0.0, 0.3, 1.0])) is None
-    True
     """
     n = len(values)
     if n < 2:

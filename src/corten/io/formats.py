@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,14 @@ from corten.data.axes import is_dataarray
 from corten.data.missing_values import MissingValue, codes_of
 from corten.data.never_observed import is_mask_name
 from corten.io.apart import OPERATIONS, read_apart
-from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, plain_error
+from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, reading
 from corten.io.frames import column_names
 from corten.io.names import UNNAMED
 from corten.io.registry import READABLE, format_of, resolve
 from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread, without_codes
-from corten.io.stores import Stored, Variables, choose
+from corten.io.stores import Stored, choose
 from corten.io.table import LongTable, from_table
-from corten.io.wide import WideTable, from_wide, looks_wide
+from corten.io.wide import WideTable, from_wide, why_not_wide
 from corten.io.writers import WRITABLE, check_target, write
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class Loaded:
 
     `notes` says what reading changed (duplicates averaged, steps inserted); `table` has the rows of a table; `masks`
     has the masks of land and sea in the file, by name, in shapes that broadcast to the data's; `like` has the global
-    attributes of a NetCDF file or Zarr store, its grid mapping and bounds: give it to `write`.
+    attributes of a NetCDF file or Zarr store, its grid mapping and bounds: give it to `write`; `covariates` are other
+    arrays for the fit, by name.
     """
 
     data: Any
@@ -48,6 +49,7 @@ class Loaded:
     table: LongTable | WideTable | None = None
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
     like: xr.Dataset | None = None
+    covariates: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read(
@@ -149,20 +151,12 @@ def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **argume
     return found
 
 
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Turn errors of libraries on damaged files into one that names the file."""
-    try:
-        yield
-    except (ValueError, TypeError, OSError, ImportError):
-        raise
-    except Exception as problem:
-        raise plain_error(path, "a tensor", problem) from None
+_EXPECTED = (ValueError, TypeError, OSError, ImportError)
 
 
 def list_contents(path: Path, *, max_bytes: int) -> dict[str, tuple[int, ...]]:
     """As `contents`, in this process."""
-    with _named(path):
+    with reading(path, "a tensor", *_EXPECTED):
         if format_of(path).opener is None:
             return dict.fromkeys(column_names(path, max_bytes), ())
         with format_of(path).open(path, max_bytes) as store:
@@ -173,7 +167,7 @@ def load(
     path: Path, *, max_bytes: int, variable: str | None, extra: Sequence[str], axes: Sequence[str] | None
 ) -> dict[str, Any]:
     """The variable, its name, and further variables by name."""
-    with _named(path), format_of(path).open(path, max_bytes) as store:
+    with reading(path, "a tensor", *_EXPECTED), format_of(path).open(path, max_bytes) as store:
         name = choose(path, store, variable, extra)
         data = _load(path, store, name, max_bytes)
         if axes is not None and not is_dataarray(data):
@@ -181,12 +175,10 @@ def load(
         masks = [key for key in store if is_mask_name(key) and key not in (name, *extra) and len(store[key].shape) > 1]
         kept = {key: _load(path, store, key, max_bytes) for key in masks if store[key].dtype.kind in "biuf"}
         others = {key: _load(path, store, key, max_bytes) for key in extra}
-        about: dict[str, dict[str, Any]] = {"attrs": {}, "variables": {}}
-        if isinstance(store, Variables):
-            about = {"attrs": dict(store.attrs), "variables": {}}
-            for key in store.beside(name):
-                with suppress(ValueError):  # damaged, but not asked for
-                    about["variables"][key] = _load(path, store, key, max_bytes)
+        about: dict[str, dict[str, Any]] = {"attrs": dict(store.attrs), "variables": {}}
+        for key in store.beside(name):
+            with suppress(ValueError):  # damaged, but not asked for
+                about["variables"][key] = _load(path, store, key, max_bytes)
         return {"name": name, "data": data, "others": others, "masks": kept, "about": about}
 
 
@@ -222,9 +214,8 @@ class _Wanted:
         return np.isin(flags, comparable(self.path, str(self.quality), flags, self.accept))
 
     def tensor(self) -> Loaded:
-        asked = {
-            "variable": self.variable, "extra": self.extra, "axes": None if self.axes is None else list(self.axes)
-        }  # fmt: skip
+        axes = None if self.axes is None else list(self.axes)
+        asked = {"variable": self.variable, "extra": self.extra, "axes": axes}
         read = _guarded(self.path, "load", self.max_bytes, self.careful, **asked)
         name, data = read["name"], read["data"]
         flags = {key: spread(self.path, key, other, data) for key, other in read["others"].items()}
@@ -252,8 +243,14 @@ class _Wanted:
         frame = _guarded(self.path, "frame", self.max_bytes, self.careful)
         names, value, axes = [str(name) for name in frame.columns], self.variable or "value", self.axes
         described = self.variable is not None or axes is not None or value in names or bool(self.extra)
-        if self.layout == "wide" or (self.layout == "auto" and not described and looks_wide(frame)):
+        reason = why_not_wide(frame) if self.layout == "auto" and not described else ""
+        if self.layout == "wide" or (self.layout == "auto" and not described and not reason):
             return self.wide(frame)
+        if reason:
+            raise ValueError(
+                f"{self.path} is not a wide table, with one column per station: {reason}. Of a long table, with one "
+                f"row per entry, name the column of values (value=); the columns are {', '.join(names)}"
+            )
         unknown = sorted({*self.extra} - {*names})
         if unknown:
             raise ValueError(f"{self.path} has no column {unknown[0]!r}; the columns are {', '.join(names)}")
@@ -262,9 +259,7 @@ class _Wanted:
         kept = frame
         if self.quality is not None and value in names:
             kept = frame.assign(**{value: frame[value].where(self.accepted(frame[self.quality].to_numpy()))})
-        options: dict[str, Any] = {
-            "axis_kinds": self.axis_kinds, "max_bytes": self.max_bytes, "source": str(self.path)
-        }  # fmt: skip
+        options: Any = {"axis_kinds": self.axis_kinds, "max_bytes": self.max_bytes, "source": str(self.path)}
         table = replace(from_table(kept, self.variable, axes, missing_value=self.codes, **options), frame=frame)
         data, where = table.data, None
         if self.domain is not None:
@@ -275,16 +270,13 @@ class _Wanted:
         table = replace(table, data=data, where=where, fold=dict(self.fold))
         return Loaded(data, where, self.path, table.value, table.notes, table)
 
-
     def wide(self, frame: Any) -> Loaded:
         """A wide table has one variable, without a column of flags."""
         asked = {"variable": self.variable, "domain": self.domain, "quality": self.quality, "fold": self.fold or None}
         given = [name for name, one in asked.items() if one is not None]
         if given:
             raise ValueError(f"{self.path} is read as a wide table, which has no {given[0]}: use a long one (layout)")
-        table = from_wide(
-            frame, self.axes, missing_value=self.codes, max_bytes=self.max_bytes, source=str(self.path)
-        )  # fmt: skip
+        table = from_wide(frame, self.axes, missing_value=self.codes, max_bytes=self.max_bytes, source=str(self.path))
         return Loaded(table.data, None, self.path, UNNAMED, table.notes, table)
 
 
@@ -293,10 +285,8 @@ def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) ->
     if one.dtype.hasobject and one.dims is None:
         raise ValueError(f"{path}: {name!r} holds objects, not numbers; objects are never unpickled")
     check_size(one.shape, max(one.dtype.itemsize, 1), max_bytes, f"{path}, {name}")
-    try:
+    with reading(path, f"an array {name!r} of shape {one.shape}"):
         return one.load()
-    except Exception as problem:
-        raise plain_error(path, f"an array {name!r} of shape {one.shape}", problem) from None
 
 
 def _like(about: Mapping[str, Any]) -> Any:

@@ -3,42 +3,53 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from pathlib import Path
 from typing import Any
 
-from corten.io.files import MAX_BYTES, Limited, check_size, plain_error, suffix_of
-
-__all__ = ["column_names", "read_frame"]
+from corten.io.files import MAX_BYTES, Limited, check_size, reading, suffix_of
 
 # Rows of a Parquet file at a time, without and with text: repeated text is stored once, and expands to any size.
-_MANY, _ROWS = 1 << 16, 1024
+_ROWS_OF_NUMBERS, _ROWS_OF_TEXT = 1 << 16, 1024
+_START = 1 << 16  # bytes of a CSV file from which its marks are found
+_DECIMAL_COMMA = re.compile(rb"(^|[;\t\n])-?\d+,\d+([;\t\r\n]|$)")
 
 
 def read_frame(path: Path, max_bytes: int = MAX_BYTES) -> Any:
     """The table; a ValueError as soon as it is larger than `max_bytes`."""
     import pandas as pd
 
-    with _named(path):
+    with reading(path, "a table", ImportError):
         if suffix_of(path) == ".parquet":
             return _from_parquet(path, max_bytes)
+        marks = _marks(path)
         with _opened(path) as stream:
-            return pd.read_csv(Limited(stream, max_bytes))
+            return pd.read_csv(Limited(stream, max_bytes), **marks)
 
 
 def column_names(path: Path, max_bytes: int = MAX_BYTES) -> list[str]:
     """The names of the columns; no rows are read."""
     import pandas as pd
 
-    with _named(path):
+    with reading(path, "a table", ImportError):
         if suffix_of(path) == ".parquet":
             from pyarrow.parquet import ParquetFile
 
             with ParquetFile(path) as file:
                 return [str(name) for name in file.schema_arrow.names]
+        marks = _marks(path)
         with _opened(path) as stream:
-            return [str(name) for name in pd.read_csv(Limited(stream, max_bytes), nrows=0).columns]
+            return [str(name) for name in pd.read_csv(Limited(stream, max_bytes), nrows=0, **marks).columns]
+
+
+def _marks(path: Path) -> dict[str, Any]:
+    """What separates columns, and the decimal mark: `;` or tabs where the first line has no comma."""
+    with _opened(path) as stream:
+        start = stream.read(_START)
+    first, _, rest = start.partition(b"\n")
+    sep = next((mark for mark in (b";", b"\t") if mark in first and b"," not in first), b",")
+    decimal = "," if sep != b"," and _DECIMAL_COMMA.search(rest) else "."
+    return {"sep": sep.decode(), "decimal": decimal}
 
 
 def _from_parquet(path: Path, max_bytes: int) -> Any:
@@ -57,14 +68,10 @@ def _from_parquet(path: Path, max_bytes: int) -> Any:
                 if taken > max_bytes:
                     raise ValueError(f"decompresses to more than the limit of {max_bytes} bytes: raise max_bytes")
                 batches.append(batch)
-        return _with_index(Table.from_batches(batches, file.schema_arrow).to_pandas())
-
-
-def _with_index(frame: Any) -> Any:
-    """A table whose index is a column where it is more than a count of rows: wide tables often have times there."""
-    index = frame.index
-    counts = index.nlevels == 1 and index.name is None and index.dtype.kind in "iu"
-    return frame.reset_index(drop=counts)
+        frame = Table.from_batches(batches, file.schema_arrow).to_pandas()
+        # An index that is more than a count of rows becomes a column: wide tables often have times there.
+        index = frame.index
+        return frame.reset_index(drop=index.nlevels == 1 and index.name is None and index.dtype.kind in "iu")
 
 
 def _sharing(batch: Any, categories: dict[int, Any]) -> tuple[Any, int]:
@@ -94,7 +101,7 @@ def _rows_at_a_time(file: Any, max_bytes: int) -> int:
         for group in columns
     ]
     longest = max(map(sum, text), default=0)
-    return _MANY if longest <= 0 else max(1, min(_ROWS, max_bytes // longest))
+    return _ROWS_OF_NUMBERS if longest <= 0 else max(1, min(_ROWS_OF_TEXT, max_bytes // longest))
 
 
 def _unpacks(column: Any, k: int, schema: Any) -> bool:
@@ -107,16 +114,6 @@ def _unpacks(column: Any, k: int, schema: Any) -> bool:
     if field is None or field.name != column.path_in_schema or not types.is_dictionary(field.type):
         return True  # also where columns inside of columns shift the count
     return not (types.is_string(field.type.value_type) or types.is_binary(field.type.value_type))
-
-
-@contextmanager
-def _named(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except ImportError:
-        raise
-    except Exception as problem:
-        raise plain_error(path, "a table", problem) from None
 
 
 def _opened(path: Path) -> Any:

@@ -11,8 +11,6 @@ import numpy as np
 
 from corten.io.files import check_size
 
-__all__ = ["check_netcdf", "refuse_outside"]
-
 
 def check_netcdf(path: Path, max_bytes: int) -> None:
     """Refuse a NetCDF file with links to other files, or that declares more than the limit."""

@@ -11,7 +11,6 @@ import io
 import os
 import re
 import zlib
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -77,14 +76,6 @@ def _text(path: Path, max_bytes: int) -> str:
     return raw.decode("latin-1")
 
 
-@dataclass
-class _Maps:
-    """The maps of one kind, by epoch."""
-
-    times: list[np.datetime64] = field(default_factory=list)
-    values: list[np.ndarray] = field(default_factory=list)
-
-
 class _Reader:
     def __init__(self, path: Path, lines: list[str], max_bytes: int) -> None:
         self.path, self.lines, self.max_bytes = path, lines, max_bytes
@@ -93,7 +84,7 @@ class _Reader:
         self.attrs: dict[str, str | float] = {}
         self.exponent = -1
         self.declared: int | None = None
-        self.maps = {kind: _Maps() for kind in _KINDS.values()}
+        self.maps: dict[str, dict[np.datetime64, np.ndarray]] = {kind: {} for kind in _KINDS.values()}
 
     def dataset(self, keep_repeated_meridian: bool) -> xr.Dataset:
         import xarray as xr
@@ -105,20 +96,16 @@ class _Reader:
         dims = ["lat", "lon", "time"] if height.size == 1 else ["height", "lat", "lon", "time"]
         variables = {}
         for kind, name in (("tec", "total electron content"), ("rms", "error of the total electron content")):
-            maps = self.maps[kind]
-            if not maps.times:
+            times = sorted(self.maps[kind])
+            if not times:
                 continue
-            order = np.argsort(np.array(maps.times), kind="stable")
-            times = np.array(maps.times)[order]
-            if len(np.unique(times)) < len(times):
-                raise ValueError(f"{self.path}: two {kind.upper()} maps have the same epoch, expected each once")
-            values = np.stack([maps.values[i] for i in order], axis=-1)
+            values = np.stack([self.maps[kind][time] for time in times], axis=-1)
             if repeated:
                 values = _join(values)
             if height.size == 1:
                 values = values[0]
             attrs = {"units": "TECU", "long_name": name}
-            variables[kind] = xr.DataArray(values, dims=dims, coords={"time": times}, attrs=attrs)
+            variables[kind] = xr.DataArray(values, dims=dims, coords={"time": np.array(times)}, attrs=attrs)
         data = xr.Dataset(variables)  # RMS maps may exist for some epochs only: joined by time
         east = lon[:-1] if repeated else lon
         coords = {
@@ -127,10 +114,7 @@ class _Reader:
         }
         if height.size > 1:
             coords["height"] = ("height", height, {"units": "km"})
-        about = self.attrs | {
-            "source_format": "IONEX",
-            "repeated_meridian": "dropped" if repeated else "none",
-        }
+        about = self.attrs | {"source_format": "IONEX", "repeated_meridian": "dropped" if repeated else "none"}
         return data.assign_coords(coords).assign_attrs(about)
 
     def fail(self, expected: str) -> NoReturn:
@@ -206,13 +190,8 @@ class _Reader:
         return first + step * np.arange(round(count) + 1)
 
     def body(self) -> None:
-        finished = False
-        while self.at < len(self.lines):
-            label = self.label()
+        while self.at < len(self.lines) and (label := self.label()) != "END OF FILE":
             kind = _KINDS.get(label.removeprefix("START OF ").removesuffix(" MAP"))
-            if label == "END OF FILE":
-                finished = True
-                break
             if kind and label.startswith("START OF"):
                 self.at += 1
                 self.map(kind, label.replace("START", "END"))
@@ -221,10 +200,10 @@ class _Reader:
             elif label not in ("COMMENT", "") or (not label and self.lines[self.at].strip()):
                 self.fail("START OF TEC MAP, START OF RMS MAP or END OF FILE")
             self.at += 1
-        read = len(self.maps["tec"].times)
+        read = len(self.maps["tec"])
         if not read or (self.declared is not None and read < self.declared):
             self.fail(f"{self.declared or 'one or more'} TEC maps, of which {read} are there")
-        if not finished:
+        if self.at >= len(self.lines):
             self.fail("END OF FILE (the file is cut short)")
 
     def map(self, kind: str, end: str) -> None:
@@ -252,8 +231,9 @@ class _Reader:
             self.fail("EPOCH OF CURRENT MAP before the end of the map")
         if filled != height.size * lat.size:
             self.fail(f"{height.size * lat.size} rows of latitude in this map, of which {filled} are there")
-        self.maps[kind].times.append(time)
-        self.maps[kind].values.append(values)
+        if time in self.maps[kind]:
+            raise ValueError(f"{self.path}: two {kind.upper()} maps have the same epoch, expected each once")
+        self.maps[kind][time] = values
 
     def place(self, axis: np.ndarray, value: float, what: str) -> int:
         nearest = int(np.abs(axis - value).argmin())

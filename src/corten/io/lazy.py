@@ -15,15 +15,14 @@ import numpy as np
 from corten.data import axes as _axes
 from corten.data.axes import Axis
 from corten.data.missing_values import MissingValue, blank_declared, codes_of, declared_by
+from corten.data.never_observed import masks_of
 from corten.engine.memory import is_mapped, let_go
 from corten.io import npy
-from corten.io.apart import read_apart
-from corten.io.files import MAX_BYTES, Unchanged, existing, plain_error, suffix_of
+from corten.io.files import MAX_BYTES, Unchanged, existing, reading, suffix_of
+from corten.io.formats import contents
 from corten.io.provenance import surroundings
 from corten.io.registry import PARTS
 from corten.io.stores import choose, of_dataset, open_dataset
-
-__all__ = ["OPENABLE", "LazyTensor", "open_lazily", "stored_size"]
 
 OPENABLE = PARTS
 
@@ -33,7 +32,8 @@ class LazyTensor:
     """Values and domain of a tensor, read block by block; nothing is kept in memory.
 
     chunk: planes that the store reads at once; dtype: type of the values that `read` returns; codes: numbers that stand
-    for a missing value; like: global attributes of the file and the variables that this one refers to, as a Dataset.
+    for a missing value; like: global attributes of the file and the variables that this one refers to, as a Dataset;
+    masks: masks of land and sea in the file.
     """
 
     shape: tuple[int, ...]
@@ -49,6 +49,7 @@ class LazyTensor:
     like: Any = field(default=None, repr=False)
     _file: Unchanged | None = field(default=None, repr=False)
     codes: tuple[float, ...] = ()
+    masks: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
     def size(self) -> int:
@@ -79,6 +80,21 @@ class LazyTensor:
             values = np.where(inside, values, np.nan)
         return values, inside
 
+    @property
+    def has_domain(self) -> bool:
+        """Whether a domain was given."""
+        return self._inside is not None
+
+    def within(self, inside: np.ndarray) -> LazyTensor:
+        """The same values in a domain, of length 1 along the axes it does not depend on."""
+        return replace(self, _inside=_domain(inside, None, self.shape, False))
+
+    def inverted(self) -> LazyTensor:
+        """The same values in the complement of the domain."""
+        inside = self._inside
+        assert inside is not None
+        return replace(self, _inside=lambda start, stop: ~inside(start, stop))
+
     def refuse_changed(self, *, whole: bool = True) -> None:
         """A ValueError if the file has changed since it was opened."""
         if self._file is not None:
@@ -92,13 +108,14 @@ class LazyTensor:
 
     def _taken(self, take: Callable[[int, int], np.ndarray], start: int, stop: int) -> np.ndarray:
         self.refuse_changed(whole=False)
-        try:
+        if self._file is None:
             return take(start, stop)
-        except Exception as problem:
-            if self._file is None or isinstance(problem, MemoryError):
-                raise
+        try:
+            with reading(self.source, f"planes {start} to {stop}", MemoryError):
+                return take(start, stop)
+        except ValueError:
             self.refuse_changed()
-            raise plain_error(self.source, f"planes {start} to {stop}", problem) from None
+            raise
 
     @classmethod
     def of(
@@ -164,7 +181,8 @@ def open_lazily(
 ) -> Iterator[LazyTensor]:
     """A `LazyTensor` of a path or of an array; a file stays open as long as the block runs.
 
-    where: the domain, an array or, for a path, also the name of a variable of the same file.
+    where: the domain, an array or, for a path, also the name of a variable of the same file that is nonzero there, or
+    with ``!`` in front of it one that is zero there (``"!land"``).
     """
     options: dict[str, Any] = {"periodic": periodic, "axis_kinds": axis_kinds, "missing_value": missing_value}
     if not isinstance(x, str | os.PathLike):
@@ -180,48 +198,41 @@ def open_lazily(
             "give more memory"
         )
     if suffix == ".npy":
-        try:
+        with reading(path, "a NumPy array", OSError):
             planes = npy.Planes.of(path)
-        except ValueError as problem:
-            raise plain_error(path, "a NumPy array", problem) from None
         if isinstance(where, str):
             raise ValueError(f"where is {where!r}, but {path} holds one array without names: give the array")
         yield replace(LazyTensor.of(planes, where, source=str(path), **options), _file=file)
         return
     with open_dataset(path, MAX_BYTES) as dataset:
         stored = of_dataset(dataset)
-        name = choose(path, stored, variable, [where] if isinstance(where, str) else [])
-        inside = dataset[where] if isinstance(where, str) else where
+        flags = where.removeprefix("!") if isinstance(where, str) else None
+        name = choose(path, stored, variable, [] if flags is None else [flags])
+        inside = where if flags is None else dataset[flags]
         try:
-            lazy = LazyTensor.of(dataset[name], inside, source=f"{path}, {name!r}", **options)
+            with reading(path, f"an array {name!r}", ValueError, TypeError):  # labels are read here
+                lazy = LazyTensor.of(dataset[name], inside, source=f"{path}, {name!r}", **options)
         except (ValueError, TypeError) as problem:
             if str(path) in str(problem):
                 raise
             raise ValueError(f"{path}: {problem}") from None
-        except Exception as problem:  # labels are read here, by libraries with their own exceptions
-            raise plain_error(path, f"an array {name!r}", problem) from None
-        yield replace(lazy, like=surroundings(dataset, name), _file=file)
+        if isinstance(where, str) and where.startswith("!"):
+            lazy = lazy.inverted()
+        small = {key: one for key, one in dataset.data_vars.items() if key != name and one.ndim < len(lazy.shape)}
+        yield replace(lazy, like=surroundings(dataset, name), _file=file, masks=masks_of(lazy, small))
 
 
 def stored_size(path: Path, variable: str | None = None) -> int:
-    """Entries of a variable (or of the largest tensor) of a file, from its header; 0 where that does not say."""
-    suffix = suffix_of(path)
+    """Entries of a variable (or of the largest with two or more axes) of a file; 0 where its header does not say."""
+    if suffix_of(path) not in OPENABLE or not Path(path).exists():
+        return 0
     try:
-        if suffix == ".npy":
-            return prod(npy.Planes.of(Path(path)).shape)
-        if suffix not in OPENABLE or not Path(path).exists():
-            return 0
-        stored = read_apart(Path(path), "sizes")
+        shapes = contents(Path(path), careful=True)
     except (OSError, ValueError):
         return 0  # reading the file raises the error
-    tensors = [size for size, is_tensor in stored.values() if is_tensor]
-    return stored[variable][0] if variable in stored else max(tensors, default=0)
-
-
-def declared_sizes(path: Path, *, max_bytes: int = MAX_BYTES) -> dict[str, tuple[int, bool]]:
-    """Entries of every variable of a file, and whether it could be completed."""
-    with open_dataset(path, MAX_BYTES) as dataset:
-        return {name: (prod(one.shape), one.is_tensor) for name, one in of_dataset(dataset).items()}
+    if variable in shapes:
+        return prod(shapes[variable])
+    return max((prod(shape) for shape in shapes.values() if len(shape) > 1), default=0)
 
 
 def _chunk_of(x: Any) -> int:
@@ -241,7 +252,7 @@ def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> Calla
     if _axes.is_dataarray(where):
         if not labelled:
             raise TypeError("where is a DataArray but x is not: give where as an array, or x as a DataArray")
-        _axes.broadcast_by_name(where.isel({dim: slice(0, 1) for dim in where.dims}), _corner(x, where))
+        _axes.check_axes(where, x)
         first = x.dims[0]
 
         def named(start: int, stop: int) -> np.ndarray:
@@ -257,16 +268,6 @@ def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> Calla
             "does not depend on"
         )
     return lambda start, stop: _flags(np.asarray(where[start:stop] if sizes[0] > 1 else where[:]))
-
-
-def _corner(x: Any, where: Any) -> Any:
-    """One entry of x along the axes of where, after a check of their lengths."""
-    for dim in where.dims:
-        if dim in x.dims and where.sizes[dim] != x.sizes[dim]:
-            raise ValueError(
-                f"where has length {where.sizes[dim]} along {dim!r}, x has {x.sizes[dim]}: they must have the same axes"
-            )
-    return x.isel({dim: slice(0, 1) for dim in where.dims if dim in x.dims})
 
 
 def _flags(flags: np.ndarray) -> np.ndarray:

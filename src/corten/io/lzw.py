@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["MAGIC", "decompress"]
-
 MAGIC = b"\x1f\x9d"
 _CLEAR = 256
 

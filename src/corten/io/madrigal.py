@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corten.io.files import MAX_BYTES, check_size, existing, plain_error
+from corten.io.files import MAX_BYTES, check_size, existing, reading
 from corten.io.guards import refuse_outside
 from corten.io.table import from_table
 
@@ -22,7 +22,7 @@ __all__ = ["is_madrigal", "read_madrigal"]
 TABLE, ARRAY = "Data/Table Layout", "Data/Array Layout"
 _CLOCK = ("year", "month", "day", "hour", "min", "sec")
 _NAMES = {"tec": "vertical total electron content", "dtec": "error of the vertical total electron content"}
-_UNITS = {"lat": "degrees_north", "lon": "degrees_east"}
+_ATTRS = {"lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}, "time": {}}
 
 
 def is_madrigal(file: h5py.File) -> bool:
@@ -66,7 +66,8 @@ def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -
     except Exception as problem:
         if str(found) in str(problem):
             raise
-        raise plain_error(found, "Madrigal HDF5", problem) from None
+        with reading(found, "Madrigal HDF5"):
+            raise problem
 
 
 def _check(what: str, item: Any, max_bytes: int) -> None:
@@ -140,14 +141,10 @@ def _dataset(values: dict[str, np.ndarray], axes: dict[str, np.ndarray], duplica
     import xarray as xr
 
     coords: dict[str, Any] = {
-        name: (name, labels.astype("datetime64[ns]") if name == "time" else labels, _attrs(name))
+        name: (name, labels.astype("datetime64[ns]") if name == "time" else labels, _ATTRS[name])
         for name, labels in axes.items()
     }
     variables = {
         name: (list(axes), array, {"units": "TECU", "long_name": _NAMES[name]}) for name, array in values.items()
     }
     return xr.Dataset(variables, coords=coords, attrs={"source_format": "Madrigal", "duplicates": duplicates})
-
-
-def _attrs(name: str) -> dict[str, str]:
-    return {"units": _UNITS[name]} if name in _UNITS else {}

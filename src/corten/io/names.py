@@ -12,11 +12,6 @@ from corten.data.axes import is_dataarray
 from corten.io.files import suffix_of
 from corten.io.registry import NETCDF, TABLES
 
-__all__ = [
-    "check_labels", "companion", "holds", "level_names", "refuse_clash", "refuse_for_members",
-    "refuse_for_netcdf", "refuse_for_zarr", "variable_name",
-]  # fmt: skip
-
 COLUMNS = ("estimate", "lower", "upper", "flag")
 COMPANIONS = ("lower", "upper", "flag", "propensity")
 UNNAMED = "value"
@@ -46,13 +41,7 @@ def level_names(coverages: Sequence[float], variable: str | None = None) -> list
 
 
 def variable_name(name: str | None) -> str:
-    """The name of the filled variable in a NetCDF file or Zarr store: that of the input where a file can hold it.
-
-    Examples
-    --------
-    >>> variable_name("sst"), variable_name(None), variable_name("a/b")
-    ('sst', 'value', 'a_b')
-    """
+    """The name of the filled variable in a NetCDF file or Zarr store: that of the input where a file can hold it."""
     if not name:
         return UNNAMED
     longest = _MAX_BYTES - len("_propensity") - len("_99_9999")

@@ -11,8 +11,6 @@ from typing import IO
 
 import numpy as np
 
-__all__ = ["Planes", "declared", "member_size"]
-
 MAX_HEADER_BYTES = 1 << 16
 _PART_BYTES = 1 << 24  # read at a time from a file in Fortran order
 _SKIP_BYTES = 1 << 16  # more than this is faster to skip than to read
@@ -20,22 +18,11 @@ _MAX_RATIO = 1100  # deflate compresses at most 1032 to 1
 _READERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
 
 
-def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type that the head of an array declares; a ValueError where `size` bytes cannot hold that much.
+def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype, bool]:
+    """Shape, type, and whether the order is Fortran's; a ValueError where `size` bytes cannot hold that much.
 
-    Examples
-    --------
-    >>> stream = io.BytesIO()
-    >>> np.save(stream, np.zeros((2, 3)))
-    >>> declared(io.BytesIO(stream.getvalue()), len(stream.getvalue()))
-    ((2, 3), dtype('float64'))
+    The stream is left at the first value.
     """
-    shape, _, dtype = _header(stream, size)
-    return shape, dtype
-
-
-def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Shape, whether the order is Fortran's, and type; the stream is left at the first value."""
     try:
         version = np.lib.format.read_magic(stream)
         if version[0] not in _READERS:
@@ -52,7 +39,7 @@ def _header(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dty
     need = math.prod(shape) * dtype.itemsize
     if not dtype.hasobject and need > size:
         raise ValueError(f"it declares {need} bytes but holds {size}: it is cut short or damaged")
-    return tuple(shape), bool(fortran), dtype
+    return tuple(shape), dtype, bool(fortran)
 
 
 @dataclass(frozen=True)
@@ -73,8 +60,7 @@ class Planes:
     @staticmethod
     def of(path: Path) -> Planes:
         with path.open("rb") as stream:
-            shape, fortran, dtype = _header(stream, path.stat().st_size)
-            return Planes(path, shape, dtype, fortran, stream.tell())
+            return Planes(path, *declared(stream, path.stat().st_size), stream.tell())
 
     def __getitem__(self, block: slice) -> np.ndarray:
         start, stop, _ = block.indices(self.shape[0])

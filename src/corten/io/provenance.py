@@ -17,8 +17,6 @@ from corten.io.names import holds
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["file_attrs", "global_attrs", "own_attrs", "referred", "surroundings", "with_references"]
-
 CONVENTIONS = "CF-1.11"
 REFERENCES = ("grid_mapping", "cell_measures", "bounds", "climatology")  # attributes that name other variables
 _CF = re.compile(r"(CF|COARDS)\b.*", re.IGNORECASE)
@@ -52,7 +50,8 @@ def global_attrs(
     """
     from corten import __version__
 
-    kept = {str(key): value for key, value in before.items() if _is_kept(str(key))}
+    names = {key: str(key) for key in before if key not in _OF_THE_FILE and not str(key).startswith("corten_")}
+    kept = {name: before[key] for key, name in names.items() if holds(name)}
     done = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} corten {__version__}: gaps filled, {coverage:.4g} intervals"
     others = [one for one in re.split(r"[,\s]+", str(kept.get("Conventions", ""))) if one and not _CF.fullmatch(one)]
     title = kept.get("title")
@@ -62,15 +61,11 @@ def global_attrs(
         "title": f"{title}, gaps filled" if title else f"{quantity}: gaps filled, with prediction intervals",
         "source": kept.get("source") or f"corten {__version__}, conformal Riemannian tensor completion",
         "history": _appended(kept.get("history"), [done], "\n"),
-        "comment": _appended(kept.get("comment"), [FOOTNOTE, *warnings], " "),
+        "comment": _appended(kept.get("comment"), [FOOTNOTE, *warnings], "\n"),
         "corten_settings": json.dumps(
             {"coverage": coverage, **plain(settings), "chosen": chosen}, separators=(",", ":")
         ),
     }
-
-
-def _is_kept(key: str) -> bool:
-    return key not in _OF_THE_FILE and not key.startswith("corten_") and holds(key)
 
 
 def _appended(before: Any, after: Iterable[str], between: str) -> str:
@@ -125,7 +120,8 @@ def with_references(dataset: xr.Dataset, like: xr.Dataset | None) -> xr.Dataset:
 
     An attribute that refers to a variable that is in neither of them is removed.
     """
-    grids = [name for name, one in dataset.coords.items() if not one.dims and _is_grid(one.attrs)]
+    marks = {"grid_mapping_name", "crs_wkt", "spatial_ref"}
+    grids = [name for name, one in dataset.coords.items() if not one.dims and marks & {*one.attrs}]
     dataset = dataset.reset_coords(grids).copy(deep=False)  # as a coordinate it would be taken for a position
     if grids:
         for name, one in dataset.data_vars.items():
@@ -141,10 +137,6 @@ def with_references(dataset: xr.Dataset, like: xr.Dataset | None) -> xr.Dataset:
                 del kept[key]
         variable.attrs = kept
     return dataset.assign({name: one for name, one in added.items() if name not in dataset.variables})
-
-
-def _is_grid(attrs: Mapping[Any, Any]) -> bool:
-    return any(key in attrs for key in ("grid_mapping_name", "crs_wkt", "spatial_ref"))
 
 
 def _fits(like: xr.Dataset, name: str, dataset: xr.Dataset) -> bool:

@@ -15,8 +15,6 @@ from typing import Any, Literal
 from corten.io.files import suffix_of
 from corten.io.ionex import is_ionex_name
 
-__all__ = ["FORMATS", "NETCDF", "PARTS", "READABLE", "TABLES", "WRITABLE", "Format", "format_of"]
-
 
 @dataclass(frozen=True)
 class Format:
@@ -53,10 +51,11 @@ class Format:
         """An ImportError that names the missing package and the extra that has it."""
         absent = [name for name in self.needs if find_spec(name) is None]
         if absent:
-            raise ImportError(f"reading {self.name} needs the package {absent[0]}: pip install 'corten[{self.extra}]'")
+            raise ImportError(f"{self.name} needs the package {absent[0]}: pip install 'corten[{self.extra}]'")
 
 
 _STORES, _ARRAYS, _NETCDF = "corten.io.stores:", "corten.io.writers:write", "corten.io.dataset:write_netcdf"
+_GRIB = (".grib", ".grib2", ".grb", ".grb2")
 FORMATS = (
     Format("NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_variables", _NETCDF, "careful", True),
     Format("Zarr", (".zarr",), _STORES + "open_variables", "corten.io.dataset:write_zarr", "careful", True, ("zarr",)),
@@ -65,15 +64,7 @@ FORMATS = (
     Format("MAT", (".mat",), _STORES + "open_mat", _ARRAYS, "always"),
     Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", _NETCDF, "careful"),
     Format("GeoTIFF", (".tif", ".tiff"), _STORES + "open_geotiff", None, "careful", needs=("rioxarray",), extra="geo"),
-    Format(
-        "GRIB",
-        (".grib", ".grib2", ".grb", ".grb2"),
-        _STORES + "open_grib",
-        None,
-        "careful",
-        needs=("cfgrib",),
-        extra="geo",
-    ),
+    Format("GRIB", _GRIB, _STORES + "open_grib", None, "careful", needs=("cfgrib",), extra="geo"),
     Format("CSV", (".csv", ".csv.gz"), None, _ARRAYS),
     Format("Parquet", (".parquet",), None, _ARRAYS, "careful", needs=("pyarrow",)),
     Format("IONEX", (".inx", ".ionex", ".19i (any year; also .Z and .gz)"), _STORES + "open_ionex"),
@@ -86,13 +77,7 @@ NETCDF = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.write
 
 
 def format_of(path: str | os.PathLike[str]) -> Format:
-    """The format of a file by its name.
-
-    Examples
-    --------
-    >>> format_of("sst.nc").name, format_of("traffic.CSV.gz").opener, format_of("uqrg1150.19i.Z").name
-    ('NetCDF', None, 'IONEX')
-    """
+    """The format of a file by its name."""
     suffix = suffix_of(path)
     for one in FORMATS:
         if suffix in one.suffixes or (one.name == "IONEX" and is_ionex_name(path)):

@@ -13,8 +13,6 @@ from corten.data.axes import broadcast_by_name, is_dataarray
 from corten.data.missing_values import blank_declared
 from corten.io.folding import fold_time
 
-__all__ = ["blank", "comparable", "folded", "in_sorted_order", "spread", "without_codes"]
-
 
 def spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
     """Flags in the shape of the data: matched by axis names if both have them, else by lengths, first axes first."""

@@ -14,17 +14,16 @@ import numpy as np
 
 from corten.data.never_observed import is_mask_name
 from corten.io import npy
-from corten.io.files import plain_error, suffix_of
+from corten.io.files import reading, suffix_of
 from corten.io.guards import check_netcdf, refuse_outside
 from corten.io.ionex import read_ionex
+from corten.io.names import UNNAMED
 from corten.io.provenance import referred, surroundings
 from corten.io.zarr_guard import check_zarr
 
 if TYPE_CHECKING:
     import h5py
     import xarray as xr
-
-__all__ = ["Stored", "Variables", "choose", "of_dataset", "open_dataset"]
 
 
 @dataclass(frozen=True)
@@ -108,15 +107,12 @@ def opened(path: Path, kind: str, check: Callable[[], None], **options: Any) -> 
     """A lazy Dataset of a file, decoded by the CF conventions (fill values, packing, times); durations stay numbers."""
     import xarray as xr
 
-    try:
+    with reading(path, kind):
         check()
-        dataset = xr.open_dataset(path, decode_timedelta=False, **options)
-        dataset = _with_labels(dataset)
+        dataset = _with_labels(xr.open_dataset(path, decode_timedelta=False, **options))
         if odd := [dim for dim in dataset.dims if not isinstance(dim, str)]:
             raise ValueError(f"an axis is called {odd[0]!r}: expected text")
-    except Exception as problem:
-        raise plain_error(path, kind, problem) from None
-    return dataset
+        return dataset
 
 
 def is_text(labels: Any) -> bool:
@@ -149,7 +145,7 @@ def open_variables(path: Path, max_bytes: int) -> Any:
 
 
 @contextmanager
-def open_geotiff(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
+def open_geotiff(path: Path, max_bytes: int) -> Iterator[Variables]:
     """GeoTIFF by rioxarray: bands, y, x. Files beside it are not read."""
     import rasterio
 
@@ -166,12 +162,12 @@ def open_grib(path: Path, max_bytes: int) -> Any:
 
 
 @contextmanager
-def open_ionex(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
+def open_ionex(path: Path, max_bytes: int) -> Iterator[Variables]:
     yield of_dataset(read_ionex(path, max_bytes=max_bytes), "tec")
 
 
 @contextmanager
-def _closing(dataset: xr.Dataset) -> Iterator[dict[str, Stored]]:
+def _closing(dataset: xr.Dataset) -> Iterator[Variables]:
     with dataset:
         yield of_dataset(dataset)
 
@@ -184,49 +180,38 @@ def _begins(path: Path, magic: tuple[bytes, ...]) -> None:
 
 
 @contextmanager
-def open_npz(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
+def open_npz(path: Path, max_bytes: int) -> Iterator[Variables]:
     """NumPy archive; headers are read, arrays are not, and pickled objects never are."""
-    try:
+    with reading(path, "npz"):
         archive = zipfile.ZipFile(path)
-    except Exception as problem:
-        raise plain_error(path, "npz", problem) from None
     with archive:
-        found = {}
+        found = Variables()
         for info in archive.infolist():
             if info.filename.endswith(".npy"):
-                try:
-                    with archive.open(info) as stream:
-                        shape, dtype = npy.declared(stream, npy.member_size(info))
-                except Exception as problem:
-                    raise plain_error(path, f"npz, {info.filename!r}", problem) from None
+                with reading(path, f"npz, {info.filename!r}"), archive.open(info) as stream:
+                    shape, dtype, _ = npy.declared(stream, npy.member_size(info))
                 name = info.filename.removesuffix(".npy")
                 if ".." in PurePosixPath(name.replace("\\", "/")).parts or name.startswith(("/", "\\")):
                     raise ValueError(f"{path} has a member called {info.filename!r}, outside the archive: refused")
-                found[name] = Stored(shape, dtype, _npz_loader(archive, info.filename))
+                found[name] = Stored(shape, dtype, partial(_load_npy, archive, info.filename))
         yield found
 
 
-def _npz_loader(archive: zipfile.ZipFile, name: str) -> Callable[[], np.ndarray]:
-    def load() -> np.ndarray:
-        with archive.open(name) as stream:
-            return np.lib.format.read_array(stream, allow_pickle=False)
-
-    return load
+def _load_npy(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    with archive.open(name) as stream:
+        return np.lib.format.read_array(stream, allow_pickle=False)
 
 
 @contextmanager
-def open_npy(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
+def open_npy(path: Path, max_bytes: int) -> Iterator[Variables]:
     """One NumPy array; no pickled objects."""
-    try:
-        with path.open("rb") as stream:
-            shape, dtype = npy.declared(stream, path.stat().st_size)
-    except ValueError as problem:
-        raise plain_error(path, "a NumPy array", problem) from None
-    yield {path.stem: Stored(shape, dtype, lambda: np.load(path, allow_pickle=False))}
+    with reading(path, "a NumPy array", OSError), path.open("rb") as stream:
+        shape, dtype, _ = npy.declared(stream, path.stat().st_size)
+    yield Variables({UNNAMED: Stored(shape, dtype, lambda: np.load(path, allow_pickle=False))})
 
 
 @contextmanager
-def open_mat(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
+def open_mat(path: Path, max_bytes: int) -> Iterator[Variables]:
     """MATLAB file, version 4, 5 or 7.3, as the paper's `mad`, `vista` and `dtec` come."""
     with path.open("rb") as stream:
         modern = stream.read(10) == b"MATLAB 7.3"
@@ -236,14 +221,13 @@ def open_mat(path: Path, max_bytes: int) -> Iterator[dict[str, Stored]]:
         return
     from scipy.io import whosmat
 
-    try:
+    with reading(path, "MAT"):
         listed = whosmat(path, appendmat=False)
-    except Exception as problem:
-        raise plain_error(path, "MAT", problem) from None
-    yield {
-        name: Stored(tuple(shape), np.dtype(_MATLAB.get(kind, object)), partial(_load_mat, path, name, tuple(shape)))
-        for name, shape, kind in listed
-    }
+    found = Variables()
+    for name, shape, kind in listed:
+        dtype = np.dtype(_MATLAB.get(kind, object))
+        found[name] = Stored(tuple(shape), dtype, partial(_load_mat, path, name, tuple(shape)))
+    yield found
 
 
 _MATLAB = {"double": "f8", "single": "f4", "logical": "?"} | {
@@ -268,23 +252,21 @@ _NO_LABELS = "This is a netCDF dimension but not a netCDF variable"
 
 
 @contextmanager
-def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[dict[str, Stored]]:
+def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[Variables]:
     """HDF5: every dataset by its path, with fill values, packing and attached scales applied."""
     import h5py
 
     from corten.io.madrigal import is_madrigal, read_madrigal
 
-    try:
+    with reading(path, "HDF5"):
         file = h5py.File(path, "r")
         recognised = not transposed and is_madrigal(file)
-    except (OSError, RuntimeError, KeyError) as problem:
-        raise plain_error(path, "HDF5", problem) from None
     if recognised:
         file.close()
         yield of_dataset(read_madrigal(path, max_bytes=max_bytes), "tec")
         return
     with file:
-        found: dict[str, Stored] = {}
+        found = Variables()
 
         def visit(name: str, item: Any) -> None:
             if isinstance(item, h5py.Dataset) and not name.startswith("#") and item.shape is not None:
@@ -292,12 +274,10 @@ def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[
                 shape = tuple(reversed(item.shape)) if transposed else tuple(item.shape)
                 role = "coordinate" if item.is_scale else "data"
                 dims = None if transposed else _scale_names(item)
-                found[name] = Stored(shape, item.dtype, _hdf5_loader(item, transposed, dims), dims, role)
+                found[name] = Stored(shape, item.dtype, partial(_load_hdf5, item, transposed, dims), dims, role)
 
-        try:
+        with reading(path, "HDF5"):
             file.visititems(visit)
-        except Exception as problem:
-            raise plain_error(path, "HDF5", problem) from None
         yield found
 
 
@@ -307,37 +287,27 @@ def _scale_names(item: h5py.Dataset) -> tuple[str, ...] | None:
     return tuple(names) if names and all(names) and len(set(names)) == len(names) else None
 
 
-def _hdf5_loader(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | None) -> Callable[[], Any]:
-    def load() -> Any:
-        values = item[()]
-        if transposed:
-            return np.asarray(values).T
-        attrs = {key: _scalar(value) for key, value in item.attrs.items()}
-        values = unpack(values, attrs)
-        if dims is None:
-            return values
-        import xarray as xr
+def _load_hdf5(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | None) -> Any:
+    values = item[()]
+    if transposed:
+        return np.asarray(values).T
+    attrs = {key: _scalar(value) for key, value in item.attrs.items()}
+    values = unpack(values, attrs)
+    if dims is None:
+        return values
+    import xarray as xr
 
-        scales = [(name, item.dims[k][0]) for k, name in enumerate(dims)]
-        coords = {
-            name: (
-                name,
-                _labels(scale),
-                {"units": str(_scalar(scale.attrs["units"]))} if "units" in scale.attrs else {},
-            )
-            for name, scale in scales
-            if not str(_scalar(scale.attrs.get("NAME", ""))).startswith(_NO_LABELS)
-        }
-        for name, scale in scales:
-            beside = item.parent.get(f"{name}{NAMES_OF}")
-            text = isinstance(beside, type(item)) and beside.dtype.kind in "OS" and beside.shape == scale.shape
-            if name not in coords and text:
-                coords[name] = (name, _labels(beside), {})
-        kept = {key: str(attrs[key]) for key in ("units", "long_name", "standard_name", "coverage") if key in attrs}
-        array = xr.DataArray(values, dims=dims, coords=coords, attrs=kept, name=item.name.rsplit("/", 1)[-1])
-        return xr.decode_cf(array.to_dataset(), decode_timedelta=False)[array.name]
-
-    return load
+    coords: dict[str, Any] = {}
+    for k, name in enumerate(dims):
+        scale, beside = item.dims[k][0], item.parent.get(f"{name}{NAMES_OF}")
+        if not str(_scalar(scale.attrs.get("NAME", ""))).startswith(_NO_LABELS):
+            units = {"units": str(_scalar(scale.attrs["units"]))} if "units" in scale.attrs else {}
+            coords[name] = name, _labels(scale), units
+        elif isinstance(beside, type(item)) and beside.dtype.kind in "OS" and beside.shape == scale.shape:
+            coords[name] = name, _labels(beside), {}
+    kept = {key: str(attrs[key]) for key in ("units", "long_name", "standard_name", "coverage") if key in attrs}
+    array = xr.DataArray(values, dims=dims, coords=coords, attrs=kept, name=item.name.rsplit("/", 1)[-1])
+    return xr.decode_cf(array.to_dataset(), decode_timedelta=False)[array.name]
 
 
 def _labels(scale: h5py.Dataset) -> np.ndarray:

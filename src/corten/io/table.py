@@ -13,6 +13,7 @@ import numpy as np
 from corten.data.axes import zone_of
 from corten.data.missing_values import MissingValue, blank_declared, codes_of, report_suspects
 from corten.data.plain import plain
+from corten.data.wide import is_frame, refuse_other_dates
 from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
 
@@ -142,6 +143,8 @@ def from_table(
     """
     import xarray as xr
 
+    if not is_frame(frame):
+        raise TypeError(f"{source} is a {type(frame).__name__}, not a pandas.DataFrame: convert it (x.to_pandas())")
     value, coordinates = _columns(frame, value, coordinates, source)
     kinds = dict(axis_kinds or {})
     unknown = [name for name in kinds if name not in coordinates]
@@ -225,7 +228,7 @@ def _columns(
         raise ValueError(f"{source} has a column name twice; {known}")
     if value is None:
         if "value" not in names:
-            raise ValueError(f"{source}: name the column of values (value=, --variable); {known}")
+            raise ValueError(f"{source}: name the column of values of a long table (value=); {known}")
         value = "value"
     chosen = tuple(name for name in names if name != value) if coordinates is None else tuple(coordinates)
     unknown = [name for name in (value, *chosen) if name not in names]
@@ -283,7 +286,10 @@ def _labels(column: pd.Series, name: str, source: str) -> tuple[np.ndarray, Any]
     zone = None
     if column.isna().any():
         row = int(np.flatnonzero(column.isna())[0])
-        raise ValueError(f"{source}: row {row + 1} has no {name!r}: every row needs all its coordinates")
+        raise ValueError(
+            f"{source}: row {row + 1} has no {name!r}: every row needs all its coordinates (a table with one "
+            "column per station is wide: leave out the variable)"
+        )
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         zone = getattr(column.dt, "tz", None)
         values = (column if zone is None else column.dt.tz_convert("UTC").dt.tz_localize(None)).to_numpy()
@@ -296,6 +302,7 @@ def _labels(column: pd.Series, name: str, source: str) -> tuple[np.ndarray, Any]
     else:
         text = column.astype(str).to_numpy(dtype=object)
         if not all(_DATE.match(one) for one in text):
+            refuse_other_dates(text, f"{source}: labels in column {name!r}", "write them as 2024-01-31 00:00")
             return text, None
         zone = "UTC" if any(_OFFSET.search(one) for one in text) else None
         try:

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from corten.io.files import by_desktop
 
-__all__ = ["discard_unfinished", "refuse_inputs", "refuse_taken", "whole_file"]
-
-ATTEMPTS = 20
+MAX_RENAME_ATTEMPTS = 20
+MAX_REMOVE_ATTEMPTS = 20  # a thread may still create one file in a folder that is being removed
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HERE = sha256(platform.node().encode()).hexdigest()[:6]
 _LEFT = re.compile(r"\.corten-(?P<host>[0-9a-f]{6})-(?P<pid>\d+)-[0-9a-f]{8}\.")
@@ -40,7 +39,7 @@ def refuse_taken(target: Path, overwrite: bool, *, store: bool = False) -> None:
     except PermissionError:
         raise PermissionError(closed) from None
     if taken and not overwrite:
-        raise FileExistsError(f"{target} exists: choose another name, or allow it with overwrite=True (--overwrite)")
+        raise FileExistsError(f"{target} exists: choose another name, or allow it with overwrite=True")
     if not there:
         raise FileNotFoundError(
             f"the folder {target.parent} does not exist: create it, or write {target.name} elsewhere"
@@ -50,6 +49,12 @@ def refuse_taken(target: Path, overwrite: bool, *, store: bool = False) -> None:
     reason = _irreplaceable(target, store) if taken else ""
     if reason:
         raise FileExistsError(f"{target} {reason}, so it is not replaced, --overwrite or not: choose another name")
+
+
+def refuse_no_page(target: Path | None) -> None:
+    """Refuse a report whose name is not that of an HTML page."""
+    if target is not None and target.suffix.lower() not in (".html", ".htm"):
+        raise ValueError(f"{target}: a report is an HTML page, so its name must end in .html")
 
 
 def _irreplaceable(target: Path, store: bool) -> str:
@@ -108,11 +113,6 @@ def whole_file(path: str | os.PathLike[str], overwrite: bool = False, *, store: 
 
     store: a Zarr store (a folder) is written, not a file. What may be replaced: see `refuse_taken`. What a killed
     program left under such a name is removed when the file is written again.
-
-    Examples
-    --------
-    >>> with whole_file("out.txt") as temporary:                      # doctest: +SKIP
-    ...     temporary.write_text("all of it")
     """
     target = Path(path)
     _clear_away(target)
@@ -145,6 +145,7 @@ def discard_unfinished() -> None:
     """Remove unfinished files before the program exits; no file is renamed afterwards.
 
     Threads that still write into a folder would create it again: a plain file takes its name until all is removed.
+    What a thread creates after that is removed when the file is written again, like the remains of a killed program.
     """
     _naming.acquire()
     unfinished = tuple(_unfinished)
@@ -156,7 +157,7 @@ def discard_unfinished() -> None:
 def _block_name(temporary: Path) -> list[Path]:
     """Put a plain file in place of a file or folder, even if threads create the folder again; their new names."""
     moved: list[Path] = []
-    for again in range(ATTEMPTS):
+    for again in range(MAX_RENAME_ATTEMPTS):
         gone = temporary.with_name(temporary.name + ".gone" * (again + 1))
         with suppress(OSError):
             os.replace(temporary, gone)
@@ -217,8 +218,11 @@ def _runs(pid: int) -> bool:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    for _ in range(MAX_REMOVE_ATTEMPTS):
+        if not path.is_dir() or path.is_symlink():
+            break
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with suppress(OSError):
-            path.unlink()
+        return
+    with suppress(OSError):
+        path.unlink()

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from corten.results.intervals import Intervals
 
-__all__ = ["WideTable", "from_wide", "looks_wide"]
-
 
 @dataclass(frozen=True, eq=False)
 class WideTable:
@@ -69,19 +67,28 @@ class WideTable:
         return column
 
 
-def looks_wide(frame: pd.DataFrame) -> bool:
-    """Whether a table is wide: its first column labels the rows, and two or more columns follow, all of numbers.
+def why_not_wide(frame: pd.DataFrame) -> str:
+    """Why a table is not wide; empty if it is.
 
-    Labels are text or dates, or numbers that increase, each given once.
+    The first column of a wide table labels the rows, and two or more columns follow, all of numbers. Labels are text or
+    dates, or numbers that increase, each given once.
     """
     import pandas as pd
 
-    if frame.shape[1] < 3 or not all(map(_holds_numbers, frame.dtypes.iloc[1:])):
-        return False
-    first = frame.iloc[:, 0]
-    if first.isna().any() or not first.is_unique:
-        return False
-    return bool(not pd.api.types.is_numeric_dtype(first.dtype) or first.is_monotonic_increasing)
+    if frame.shape[1] < 3:
+        return "it has fewer than three columns"
+    first, name = frame.iloc[:, 0], frame.columns[0]
+    text = [str(column) for column, kind in frame.dtypes.iloc[1:].items() if not _holds_numbers(kind)]
+    if text:
+        return f"column {text[0]!r} is not numbers: remove it"
+    if first.isna().any():
+        return f"column {name!r} has an empty label"
+    if not first.is_unique:
+        twice = first[first.duplicated()].iloc[0]
+        return f"column {name!r} has the label {twice} twice: average these rows, or keep one"
+    if pd.api.types.is_numeric_dtype(first.dtype) and not first.is_monotonic_increasing:
+        return f"the numbers in column {name!r} do not increase"
+    return ""
 
 
 def from_wide(
@@ -92,30 +99,11 @@ def from_wide(
     max_bytes: int = MAX_BYTES,
     source: str = "the table",
 ) -> WideTable:
-    """Read a wide table as a matrix.
+    """A wide table as a matrix, and the way back to the table.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The first column labels the rows if it does not look like data (see `looks_wide`).
-    axes : sequence of str, optional
-        Names of rows and columns. Default: the name of the first column, and "column".
-    missing_value : float or sequence of float, optional
-        Numbers that stand for a missing value, such as -9999.
-    max_bytes : int
-        The largest matrix to make.
-    source : str
-        What to call the table in errors.
-
-    Returns
-    -------
-    WideTable
-        The matrix, and the way back to the table.
-
-    Raises
-    ------
-    ValueError
-        If a value is not a number, or a label is given twice.
+    The first column labels the rows if it does not look like data (see `why_not_wide`). axes: names of rows and
+    columns, by default the name of the first column, and "column"; source: what to call the table in errors. A value
+    that is no number, or a label that is given twice, is a ValueError.
 
     Examples
     --------
@@ -160,8 +148,7 @@ def from_wide(
             raise ValueError(f"{source}: {rows[0]!r} has a label twice; a long table is read with --layout long")
         order = np.argsort(labels, kind="stable") if labels.dtype.kind in "iufM" else order
         coords[dims[0]] = labels[order]
-    named = labels_of(pd.Index(columns))
-    coords[dims[1]] = named
+    coords[dims[1]] = labels_of(pd.Index(columns))
     data = xr.DataArray(values[order], dims=dims, coords=coords)
     return WideTable(data, frame, rows, columns, order)
 

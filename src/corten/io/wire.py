@@ -13,13 +13,12 @@ import numpy as np
 
 from corten.data.axes import is_dataarray
 
-__all__ = ["array_of", "declared_bytes", "decode", "described", "encode", "raw_bytes"]
-
 _DTYPE = re.compile(r"[<>|=]?[biufcmMSU][0-9]+(\[[0-9]*[a-zA-Z]+\])?")
 _EXTENSION = re.compile(r"object|str|string|boolean|U?Int(8|16|32|64)|Float(32|64)")
 _MAX_AXES = 64
 _SIMPLE = str | int | float | bool | None
 Arrays = dict[int, np.ndarray]  # by position
+CALENDARS = ("standard", "gregorian", "proleptic_gregorian")  # of times that NumPy holds
 _CLOCK = "microseconds since 1970-01-01"
 
 
@@ -118,7 +117,8 @@ def _encode_text(flat: list[Any], arrays: list[np.ndarray]) -> Any:
 
 def _encode_variable(one: Any, arrays: list[np.ndarray]) -> Any:
     values = np.asarray(one.values)
-    return [[str(dim) for dim in one.dims], encode(values, arrays), encode(dict(one.attrs), arrays)]
+    calendar = str(one.encoding.get("calendar", "")) if values.dtype.kind == "M" else ""
+    return [[str(dim) for dim in one.dims], encode(values, arrays), encode(dict(one.attrs), arrays), calendar]
 
 
 def _encode_column(name: str, column: Any, arrays: list[np.ndarray]) -> Any:
@@ -155,9 +155,13 @@ def _decode_labelled(tree: Any, arrays: Arrays) -> Any:
     import xarray as xr
 
     name, data, coords = tree["labelled"]
-    dims, values, attrs = (decode(one, arrays) for one in data)
+    dims, values, attrs, _ = (decode(one, arrays) for one in data)
     labels = {key: (found[0], decode(found[1], arrays), decode(found[2], arrays)) for key, found in coords}
-    return xr.DataArray(values, dims=dims, coords=labels, name=name, attrs=attrs)
+    array = xr.DataArray(values, dims=dims, coords=labels, name=name, attrs=attrs)
+    for key, found in coords:
+        if found[3] in CALENDARS:
+            array.coords[key].encoding["calendar"] = found[3]
+    return array
 
 
 def _decode_frame(tree: Any, arrays: Arrays) -> Any:

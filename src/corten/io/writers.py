@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from corten.results.intervals import Intervals
 
-__all__ = ["WRITABLE", "check_target", "write", "write_arrays", "write_table"]
-
 _FORMULA = re.compile(r"^(?=[\t\n])|(^|(?<=[;\t\n]))(?=[=+\-@＝＋－＠])")  # full-width signs too
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from corten.io.files import by_desktop, check_size
 
-__all__ = ["check_zarr"]
-
 _CODECS = {
     "adler32", "astype", "bitround", "blosc", "bytes", "bz2", "categorize", "crc32", "crc32c", "delta", "endian",
     "fixedscaleoffset", "fletcher32", "gzip", "jenkins_lookup3", "json2", "lz4", "lzma", "msgpack2", "packbits",

@@ -19,7 +19,7 @@ from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.engine import Threads, as_engine
-from corten.engine.memory import ROOM, available, in_words, limited, read_size
+from corten.engine.memory import USABLE_SHARE, available, in_words, limited, read_size, refuse_full_disk
 from corten.engine.threads import default_threads, one_library_thread
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.files import suffix_of
@@ -28,10 +28,11 @@ from corten.io.names import companion, level_names, refuse_clash, refuse_for_zar
 from corten.io.whole import refuse_inputs, refuse_taken
 from corten.large import settings, stages
 from corten.large.gaps import TiledField, calibrate
-from corten.large.needs import Needs, tile_entries
-from corten.large.stages import Counts, Estimate, Scratch
+from corten.large.needs import Needs, TileNeeds
+from corten.large.stages import Counts, Estimate, Scratch, forecasts
+from corten.large.tasks import TileRunner
 from corten.large.tiles import tile_sides
-from corten.large.writing import TileWriting, Widths, Writing, write
+from corten.large.writing import Output, TileArrays, TileWriting, Widths, Writing, write
 from corten.lowrank import TensorTrain
 from corten.options import ScoreName, WeightsName, as_propensity, check_bounds
 from corten.propensity.fitted import FittedPropensity
@@ -41,8 +42,6 @@ from corten.results.summary import Summary
 
 if TYPE_CHECKING:
     import xarray as xr
-
-__all__ = ["FilledStore", "complete_to_zarr"]
 
 Progress = Callable[[str, float], None]
 
@@ -82,12 +81,13 @@ def complete_to_zarr(
     completion: Any = "auto",
     propensity: Any = "auto",
     calibration: Any = "auto",
-    score: ScoreName | Score = "absolute",
+    score: ScoreName | Score = "auto",
     weights: WeightsName = "exact",
     seed: int = 0,
     engine: Any = "auto",
     bounds: tuple[float | None, float | None] | None = None,
     where: Any = None,
+    fill_never_observed: bool = False,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, str] | None = None,
     missing_value: MissingValue = None,
@@ -122,9 +122,15 @@ def complete_to_zarr(
     calibration : {"auto", "random", "gaps"} or SplitCalibration, default "auto"
         A random split, or pseudo-gaps in tiles; "auto" takes pseudo-gaps if the missing entries lie deep inside gaps.
     engine : default "auto"
-        Threads read the mask from disk; a GPU or a cluster takes all of it at once, which must fit in memory.
+        Tiles run in threads, or on the workers of a Dask client, which must see the folder of the output; a lost worker
+        costs its tiles only. Without tiles, threads read the mask from disk, and a GPU or a cluster takes all of it at
+        once, which must fit in memory.
     where : array or str, optional
-        The domain: nonzero where an entry could be observed; a name is a variable of the same file.
+        The domain: nonzero where an entry could be observed; a name is a variable of the same file, ``"!land"`` one
+        that is zero there.
+    fill_never_observed : bool, default False
+        Fill places without any observation too where a mask of the file or the name of the variable suggests land. By
+        default they are found by one more pass over the data, and left out.
     memory : int or str, optional
         Memory limit in bytes or as "2 GB". Default: 60 % of the free memory.
     overwrite : bool, default False
@@ -132,7 +138,8 @@ def complete_to_zarr(
     progress : callable, optional
         Called with a stage and the share of it that is done.
     say : callable, optional
-        Called once, before the work, with the predicted memory and disk in words.
+        Called once, before the work, with the predicted memory and disk in words; in tiles after the data were read
+        once, with the processor time too.
 
     Returns
     -------
@@ -164,22 +171,24 @@ def complete_to_zarr(
     refuse_taken(target, overwrite, store=True)
     if isinstance(x, str | os.PathLike):
         refuse_inputs([target], [Path(x)])
-    limit = int(ROOM * available()) if memory is None else read_size(memory)
+    limit = int(USABLE_SHARE * available()) if memory is None else read_size(memory)
+    engine = as_engine(engine)
+    threads = getattr(engine, "count", None) or default_threads()
     with (
         open_lazily(
             x, where, variable=variable, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value
         ) as lazy,
         one_library_thread,
-        limited(limit, target.parent.resolve()),
+        TileRunner.of(engine, threads, target.parent.resolve()) as runner,
+        limited(limit, runner.folder or target.parent.resolve(), named=runner.folder is not None),
     ):
-        runner = as_engine(engine)
-        threads = getattr(runner, "count", None) or default_threads()
         needs = Needs.of(lazy, limit, 1 + 2 * len(coverages), threads)
-        if not isinstance(runner, Threads):
-            needs = needs.with_mask_at_once(lazy, limit, runner.label)
-        needs.refuse_small_disk(target.parent)
-        if say is not None:
-            say(f"{lazy.source}: {needs.in_words()}")
+        if not isinstance(engine, Threads) and not way.may_tile:
+            needs = needs.with_mask_at_once(lazy, limit, engine.label)
+        refuse_full_disk(needs.disk, target.parent)
+        tell_needs = say or (lambda text: None)
+        if not way.may_tile:
+            tell_needs(f"{lazy.source}: {needs.in_words()}")
         dims = [str(axis.dim) for axis in lazy.axes]
         labels = [*dims, *map(str, () if lazy.coords is None else lazy.coords)]
         main = variable_name(lazy.name)
@@ -191,28 +200,29 @@ def complete_to_zarr(
         about = _described(lazy, coverages)
         # The store is created first: a folder that cannot be written is refused before hours of work.
         with write_in_chunks(target, dims, about.drop_vars([*dtypes]), overwrite=overwrite) as store:
+            lazy, left_out, never = settings.without_land(lazy, needs.planes, fill=fill_never_observed)
             run = _Run(lazy, needs, way.split.train_share, seed, progress or (lambda stage, share: None))
+            run.choices += left_out
             run.look()
+            made = Output(main, names, limits, forecasts(lazy.axes, run.counts.has_observed), never)
             if run.in_tiles(way):
-                done = run.fill_tiles(store, dtypes, scoring, coverages, main, names, limits, limit, threads)
-            else:
-                store.add(lazy.shape, chunk_shape(lazy.shape, needs.planes), dtypes)
-                estimate = run.complete(way.completion, scoring)
-                fitted = run.model_missingness(model, engine)
-                sketches = stages.score(
-                    lazy, run.scratch, needs, estimate, fitted, scoring, lambda share: run.tell("calibration", share)
+                sizes = TileNeeds.of(
+                    lazy.axes, limit, runner.threads, run.counts.missing, lazy.dtype.itemsize, 1 + 2 * len(coverages)
                 )
-                writing = Writing(
-                    run.scratch, estimate, fitted, scoring, sketches, coverages, main, names,
-                    weights == "exact" and not fitted.independent, limits, run.beyond(), store,
-                )  # fmt: skip
-                widths = write(lazy, needs, writing, lambda share: run.tell("writing", share))
-                size = next(iter(sketches.values())).effective_sample_size()
-                done = _Done(widths, run.counts.hidden, size)
+                tell_needs(f"{lazy.source}: {sizes.in_words()}")
+                done = run.fill_tiles(store, dtypes, scoring, coverages, made, sizes, runner)
+            else:
+                if not isinstance(engine, Threads) and way.may_tile:
+                    run.needs = needs.with_mask_at_once(lazy, limit, engine.label)
+                if way.may_tile:
+                    tell_needs(f"{lazy.source}: {run.needs.in_words()}")
+                store.add(lazy.shape, chunk_shape(lazy.shape, run.needs.planes), dtypes)
+                estimate, fitted = run.complete(way.completion, scoring), run.model_missingness(model, engine)
+                done = run.fill_blocks(store, estimate, fitted, scoring, coverages, made, exact=weights == "exact")
             options = {
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(calibration), "score": describe(score), "weights": weights,
-                "bounds": str(bounds), "seed": seed, "engine": runner.label, "memory": in_words(limit),
+                "bounds": str(bounds), "seed": seed, "engine": engine.label, "memory": in_words(limit),
                 "variable": lazy.name or "none", "missing_value": describe(missing_value),
             } | circumstances(lazy.axes, run.counts.outside)  # fmt: skip
             facts = {
@@ -248,11 +258,10 @@ class _Run:
         self.scratch = Scratch.of(self.lazy.shape)
         self.counts = Counts()
         self.warnings: tuple[str, ...] = ()
-        self.choices: tuple[Choice, ...] = (
-            Choice("work from disk", self.needs.in_words(), "predicted before starting"),
-        )
+        self.choices: tuple[Choice, ...] = ()
 
     def look(self) -> None:
+        """Read everything once: count entries, and draw the training set."""
         lazy, block = self.lazy, self.needs.block
         self.counts = stages.look(
             lazy, self.scratch, block, self.train_share, self.seed, lambda share: self.tell("reading", share / 2)
@@ -265,12 +274,11 @@ class _Run:
         if not self.counts.missing:
             raise ValueError(f"{lazy.source} has no missing entry: there is nothing to fill")
         self.choices += settings.report_codes(lazy, self.needs.part)
-        stages.scale(lazy, self.scratch, self.needs, self.counts, lambda share: self.tell("reading", (1 + share) / 2))
 
     def in_tiles(self, way: settings.Way) -> bool:
         """Whether the tensor is filled in tiles, with pseudo-gaps: as asked, or because the gaps are deep."""
         if not way.open:
-            self.choices += (Choice("calibration", "gaps" if way.tiles else "random", "as asked"),)
+            self.choices += (Choice("calibration", "gaps" if way.tiles else "random", "as given"),)
             if not way.tiles:
                 self.warnings = settings.warn_of_depth(self.lazy, self.scratch, self.train_share, self.seed)
             return way.tiles
@@ -282,24 +290,31 @@ class _Run:
 
     def fill_tiles(
         self, store: ChunkedStore, dtypes: Mapping[str, np.dtype], score: Score, coverages: Sequence[float],
-        main: str, names: Sequence[tuple[str, str]], limits: tuple[float, float] | None, memory: int, threads: int,
+        output: Output, needs: TileNeeds, runner: TileRunner,
     ) -> _Done:  # fmt: skip
         """Complete a coarse field and tiles, calibrate on pseudo-gaps in some tiles, and write all tiles."""
         lazy, spins = self.lazy, self.scratch.observed
-        entries = tile_entries(memory, threads)
-        tiled = TiledField.of(lazy, spins, self.needs.block, entries, lambda share: self.tell("reading", share))
-        model = calibrate(tiled, score, self.seed, threads, lambda share: self.tell("completion", share))
+        self.choices += (Choice("work from disk", needs.in_words(), "predicted before starting"),)
+        entries = needs.entries
+        tiled = TiledField.of(
+            lazy, spins, self.needs.block, entries, lambda share: self.tell("reading", (1 + share) / 2)
+        )
+        model = calibrate(tiled, score, self.seed, runner, lambda share: self.tell("completion", share))
         store.add(lazy.shape, tile_sides(lazy.axes, entries), dtypes)
-        writing = TileWriting(model, store, coverages, main, names, limits, self.beyond())
-        widths = writing.run(threads, lambda share: self.tell("writing", share))
+        writing = TileWriting(tiled, TileArrays(model, coverages, output), store)
+        widths = writing.run(runner, lambda share: self.tell("writing", share))
         self.choices += model.choices
         if widths.beyond:
             self.warnings += (reach(widths.beyond, self.counts.missing).because,)
         return _Done(widths, model.scored.scores.size, model.scored.effective_sample_size())
 
     def complete(self, filler: Any, score: Score) -> Estimate:
+        """Complete the whole tensor from its training entries."""
+        lazy, counts = self.lazy, self.counts
+        stages.scale(lazy, self.scratch, self.needs, counts, lambda share: self.tell("reading", (1 + share) / 2))
         self.tell("completion", 0.0)
         self.choices += (
+            Choice("work from disk", self.needs.in_words(), "predicted before starting"),
             Choice("cutoffs", "sketch", "scores rounded up to a grid: at most 0.8 % wider than the exact ones"),
         )
         ready = settings.prepared(filler, self.lazy, self.scratch, self.needs.part, self.seed)
@@ -310,6 +325,7 @@ class _Run:
         return found.with_leverage() if score.needs_leverage else found
 
     def model_missingness(self, model: Any, engine: Any) -> FittedPropensity:
+        """Fit the propensity model to the training mask."""
         self.tell("missingness", 0.0)
         stages.as_spins(self.scratch)
         planes, axes = self.needs.part, self.lazy.axes
@@ -324,15 +340,19 @@ class _Run:
         self.tell("missingness", 1.0)
         return fitted
 
-    def beyond(self) -> list[np.ndarray]:
-        """For each axis, which positions lie before the first or after the last observed time."""
-        found = []
-        for axis, has_observed in zip(self.lazy.axes, self.counts.has_observed):
-            observed = np.flatnonzero(has_observed)
-            index = np.arange(axis.length)
-            timed = axis.is_time and axis.kind == "ordered" and not axis.periodic
-            found.append(timed & ((index < observed[0]) | (index > observed[-1])))
-        return found
+    def fill_blocks(
+        self, store: ChunkedStore, estimate: Estimate, fitted: FittedPropensity, score: Score,
+        coverages: Sequence[float], output: Output, *, exact: bool,
+    ) -> _Done:  # fmt: skip
+        """Score the calibration set, and write estimate, bounds and flags block by block."""
+        lazy, needs = self.lazy, self.needs
+        sketches = stages.score(
+            lazy, self.scratch, needs, estimate, fitted, score, lambda share: self.tell("calibration", share)
+        )
+        exact = exact and not fitted.independent
+        writing = Writing(self.scratch, estimate, fitted, score, sketches, coverages, exact, output, store)
+        widths = write(lazy, needs, writing, lambda share: self.tell("writing", share))
+        return _Done(widths, self.counts.hidden, next(iter(sketches.values())).effective_sample_size())
 
     def summary(self, coverage: float, widths: Widths, facts: dict[str, Any]) -> Summary:
         counts, lazy = self.counts, self.lazy

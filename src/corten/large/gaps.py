@@ -2,21 +2,23 @@
 
 A coarse field of the whole tensor is completed first. Tiles are completed from their own entries and those of a margin;
 deep inside gaps larger than that, the coarse field stands for what is not near. For calibration, entries of a sample of
-tiles are hidden under moved copies of the gaps of the tile, the coarse field is completed again without them, and the
-tiles are filled; their errors give the mix, the learned scale and the scores, as in `calibration/gaps.py`. Then one
-pass fills all tiles.
+tiles are hidden under copies of gaps of the same tile or of another place, the coarse field is completed again without
+them, and the tiles are filled; their errors give the mix, the learned scale and the scores, as in
+`calibration/gaps.py`. Then one pass fills all tiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+from scipy import ndimage
 
 from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix, reduced
-from corten.calibration.gap_scale import first_estimate, reach, tested_depth
-from corten.calibration.gaps import MIN_HIDDEN_SHARE, hide
+from corten.calibration.gap_scale import choose_score, first_estimate, reach, tested_depth
+from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide
 from corten.completion.axes_kinds import axis_kinds, edges_of
 from corten.completion.protocol import Fill, PreparedMix, on_axes
 from corten.completion.stack import StackedCompletion
@@ -27,30 +29,32 @@ from corten.conformal.scores import Score
 from corten.conformal.weights import PooledWeights
 from corten.data.axes import Axis
 from corten.data.choices import Choice
-from corten.engine.memory import file_tensor, let_go
-from corten.engine.threads import in_order
+from corten.engine.memory import MappedFile, file_tensor, let_go
 from corten.io.lazy import LazyTensor
+from corten.large.needs import number_of_rounds
 from corten.large.stages import Tell, blocks
-from corten.large.tiles import Box, Coarse, Tile, cut_axes, tile_sides, tiles_of
-
-__all__ = ["FilledTile", "TiledField", "TiledModel", "calibrate"]
+from corten.large.tasks import TileRunner
+from corten.large.tiles import Box, Coarse, FarField, Tile, cut_axes, tile_sides, tiles_of
 
 SEED_STREAM = 0x711E
-ROUNDS = 24  # tiles in which entries are hidden
-TILES_AT_ONCE = 6  # of them, hidden at once: the coarse field is completed once for each such set
+SETS = 4  # of tiles hidden at once: the coarse field is completed once for each set
 MIN_HIDDEN = 20  # entries that can be hidden in a tile, at least
 SAMPLED_TILES = 12  # from which depths of missing entries and steps of change are estimated
 
 
 @dataclass(frozen=True)
 class TiledField:
-    """A tensor in files: values, and what each entry is (1 observed, -1 missing, 0 outside the domain)."""
+    """A tensor in files or as Dask arrays: values, and what each entry is (1 observed, -1 missing, 0 outside).
+
+    counts: numbers of observed and of missing entries of the core of each tile, (tiles, 2).
+    """
 
     axes: tuple[Axis, ...]
     values: np.ndarray = field(repr=False)
     spins: np.ndarray = field(repr=False)
     tiles: tuple[Tile, ...] = field(repr=False)
     coarse: Coarse = field(repr=False)
+    counts: np.ndarray = field(repr=False)
 
     @staticmethod
     def of(lazy: LazyTensor, spins: np.ndarray, block: int, tile_entries: int, tell: Tell) -> TiledField:
@@ -64,11 +68,20 @@ class TiledField:
             let_go(values[start:stop])
             let_go(spins[start:stop])
         tiles = tiles_of(lazy.axes, tile_sides(lazy.axes, tile_entries))
-        return TiledField(lazy.axes, values, spins, tuple(tiles), coarse)
+        counts = np.array([_counts(spins[tile.core]) for tile in tiles])
+        return TiledField(lazy.axes, values, spins, tuple(tiles), coarse, counts)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(axis.length for axis in self.axes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process: files instead of the tensors in them."""
+        return self.__dict__ | {"values": MappedFile.of(self.values), "spins": MappedFile.of(self.spins)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        opened = {name: one.open() for name, one in state.items() if isinstance(one, MappedFile)}
+        self.__dict__.update(state | opened)
 
     def read(self, box: Box) -> tuple[np.ndarray, np.ndarray]:
         """Values and spins of a box."""
@@ -95,10 +108,10 @@ class FilledTile:
 class TiledModel:
     """All that fills a tile and gives its missing entries intervals."""
 
-    data: TiledField
+    axes: tuple[Axis, ...]
     first: PreparedMix = field(repr=False)
     completion: PreparedMix = field(repr=False)
-    large_scale: np.ndarray = field(repr=False)
+    far: FarField = field(repr=False)
     change: np.ndarray
     spread: float
     learned: LearnedScale = field(repr=False)
@@ -107,9 +120,8 @@ class TiledModel:
     scored: CalibratedScores = field(repr=False)
     choices: tuple[Choice, ...] = ()
 
-    def fill(self, tile: Tile, coverages: Sequence[float]) -> FilledTile:
-        """Fill one tile."""
-        values, spins = self.data.read(tile.padded)
+    def fill(self, tile: Tile, values: np.ndarray, spins: np.ndarray, coverages: Sequence[float]) -> FilledTile:
+        """Fill one tile from the values and spins of its padded box."""
         mask, inner = spins == 1, tile.inner
         core = np.zeros(tile.shape, bool)
         core[inner] = True
@@ -118,8 +130,8 @@ class TiledModel:
         lower: np.ndarray = np.zeros((len(coverages), 0))
         upper: np.ndarray = lower
         if missing.size:
-            axes = cut_axes(self.data.axes, tile.padded)
-            fill = _filled(self.completion, values, mask, self.data.coarse, self.large_scale, tile, axes)
+            axes = cut_axes(self.axes, tile.padded)
+            fill = _filled(self.completion, values, mask, self.far, tile, axes)
             whole = depth(mask, axes, self.change)
             features = EntryFeatures(axes, self.change, self.spread).at(
                 missing, values=values, train=mask, estimate=first_estimate(self.first, fill), members=fill.members,
@@ -137,36 +149,25 @@ class TiledModel:
             lower=lower, upper=upper, beyond=deep > self.tested,
         )  # fmt: skip
 
-    def fill_all(self, coverages: Sequence[float], threads: int, tell: Tell) -> Iterator[tuple[Tile, FilledTile]]:
-        """Fill all tiles, in order."""
-        tiles = self.data.tiles
-        for number, (tile, filled) in enumerate(
-            zip(tiles, in_order(lambda tile: self.fill(tile, coverages), tiles, threads, pool="tiles")), 1
-        ):
-            yield tile, filled
-            tell(number / len(tiles))
-
 
 def _filled(
-    completion: PreparedMix, values: np.ndarray, mask: np.ndarray, coarse: Coarse, large_scale: np.ndarray, tile: Tile,
-    axes: Sequence[Axis],
-) -> Fill:  # fmt: skip
+    completion: PreparedMix, values: np.ndarray, mask: np.ndarray, far: FarField, tile: Tile, axes: Sequence[Axis]
+) -> Fill:
     """A tile filled from its observed entries, and from the coarse field where none of them is near."""
-    far, placed = coarse.anchors(large_scale, tile.padded)
+    anchors, placed = far.anchors(tile.padded)
     placed &= ~mask
-    return on_axes(completion, axes).fill(np.where(placed, far, values).astype(values.dtype), mask | placed)
+    return on_axes(completion, axes).fill(np.where(placed, anchors, values).astype(values.dtype), mask | placed)
 
 
-def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tell) -> TiledModel:
+def calibrate(data: TiledField, score: Score, seed: int, runner: TileRunner, tell: Tell) -> TiledModel:
     """Choose settings, hide entries in a sample of tiles, and learn mix, scale and scores from their errors."""
     rng = np.random.default_rng((seed, SEED_STREAM))
     axes, shape, coarse = data.axes, data.shape, data.coarse
     coarse_axes = coarse.axes(axes)
     large = StackedCompletion().prepare(coarse.values, coarse.mask, coarse_axes, seed)
-    large_scale = large.fill(coarse.values, coarse.mask).estimate
+    far = coarse.far_field(large.fill(coarse.values, coarse.mask).estimate)
     tell(0.1)
-    counts = [_counts(data, tile) for tile in data.tiles]
-    observed, missing = (np.array(column, float) for column in zip(*counts))
+    observed, missing = data.counts.T.astype(float)
     useful = np.flatnonzero(observed >= 2 * MIN_HIDDEN).tolist()
     givers = np.flatnonzero(missing)
     if not useful or not givers.size:
@@ -179,19 +180,22 @@ def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tel
     first = StackedCompletion().prepare(values, spins == 1, cut_axes(axes, data.tiles[middle].padded), seed)
     tell(0.2)
     rounds: list[Hidden] = []
-    sets = _sets(useful, observed[useful], rng)
+    sets = _sets(useful, observed[useful], number_of_rounds(data.tiles, len(useful)), rng)
     for number, numbers in enumerate(sets):
-        hidden = []
+        hidings = []
         for place, i in enumerate(numbers):
-            # As in memory, every second copy stays at the edges that the gap touches. The others come from tiles in
-            # proportion to their missing entries: a tile with large gaps has few entries to hide under them.
-            giver = i if (number + place) % 2 == 1 and missing[i] else int(rng.choice(givers, p=needy))
-            hidden.append(_hide(data, data.tiles[i], data.tiles[giver], rng))
-        left = coarse.without(_each_once(hidden))
-        sample = _Sample(data, left, large.fill(left.values, left.mask).estimate, first, change, spread)
-        seeds = rng.integers(2**32, size=len(hidden)).tolist()
-        jobs = [(sample, *parts, own_seed) for parts, own_seed in zip(hidden, seeds)]
-        rounds += in_order(lambda job: job[0].scored(*job[1:]), jobs, threads, pool="tiles")
+            # Every second copy is that of the tile itself. The others come from near tiles drawn in proportion to their
+            # missing entries: a tile with large gaps has few entries to hide under them.
+            tile = data.tiles[i]
+            start = tuple(part.start for part in tile.padded)
+            if (number + place) % 2 == 0 or not missing[i]:
+                start = _near(data.tiles[int(rng.choice(givers, p=needy))], tile.shape, shape, rng)
+            hidings.append(Hiding(tile, start, int(rng.integers(2**32))))
+        left = coarse.without(_each_once(data, hidings))
+        limit = MAX_POOLED_ENTRIES // (len(sets) * len(numbers))
+        own = left.far_field(large.fill(left.values, left.mask).estimate)
+        sample = _Sample(data, own, first, change, spread, limit)
+        rounds += runner.run(sample.scored, hidings, lambda share: None)
         tell(0.2 + 0.75 * (number + 1) / len(sets))
     rounds = [one for one in rounds if one.entries.size]
     completion, rounds = cross_fitted_mix(first, rounds, shape, seed)
@@ -201,35 +205,34 @@ def calibrate(data: TiledField, score: Score, seed: int, threads: int, tell: Tel
     learned = LearnedScale.fit(features, truth - estimate, entries=entries, shape=shape, seed=seed)
     depths = [h.depths for h in rounds]
     by_depth = DepthWeights.of(np.concatenate(depths), missing_depths)
-    scores = score.score(truth, estimate, learned.hidden)
     # Test entries are named by the bin of their depth: their weight depends on nothing else.
     pooled = PooledWeights(entries, by_depth.at(np.concatenate(depths)), by_depth.log_ratio)
+    score, form = choose_score(score, truth - estimate, learned, pooled.of_calibration(entries), entries, shape)
+    scores = score.score(truth, estimate, learned.hidden)
     tested = tested_depth(depths)
     sides = " x ".join(str(part.stop - part.start) for part in data.tiles[0].core)
     choices = (
         Choice("tiles", f"{len(data.tiles)} of {sides}", f"with a coarse field of {coarse.total.size:,} entries"),
-        Choice("pseudo-gaps", f"{len(rounds)} tiles", "moved copies of the gaps of the same tile"),
+        Choice("pseudo-gaps", f"{len(rounds)} tiles", "copies of gaps of the same tile or of another place"),
         *completion.choices,
+        *form,
         reach(int(np.count_nonzero(missing_depths > tested)), missing_depths.size),
     )
     tell(1.0)
     return TiledModel(
-        data, first, completion, large_scale, change, spread, learned, by_depth, tested,
+        axes, first, completion, far, change, spread, learned, by_depth, tested,
         CalibratedScores(score, scores, entries, pooled), choices,
     )  # fmt: skip
 
 
-def _counts(data: TiledField, tile: Tile) -> tuple[int, int]:
-    """Numbers of observed and missing entries of a core."""
-    part = data.spins[tile.core]
-    found = int(np.count_nonzero(part == 1)), int(np.count_nonzero(part == -1))
-    let_go(part)
+def _counts(spins: np.ndarray) -> tuple[int, int]:
+    """Numbers of observed and missing entries."""
+    found = int(np.count_nonzero(spins == 1)), int(np.count_nonzero(spins == -1))
+    let_go(spins)
     return found
 
 
-def _look_at(
-    data: TiledField, tiles: Sequence[Tile], rng: np.random.Generator
-) -> tuple[np.ndarray, float, np.ndarray]:
+def _look_at(data: TiledField, tiles: Sequence[Tile], rng: np.random.Generator) -> tuple[np.ndarray, float, np.ndarray]:
     """Change in one step along each axis, standard deviation of the values, and depths of missing entries of tiles."""
     changes, values_seen = [], []
     for tile in tiles:
@@ -249,44 +252,71 @@ def _look_at(
     return change, spread, np.concatenate(depths)
 
 
-def _sets(useful: Sequence[int], chance: np.ndarray, rng: np.random.Generator) -> list[list[int]]:
-    """Sets of different tiles, `ROUNDS` tiles or a few more in all, drawn with these chances."""
-    each = min(TILES_AT_ONCE, len(useful))
-    draws = range(-(-ROUNDS // each))
+def _near(tile: Tile, size: Sequence[int], shape: Sequence[int], rng: np.random.Generator) -> tuple[int, ...]:
+    """The start of a box of this size within the tensor, at a random distance from a tile of at most its side."""
+    start = []
+    for part, n, length in zip(tile.core, size, shape):
+        side = part.stop - part.start
+        start.append(int(np.clip(part.start + rng.integers(-side, side + 1), 0, length - n)))
+    return tuple(start)
+
+
+def _sets(useful: Sequence[int], chance: np.ndarray, rounds: int, rng: np.random.Generator) -> list[list[int]]:
+    """Sets of different tiles, `rounds` tiles or a few more in all, drawn with these chances."""
+    each = min(-(-rounds // SETS), len(useful))
+    draws = range(-(-rounds // each))
     return [rng.choice(useful, each, replace=False, p=chance / chance.sum()).tolist() for _ in draws]
 
 
-def _hide(
-    data: TiledField, tile: Tile, giver: Tile, rng: np.random.Generator
-) -> tuple[Tile, np.ndarray, np.ndarray, np.ndarray]:
-    """A tile with its values, its mask, and the observed entries to hide: under a moved copy of the gaps of `giver`.
+@dataclass(frozen=True)
+class Hiding:
+    """Observed entries of a tile to hide: under a copy of the gaps in a box of the same shape that begins at `start`.
 
-    A tile that is its own giver keeps its gaps at the edges of the data that they touch.
+    The copy is reflected along the axes that are cut into tiles and moved along the others: a shift within the box
+    would cut gaps at its borders, and parts of a gap are easier to fill.
     """
-    values, spins = data.read(tile.padded)
-    mask, gap = spins == 1, spins == -1
-    kinds = axis_kinds(cut_axes(data.axes, tile.padded), tile.shape)
-    kept = edges_of(gap, kinds) if giver is tile else ()
-    if giver is not tile:
-        gap = data.read(giver.padded)[1] == -1
-        for k, n in enumerate(tile.shape):  # tiles at the edges of the data are smaller
-            gap = np.take(gap, range(n), axis=k, mode="wrap")
-    least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(mask.sum()))
-    return tile, values, mask, hide(None, gap=gap, usable=mask, kinds=kinds, least=least, rng=rng, kept=kept)
+
+    tile: Tile
+    start: tuple[int, ...]
+    seed: int
+
+    def draw(self, data: TiledField) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values and mask of the padded tile, and which entries are hidden; the same at every call."""
+        tile, shape = self.tile, self.tile.shape
+        values, spins = data.read(tile.padded)
+        mask = spins == 1
+        kinds = axis_kinds(cut_axes(data.axes, tile.padded), shape)
+        kept = {k for k, n in enumerate(shape) if n < data.shape[k]}
+        if self.start == tuple(part.start for part in tile.padded):
+            kept |= set(edges_of(spins == -1, kinds))  # gaps at the edges of the data stay there
+        else:
+            spins = data.read(tuple(slice(at, at + n) for at, n in zip(self.start, shape)))[1]
+        gap = _continued(spins)
+        least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(mask.sum()))
+        rng = np.random.default_rng(self.seed)
+        return values, mask, hide(None, gap=gap, usable=mask, kinds=kinds, least=least, rng=rng, kept=sorted(kept))
 
 
-def _each_once(
-    hidden: Sequence[tuple[Tile, np.ndarray, np.ndarray, np.ndarray]],
-) -> list[tuple[list[int], np.ndarray, np.ndarray]]:
+def _continued(spins: np.ndarray) -> np.ndarray:
+    """The gaps, continued over entries outside the domain by the nearest entry inside: clouds do not end at a coast."""
+    gap, outside = spins == -1, spins == 0
+    if not outside.any() or outside.all():
+        return gap
+    nearest = ndimage.distance_transform_edt(outside, return_distances=False, return_indices=True)
+    return np.asarray(gap[tuple(nearest)])
+
+
+def _each_once(data: TiledField, hidings: Sequence[Hiding]) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """The hidden entries of tiles that may overlap, each entry in one of them: start of the box, values, which."""
-    found: list[tuple[list[int], np.ndarray, np.ndarray]] = []
-    for number, (tile, values, _, gone) in enumerate(hidden):
-        new = gone.copy()
-        for other, _, _, earlier in hidden[:number]:
-            mine, theirs = tile.common(other)
+    before: list[tuple[Tile, np.ndarray]] = []
+    for one in hidings:
+        values, _, hidden = one.draw(data)
+        new = hidden.copy()
+        for other, earlier in before:
+            mine, theirs = one.tile.common(other)
             new[mine] &= ~earlier[theirs]
-        found.append(([part.start for part in tile.padded], values, new))
-    return found
+        before.append((one.tile, hidden))
+        yield [part.start for part in one.tile.padded], values, new
 
 
 @dataclass(frozen=True)
@@ -294,22 +324,24 @@ class _Sample:
     """What fills tiles of one set: the coarse field without the entries hidden in all of them."""
 
     data: TiledField
-    coarse: Coarse
-    large_scale: np.ndarray
+    far: FarField
     completion: PreparedMix
     change: np.ndarray
     spread: float
+    limit: int
 
-    def scored(self, tile: Tile, values: np.ndarray, mask: np.ndarray, hidden: np.ndarray, seed: int) -> Hidden:
+    def scored(self, hiding: Hiding) -> Hidden:
         """The hidden entries of the core of a tile, filled without them."""
-        train, limit = mask & ~hidden, MAX_POOLED_ENTRIES // ROUNDS
+        tile = hiding.tile
+        values, mask, hidden = hiding.draw(self.data)
+        train, limit = mask & ~hidden, self.limit
         core = np.zeros(tile.shape, bool)
         core[tile.inner] = True
         entries = np.flatnonzero(core & hidden)
         if entries.size > limit:
-            entries = np.sort(np.random.default_rng(seed).choice(entries, limit, replace=False))
+            entries = np.sort(np.random.default_rng((hiding.seed, 1)).choice(entries, limit, replace=False))
         axes, known = cut_axes(self.data.axes, tile.padded), np.where(train, values, np.nan)
-        fill = _filled(self.completion, known, train, self.coarse, self.large_scale, tile, axes)
+        fill = _filled(self.completion, known, train, self.far, tile, axes)
         describe = EntryFeatures(axes, self.change, self.spread)
         found = reduced(fill, values, train, entries, describe)
         return replace(found, entries=tile.of_tensor(entries, self.data.shape))

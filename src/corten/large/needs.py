@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from pathlib import Path
 
+from corten.data.axes import Axis
 from corten.engine.layout import slab_planes
-from corten.engine.memory import in_words, refuse_full_disk
+from corten.engine.memory import in_words
 from corten.io.lazy import LazyTensor
-
-__all__ = ["Needs", "tile_entries"]
+from corten.large.tiles import Tile, tile_sides, tiles_of
 
 BASE = 330_000_000  # bytes of interpreter, libraries and compiled kernels, measured
 PIECE_ENTRIES = 1 << 21  # larger blocks are not faster
@@ -19,19 +19,73 @@ PER_ENTRY, PER_HALO_ENTRY = 85, 25  # bytes of a block while its intervals are c
 PASS_BYTES = 40_000_000  # bytes of the buffers of a pass, per thread
 SCRATCH_BYTES = 7  # per entry on disk during the fit: value, mask, training mask, expected spins
 KEPT_BYTES = 6  # of these, while intervals are written
-TILE_ENTRY, TILE_BASE, MAX_TILE_ENTRIES = 700, 500_000_000, 1_500_000  # bytes per entry of a tile's core; coarse field
+MAX_TILE_ENTRIES, MIN_TILE_ENTRIES = 1_500_000, 20_000  # of the core of a tile
+COARSE_BYTES = 100_000_000  # completion of the coarse field
+TILE_BYTES, BYTES_PER_TILE_ENTRY = 70_000_000, 130  # of a thread, and per entry of its tile with the margin, measured
+TILED_SCRATCH_BYTES = 6  # per entry on disk beside a copy of the values: masks, and numbers of the other way
+SECONDS_OF_TILES = 15.0  # CPU time: settings of the coarse field and of the tiles, learned scale
+SECONDS_PER_TILE_ENTRY, SECONDS_PER_MISSING = 2.15e-6, 5.5e-6  # CPU time, measured (`python -m benchmarks tiles`)
+ROUNDS = 24  # tiles in which entries are hidden, at least; of small tiles more, but no tile more often than this
+CALIBRATION_ENTRIES = 12_000_000  # entries of tiles that are filled for calibration, if 24 tiles have fewer
 PART_ENTRY, PART_ENTRIES = 90, 20_000_000  # the part that settings are chosen from
 
 
-def tile_entries(memory: int, threads: int) -> int:
-    """Entries of the core of a tile, so that `threads` tiles fit in `memory` bytes."""
-    room = (memory - BASE - TILE_BASE) // (threads * TILE_ENTRY)
-    if room < 20_000:
-        raise MemoryError(
-            f"tiles of {max(0, room):,} entries would be too small: the limit of memory is {in_words(memory)}; allow "
-            f"{in_words(BASE + TILE_BASE + 20_000 * threads * TILE_ENTRY)} or more"
+@dataclass(frozen=True)
+class TileNeeds:
+    """Entries of the core of a tile, peak bytes of memory and disk, and seconds of one core, all predicted."""
+
+    entries: int
+    memory: int
+    disk: int
+    seconds: float
+
+    @staticmethod
+    def of(
+        axes: Sequence[Axis], memory: int, threads: int, missing: int = 0, item: int = 4, arrays: int = 0
+    ) -> TileNeeds:
+        """The largest tiles, so that `threads` of them fit in `memory` bytes; a MemoryError if none does.
+
+        item: bytes of a value; arrays: of values in the output.
+        """
+        entries = MAX_TILE_ENTRIES
+        size = prod(axis.length for axis in axes)
+        while True:
+            tiles = tiles_of(axes, tile_sides(axes, entries))
+            largest = max(prod(tile.shape) for tile in tiles)
+            needed = BASE + COARSE_BYTES + threads * (TILE_BYTES + BYTES_PER_TILE_ENTRY * largest)
+            if needed <= memory:
+                break
+            entries = entries * 4 // 5
+            if entries < MIN_TILE_ENTRIES:
+                raise MemoryError(
+                    f"the limit of memory is {in_words(memory)}, and {threads} tile(s) of {entries:,} entries at once "
+                    f"take {in_words(needed)}: allow more memory, or use fewer threads"
+                )
+        disk = size * (TILED_SCRATCH_BYTES + item + arrays * item + 1)
+        rounds = number_of_rounds(tiles, len(tiles))
+        filled = sum(prod(tile.shape) for tile in tiles) * (1 + rounds / len(tiles))
+        seconds = SECONDS_OF_TILES + SECONDS_PER_TILE_ENTRY * filled + SECONDS_PER_MISSING * missing
+        return TileNeeds(entries, needed, disk, seconds)
+
+    def in_words(self) -> str:
+        """The needs in words."""
+        return (
+            f"tiles of about {self.entries:,} entries: about {in_words(self.memory)} of memory, up to "
+            f"{in_words(self.disk)} of disk and {max(1, round(self.seconds / 60))} min of CPU time"
         )
-    return int(min(room, MAX_TILE_ENTRIES))
+
+
+def number_of_rounds(tiles: Sequence[Tile], useful: int) -> int:
+    """Tiles to hide entries in: small tiles have few gaps, so more of them are needed for as many distinct gaps.
+
+    Examples
+    --------
+    >>> side = slice(0, 50)
+    >>> number_of_rounds([Tile((side, side, side), (side, side, side))] * 200, useful=150)
+    96
+    """
+    size = prod(part.stop - part.start for part in tiles[0].core)
+    return min(ROUNDS * useful, max(ROUNDS, CALIBRATION_ENTRIES // size))
 
 
 @dataclass(frozen=True)
@@ -87,9 +141,6 @@ class Needs:
                 "more memory"
             )
         return replace(self, memory=together)
-
-    def refuse_small_disk(self, folder: Path) -> None:
-        refuse_full_disk(self.disk, folder)
 
     def in_words(self) -> str:
         return (

@@ -1,4 +1,4 @@
-"""Settings left on "auto", chosen from a part of the tensor that fits in memory."""
+"""Settings left on "auto", chosen from a part of the tensor that fits in memory; and never observed land left out."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion,
 from corten.completion.stack import StackedCompletion
 from corten.data.choices import Choice
 from corten.data.missing_values import report_suspects
+from corten.data.never_observed import land_among, masks_of, may_have_land, times_of
 from corten.engine.memory import let_go
 from corten.io.lazy import LazyTensor
 from corten.large.stages import Scratch
@@ -21,10 +22,6 @@ from corten.large.tiles import cut_axes
 from corten.lowrank import feasible_rank, feasible_tucker_rank
 from corten.options import as_completion
 from corten.propensity import AutoPropensity
-
-__all__ = [
-    "MAX_DEEPER_SHARE", "Part", "Way", "deeper", "prepared", "report_codes", "settled", "warn_of_depth", "way_of",
-]  # fmt: skip
 
 DEPTH_ENTRIES = 2_000_000  # entries from which the depth of the gaps is measured
 
@@ -49,6 +46,10 @@ class Way:
     open: bool
     split: SplitCalibration
     completion: TuckerCompletion | TensorTrainCompletion
+
+    @property
+    def may_tile(self) -> bool:
+        return self.tiles or self.open
 
 
 def way_of(calibration: Any, completion: Any) -> Way:
@@ -143,6 +144,27 @@ def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: 
         f"Intervals deep inside gaps may under-cover: {share:.0%} of the missing entries lie further from training "
         f"entries ({where}) than 99% of the calibration entries. Use calibration='gaps'.",
     )
+
+
+def without_land(
+    lazy: LazyTensor, planes: int, *, fill: bool = False
+) -> tuple[LazyTensor, tuple[Choice, ...], np.ndarray | None]:
+    """The tensor without never observed land (or sea), as in memory, the record of it, and places that have a flag.
+
+    The pass over the data, in blocks of `planes`, is made only if a mask, the name of the variable or a map could say
+    what is land. A given domain is kept as it is.
+    """
+    along = times_of(lazy.axes)
+    suggests = bool(lazy.masks) or bool(masks_of(lazy)) or may_have_land(lazy)
+    if fill or lazy.has_domain or not suggests or not 0 < len(along) < len(lazy.shape):
+        return lazy, (), None
+    seen = np.zeros([1 if k in along else n for k, n in enumerate(lazy.shape)], np.int64)
+    for start in range(0, lazy.shape[0], planes):
+        stop = min(start + planes, lazy.shape[0])
+        part = seen if 0 in along else seen[start:stop]
+        part += np.isfinite(lazy.read(start, stop)[0]).sum(axis=along, keepdims=True)
+    outside, never, choice = land_among(lazy, seen, along, lazy.masks)
+    return lazy if outside is None else lazy.within(~outside), () if choice is None else (choice,), never
 
 
 def middle_box(shape: tuple[int, ...], entries: int) -> tuple[slice, ...]:

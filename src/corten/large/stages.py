@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -12,6 +12,7 @@ from corten.calibration.split import SEED_STREAM
 from corten.conformal.quantile import Tail
 from corten.conformal.scores import Score
 from corten.conformal.sketch import NO_CELL, ScoreSketch, cells_of
+from corten.data.axes import Axis
 from corten.data.observed import largest_size, refuse_extreme
 from corten.engine.memory import file_tensor, let_go, parts
 from corten.engine.passes import MaskPass
@@ -20,8 +21,6 @@ from corten.io.lazy import LazyTensor
 from corten.large.needs import Needs
 from corten.lowrank import TensorTrain, Tucker
 from corten.propensity.fitted import FittedPropensity
-
-__all__ = ["Block", "Counts", "Estimate", "Scratch", "Tell", "as_spins", "log_odds", "look", "pieces", "scale", "score"]
 
 Tell = Callable[[float], None]
 Block = tuple[int, np.ndarray, np.ndarray | None]  # first plane, values, which entries are in the domain
@@ -103,6 +102,16 @@ class Estimate:
         return Estimate(self.point, self.centre, self.spread, self.dtype, floor * float(middle))
 
 
+def forecasts(axes: Sequence[Axis], has_observed: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """For each axis, which positions lie before the first or after the last observed time."""
+    found = []
+    for axis, known in zip(axes, has_observed):
+        observed, index = np.flatnonzero(known), np.arange(axis.length)
+        timed = axis.is_time and axis.kind == "ordered" and not axis.periodic
+        found.append(timed & ((index < observed[0]) | (index > observed[-1])))
+    return found
+
+
 def blocks(lazy: LazyTensor, block: int, tell: Tell) -> Iterator[Block]:
     """Blocks as the store reads them."""
     for start in range(0, lazy.shape[0], block):
@@ -120,7 +129,7 @@ def pieces(lazy: LazyTensor, needs: Needs, tell: Tell) -> Iterator[Block]:
 
 
 def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, seed: int, tell: Tell) -> Counts:
-    """Read everything once: masks to scratch, split as `SplitCalibration` does, and counts."""
+    """Read everything once: masks to scratch, split as `SplitCalibration` splits many entries, and counts."""
     rng = np.random.default_rng((seed, SEED_STREAM))
     counts = Counts(has_observed=[np.zeros(n, bool) for n in lazy.shape])
     largest = 0.0
@@ -160,7 +169,7 @@ def scale(lazy: LazyTensor, scratch: Scratch, needs: Needs, counts: Counts, tell
         let_go(scratch.numbers[start:stop])
         let_go(scratch.train[start:stop])
 
-    for _ in in_order(one, blocks(lazy, needs.block, tell), needs.workers, pool="pieces"):
+    for _ in in_order(one, blocks(lazy, needs.block, tell), needs.workers):
         pass
 
 
@@ -188,7 +197,7 @@ def score(
         unit = estimate.scale(start, stop)
         unit = np.ones(1) if unit is None else unit.reshape(-1)[hidden]
         cells = cells_of(score.score(values.reshape(-1)[hidden].astype(np.float64), middle, unit))
-        logs = -log_odds(propensity, passes, start, stop).reshape(-1)[hidden]
+        logs = propensity.limited(-log_odds(propensity, passes, start, stop).reshape(-1)[hidden], True)
         every = np.full(values.size, NO_CELL, np.int32)
         every[hidden] = cells
         scratch.cells[start:stop] = every.reshape(values.shape)
@@ -199,7 +208,7 @@ def score(
             found[-1].add(cells, logs)
         return found
 
-    found = list(in_order(one, pieces(lazy, needs, tell), needs.workers, pool="pieces"))
+    found = list(in_order(one, pieces(lazy, needs, tell), needs.workers))
     return {tail: reduce(ScoreSketch.merge, [part[t] for part in found]) for t, tail in enumerate(tails)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -11,8 +11,6 @@ import numpy as np
 from scipy import ndimage
 
 from corten.data.axes import Axis
-
-__all__ = ["Coarse", "Tile", "coarse_factors", "cut_axes", "tile_sides", "tiles_of"]
 
 Box = tuple[slice, ...]
 
@@ -121,6 +119,20 @@ def coarse_factors(axes: Sequence[Axis]) -> tuple[int, ...]:
     return tuple(factors)
 
 
+def cell_sums(
+    start: Sequence[int], values: np.ndarray, used: np.ndarray, factors: Sequence[int]
+) -> tuple[Box, np.ndarray, np.ndarray]:
+    """The coarse cells that a box at `start` touches, and the sums and numbers of its values in them where `used`."""
+    total, count = np.where(used, values, 0.0).astype(np.float64), used.astype(np.float64)
+    box = []
+    for k, (first, factor) in enumerate(zip(start, factors)):
+        cells = np.arange(first, first + values.shape[k]) // factor
+        edges = np.flatnonzero(np.diff(cells, prepend=-1))
+        total, count = (np.add.reduceat(a, edges, axis=k) for a in (total, count))
+        box.append(slice(int(cells[0]), int(cells[-1]) + 1))
+    return tuple(box), total, count
+
+
 @dataclass
 class Coarse:
     """Sums and counts of the observed values in coarse cells; the coarse field is their means."""
@@ -139,18 +151,14 @@ class Coarse:
 
     def add(self, start: Sequence[int], values: np.ndarray, used: np.ndarray, sign: float = 1.0) -> None:
         """Add the values of a box that begins at `start` where `used`; with sign -1 take them away."""
-        total, count = np.where(used, values, 0.0).astype(np.float64), used.astype(np.float64)
-        box = []
-        for k, (first, factor) in enumerate(zip(start, self.factors)):
-            n = values.shape[k]
-            cells = np.arange(first, first + n) // factor
-            edges = np.flatnonzero(np.diff(cells, prepend=-1))
-            total, count = (np.add.reduceat(a, edges, axis=k) for a in (total, count))
-            box.append(slice(int(cells[0]), int(cells[-1]) + 1))
-        self.total[tuple(box)] += sign * total
-        self.count[tuple(box)] += sign * count
+        self.add_sums(*cell_sums(start, values, used, self.factors), sign)
 
-    def without(self, parts: Sequence[tuple[Sequence[int], np.ndarray, np.ndarray]]) -> Coarse:
+    def add_sums(self, box: Box, total: np.ndarray, count: np.ndarray, sign: float = 1.0) -> None:
+        """Add what `cell_sums` found."""
+        self.total[box] += sign * total
+        self.count[box] += sign * count
+
+    def without(self, parts: Iterable[tuple[Sequence[int], np.ndarray, np.ndarray]]) -> Coarse:
         """The coarse field without some entries, each part as `add` takes it."""
         other = Coarse(self.shape, self.factors, self.total.copy(), self.count.copy())
         for start, values, used in parts:
@@ -176,22 +184,33 @@ class Coarse:
             found.append(replace(axis, length=n, coordinates=coordinates))
         return tuple(found)
 
-    def anchors(self, estimate: np.ndarray, box: Box) -> tuple[np.ndarray, np.ndarray]:
-        """Values of a coarse estimate in a box, and where they stand: in the middle of cells deep inside gaps.
-
-        A cell is deep if nothing is observed within `MARGIN` steps: what is nearer says more than the coarse field.
-        """
+    def far_field(self, estimate: np.ndarray) -> FarField:
+        """A coarse estimate, to be used in cells deep inside gaps: nothing is observed within `MARGIN` steps."""
         # Along an unordered axis the factor is one, and cells beside each other are nothing alike.
         near = [2 * -(-MARGIN // factor) + 1 if factor > 1 else 1 for factor in self.factors]
         deep = ~ndimage.maximum_filter(self.mask, size=near, mode="constant")
+        return FarField(self.shape, self.factors, deep, estimate.astype(np.float32))
+
+
+@dataclass(frozen=True)
+class FarField:
+    """A coarse estimate of the whole tensor, used where nothing near says more."""
+
+    shape: tuple[int, ...]
+    factors: tuple[int, ...]
+    deep: np.ndarray
+    estimate: np.ndarray
+
+    def anchors(self, box: Box) -> tuple[np.ndarray, np.ndarray]:
+        """Values of the coarse estimate in a box, and where they stand: in the middle of deep cells."""
         values = np.zeros([part.stop - part.start for part in box], np.float32)
         placed = np.zeros(values.shape, bool)
         middles, cells = [], []
-        for part, factor, n, length in zip(box, self.factors, self.count.shape, self.shape):
+        for part, factor, n, length in zip(box, self.factors, self.deep.shape, self.shape):
             middle = np.minimum(np.arange(n) * factor + factor // 2, length - 1)
             inside = np.flatnonzero((middle >= part.start) & (middle < part.stop))
             cells.append(inside)
             middles.append(middle[inside] - part.start)
-        values[np.ix_(*middles)] = estimate[np.ix_(*cells)]
-        placed[np.ix_(*middles)] = deep[np.ix_(*cells)]
+        values[np.ix_(*middles)] = self.estimate[np.ix_(*cells)]
+        placed[np.ix_(*middles)] = self.deep[np.ix_(*cells)]
         return values, placed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from itertools import pairwise
@@ -13,21 +13,20 @@ from corten.conformal.neighbours import NeighbourChanges
 from corten.conformal.quantile import Tail, rounded_up
 from corten.conformal.scores import Score
 from corten.conformal.sketch import ScoreSketch, cells_of
-from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
+from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, NEVER, OBSERVED, OUTSIDE
 from corten.engine.memory import let_go
 from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
 from corten.io.chunked import ChunkedStore
 from corten.io.lazy import LazyTensor
 from corten.io.names import companion
-from corten.large.gaps import FilledTile, TiledModel
+from corten.large.gaps import FilledTile, TiledField, TiledModel
 from corten.large.needs import Needs
 from corten.large.stages import Block, Estimate, Scratch, Tell, log_odds, pieces
-from corten.large.tiles import Tile
+from corten.large.tasks import TileRunner
+from corten.large.tiles import Box, Tile
 from corten.lowrank import TensorTrain
 from corten.propensity.fitted import FittedPropensity
-
-__all__ = ["TileWriting", "Widths", "Writing", "write"]
 
 MAX_TESTS = 1 << 18  # missing entries whose neighbours are gathered at a time
 
@@ -58,6 +57,54 @@ class Widths:
 
 
 @dataclass(frozen=True)
+class Output:
+    """The arrays of a result: their names, limits of the values, and for each axis which positions are forecasts.
+
+    never: True at places that are never observed, of length 1 along the times.
+    """
+
+    main: str
+    names: Sequence[tuple[str, str]]
+    limits: tuple[float, float] | None
+    late: list[np.ndarray]
+    never: np.ndarray | None = None
+
+    def arrays(self, box: Box, filled: FilledTile, widths: Widths) -> Iterator[tuple[str, np.ndarray]]:
+        """Bounds, estimate and flags of a box by their names, one at a time; adds to `widths`."""
+        values, spins, missing = filled.values, filled.spins, filled.missing
+        flag = np.full(values.shape, FILLED, np.int8)
+        if self.never is not None:
+            here = tuple(one if n > 1 else slice(None) for one, n in zip(box, self.never.shape))
+            flag[np.broadcast_to(self.never[here], flag.shape)] = NEVER
+        flag.reshape(-1)[missing[filled.beyond]] = BEYOND
+        for level, names in enumerate(self.names):
+            low, high = filled.lower[level], filled.upper[level]
+            if self.limits is not None:
+                low, high = np.clip(low, *self.limits), np.clip(high, *self.limits)
+            low, high = -rounded_up(-low, values.dtype), rounded_up(high, values.dtype)
+            for name, bound in zip(names, (low, high)):
+                array = values.copy()  # observed entries keep their value; outside the domain there is none
+                array.reshape(-1)[missing] = bound
+                yield name, array
+            if level == 0:
+                width = (high - low).astype(np.float64)
+                finite = np.isfinite(width)
+                widths.infinite, widths.total = int(width.size - finite.sum()), float(width[finite].sum())
+                widths.sketch.add(cells_of(width[finite]), np.zeros(int(finite.sum())))
+                flag.reshape(-1)[missing[~finite]] = INFINITE
+        estimate = filled.estimate if self.limits is None else np.clip(filled.estimate, *self.limits)
+        yield self.main, np.where(spins == -1, estimate, values)
+        for k, late in enumerate(self.late):
+            shape = [-1 if j == k else 1 for j in range(flag.ndim)]
+            flag[np.broadcast_to(late[box[k]].reshape(shape), flag.shape)] = FORECAST
+        flag[spins == 1] = OBSERVED
+        flag[spins == 0] = OUTSIDE
+        widths.forecast = int(np.count_nonzero(flag == FORECAST))
+        widths.beyond = int(np.count_nonzero(flag == BEYOND))
+        yield companion(self.main, "flag"), flag
+
+
+@dataclass(frozen=True)
 class Writing:
     """What computing the estimate, intervals and flags of a block needs."""
 
@@ -67,11 +114,8 @@ class Writing:
     score: Score
     sketches: dict[Tail, ScoreSketch]
     coverages: Sequence[float]
-    variable: str
-    names: Sequence[tuple[str, str]]
     exact: bool
-    limits: tuple[float, float] | None
-    beyond: list[np.ndarray]
+    output: Output
     store: ChunkedStore
 
     @cached_property
@@ -84,44 +128,20 @@ class Writing:
 
     def run(self, item: Block) -> Widths:
         """Fill and write one block."""
-        start, values, inside = item
+        start, values, _ = item
         stop = start + len(values)
         spins = np.asarray(self.scratch.observed[start:stop])
         tests = np.flatnonzero(spins == -1)
-        observed, outside = spins == 1, None if inside is None else ~inside
         estimate = self.estimate.planes(start, stop)
         middle = estimate.reshape(-1)[tests].astype(np.float64)
         unit = self.estimate.scale(start, stop)
         unit = np.ones(tests.size) if unit is None else unit.reshape(-1)[tests]
-        flag = np.full(values.shape, FILLED, np.int8)
+        lower, upper = self._bounds(tests, middle, unit, start, stop)
+        box = (slice(start, stop), *(slice(None) for _ in values.shape[1:]))
         widths = Widths()
-        bounds = self._bounds(tests, middle, unit, start, stop)
-        for level, names in enumerate(self.names):
-            low, high = bounds[0][level], bounds[1][level]
-            if self.limits is not None:
-                low, high = np.clip(low, *self.limits), np.clip(high, *self.limits)
-            low, high = -rounded_up(-low, values.dtype), rounded_up(high, values.dtype)
-            for name, bound in zip(names, (low, high)):
-                array = values.copy()  # observed entries keep their value; outside the domain there is none
-                array.reshape(-1)[tests] = bound
-                self.store.put(name, start, array)
-            if level == 0:
-                width = (high - low).astype(np.float64)
-                finite = np.isfinite(width)
-                widths.infinite, widths.total = int(width.size - finite.sum()), float(width[finite].sum())
-                widths.sketch.add(cells_of(width[finite]), np.zeros(int(finite.sum())))
-                flag.reshape(-1)[tests[~finite]] = INFINITE
-        if self.limits is not None:
-            estimate = np.clip(estimate, *self.limits)
-        self.store.put(self.variable, start, np.where(observed | (spins == 0), values, estimate))
-        for k, late in enumerate(self.beyond):
-            here = late[start:stop] if k == 0 else late
-            flag[np.broadcast_to(here.reshape([-1 if j == k else 1 for j in range(flag.ndim)]), flag.shape)] = FORECAST
-        flag[observed] = OBSERVED
-        if outside is not None:
-            flag[outside] = OUTSIDE
-        self.store.put(companion(self.variable, "flag"), start, flag)
-        widths.forecast = int(np.count_nonzero(flag == FORECAST))
+        filled = FilledTile(spins, values, estimate, tests, lower, upper, np.zeros(tests.size, bool))
+        for name, array in self.output.arrays(box, filled, widths):
+            self.store.put(name, start, array)
         let_go(self.scratch.observed[start:stop])
         return widths
 
@@ -146,7 +166,7 @@ class Writing:
         high = np.empty((len(self.coverages), tests.size))
         for a in range(0, tests.size, MAX_TESTS):
             some = slice(a, a + MAX_TESTS)
-            logs = -mine[tests[some]].astype(np.float64)
+            logs = self.propensity.limited(-mine[tests[some]].astype(np.float64), False)
             cuts: dict[str, np.ndarray | None] = {"lower": None, "upper": None}
             changes = None
             for tail, sketch in self.sketches.items():
@@ -174,54 +194,40 @@ def _on(planes: np.ndarray, a: int, b: int, read: Callable[[int, int], np.ndarra
 
 def write(lazy: LazyTensor, needs: Needs, writing: Writing, tell: Tell) -> Widths:
     """Write every block; threads share the blocks, and each block has chunks of its own."""
-    found = in_order(writing.run, pieces(lazy, needs, tell), needs.workers, pool="pieces")
+    found = in_order(writing.run, pieces(lazy, needs, tell), needs.workers)
     return reduce(Widths.with_part, found, Widths())
 
 
 @dataclass(frozen=True)
-class TileWriting:
-    """What writing filled tiles needs; `late` says for each axis which positions are forecasts."""
+class TileArrays:
+    """Makes all arrays of a result for a tile."""
 
     model: TiledModel
-    store: ChunkedStore
     coverages: Sequence[float]
-    main: str
-    names: Sequence[tuple[str, str]]
-    limits: tuple[float, float] | None
-    late: list[np.ndarray]
+    output: Output
 
-    def run(self, threads: int, tell: Tell) -> Widths:
-        """Fill and write every tile; the chunks of the store are the tiles."""
-        found = (self._put(tile, filled) for tile, filled in self.model.fill_all(self.coverages, threads, tell))
-        return reduce(Widths.with_part, found, Widths())
+    def of(self, tile: Tile, values: np.ndarray, spins: np.ndarray) -> tuple[dict[str, np.ndarray], Widths]:
+        """Estimate, bounds and flags of the core by their names, from the values and spins of the padded box."""
+        widths = Widths()
+        filled = self.model.fill(tile, values, spins, self.coverages)
+        return dict(self.output.arrays(tile.core, filled, widths)), widths
 
-    def _put(self, tile: Tile, filled: FilledTile) -> Widths:
-        values, spins = filled.values, filled.spins
-        flag, widths = np.full(values.shape, FILLED, np.int8), Widths()
-        flag.reshape(-1)[filled.missing[filled.beyond]] = BEYOND
-        for level, names in enumerate(self.names):
-            low, high = filled.lower[level], filled.upper[level]
-            if self.limits is not None:
-                low, high = np.clip(low, *self.limits), np.clip(high, *self.limits)
-            low, high = -rounded_up(-low, values.dtype), rounded_up(high, values.dtype)
-            for name, bound in zip(names, (low, high)):
-                array = values.copy()  # observed entries keep their value; outside the domain there is none
-                array.reshape(-1)[filled.missing] = bound
-                self.store.put_box(name, tile.core, array)
-            if level == 0:
-                width = (high - low).astype(np.float64)
-                finite = np.isfinite(width)
-                widths.infinite, widths.total = int(width.size - finite.sum()), float(width[finite].sum())
-                widths.sketch.add(cells_of(width[finite]), np.zeros(int(finite.sum())))
-                flag.reshape(-1)[filled.missing[~finite]] = INFINITE
-        estimate = filled.estimate if self.limits is None else np.clip(filled.estimate, *self.limits)
-        self.store.put_box(self.main, tile.core, np.where(spins == -1, estimate, values))
-        for k, late in enumerate(self.late):
-            shape = [-1 if j == k else 1 for j in range(flag.ndim)]
-            flag[np.broadcast_to(late[tile.core[k]].reshape(shape), flag.shape)] = FORECAST
-        flag[spins == 1] = OBSERVED
-        flag[spins == 0] = OUTSIDE
-        self.store.put_box(companion(self.main, "flag"), tile.core, flag)
-        widths.forecast = int(np.count_nonzero(flag == FORECAST))
-        widths.beyond = int(np.count_nonzero(flag == BEYOND))
+
+@dataclass(frozen=True)
+class TileWriting:
+    """What writing filled tiles needs; the chunks of the store are the tiles."""
+
+    data: TiledField
+    arrays: TileArrays
+    store: ChunkedStore
+
+    def run(self, runner: TileRunner, tell: Tell) -> Widths:
+        """Fill and write every tile."""
+        return reduce(Widths.with_part, runner.run(self.put, self.data.tiles, tell), Widths())
+
+    def put(self, tile: Tile) -> Widths:
+        """Fill and write one tile."""
+        arrays, widths = self.arrays.of(tile, *self.data.read(tile.padded))
+        for name, array in arrays.items():
+            self.store.put_box(name, tile.core, array)
         return widths

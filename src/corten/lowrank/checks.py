@@ -1,7 +1,7 @@
 """Slope checks: does a gradient belong to its objective, does a retraction agree with its tangent vector.
 
 Both errors shrink like the square of the step when all is right, so a log-log plot has slope two; a wrong
-gradient shows slope one. Public, because whoever writes an objective needs them.
+gradient shows slope one. Public: they test the gradient of an objective of your own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 
 from corten.lowrank.cores import Array, frozen
-
-__all__ = ["SlopeCheck", "check_gradient", "check_retraction"]
 
 
 @dataclass(frozen=True)
@@ -42,11 +40,7 @@ class SlopeCheck:
 
 
 def check_gradient(
-    objective: Callable[[Any], tuple[float, Any]],
-    point: Any,
-    seed: int = 0,
-    size: float = 1e-1,
-    noise: float = 1e-13,
+    objective: Callable[[Any], tuple[float, Any]], point: Any, seed: int = 0, size: float = 1e-1, noise: float = 1e-13
 ) -> SlopeCheck:
     """Compare an objective with its gradient along a half random line: f(R(t x)) - f - t <grad, x> = O(t^2).
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "absorb", "chunks", "corner", "frozen", "interface", "multiply", "rows"]
-
 Array = npt.NDArray[np.float64]
-CHUNK = 1 << 16
+CHUNK_ENTRIES = 1 << 16
 
 
 def frozen(array: npt.ArrayLike) -> Array:
@@ -56,7 +54,7 @@ def rows(cores: Sequence[Array], index: Sequence[npt.NDArray[np.intp]]) -> Array
     return head
 
 
-def chunks(count: int, length: int = CHUNK) -> Iterator[slice]:
+def chunks(count: int, length: int = CHUNK_ENTRIES) -> Iterator[slice]:
     """Slices that walk through `count` items in bounded pieces."""
     for start in range(0, count, length):
         yield slice(start, min(start + length, count))

@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from corten.lowrank.cores import Array, chunks, frozen
+from corten.lowrank.points import LowRank
 from corten.lowrank.tensor_train import TensorTrain
 
-__all__ = ["CP"]
-
-NULL = 1e-10
+MIN_EIGENVALUE_RATIO = 1e-10  # to the largest one; smaller ones count as zero
 
 
-@dataclass(frozen=True, eq=False)
-class CP:
+@dataclass(frozen=True, eq=False, repr=False)
+class CP(LowRank):
     """An immutable tensor sum_a w[a] A_1[:, a] (x) .. (x) A_K[:, a], with factors A_k of shape (d_k, r).
 
     Examples
@@ -55,16 +53,6 @@ class CP:
         return self.weights.size
 
     @property
-    def order(self) -> int:
-        """Number of modes, K."""
-        return len(self.factors)
-
-    @property
-    def size(self) -> int:
-        """Number of entries of the dense tensor."""
-        return math.prod(self.shape)
-
-    @property
     def dimension(self) -> int:
         """Parameters of a generic tensor of this rank: r (sum d_k - K + 1); of a matrix r (d_1 + d_2 - r).
 
@@ -75,9 +63,6 @@ class CP:
             r = min(r, *d)
             return r * (sum(d) - r)
         return min(r * (sum(d) - self.order + 1), self.size)
-
-    def __repr__(self) -> str:
-        return f"CP(shape={self.shape}, rank={self.rank})"
 
     def balanced(self) -> CP:
         """The same tensor with weights one and, in every term, factors of equal norm."""
@@ -94,10 +79,6 @@ class CP:
         middle = [np.eye(self.rank)[:, None, :] * factor for factor in inner]
         return TensorTrain(((first * self.weights)[None], *middle, last.T[:, :, None]))
 
-    def to_dense(self) -> Array:
-        """The dense array."""
-        return self.slab(0, self.shape[0])
-
     def slab(self, start: int, stop: int) -> Array:
         """Dense planes start:stop of the first mode."""
         dense = self.factors[0][start:stop] * self.weights
@@ -105,58 +86,26 @@ class CP:
             dense = dense[..., None, :] * factor
         return dense @ self.factors[-1].T
 
-    def at(self, index: Sequence[npt.ArrayLike]) -> Array:
-        """Entries at an index of K integer arrays (broadcast together); O(n K r), in chunks."""
-        if len(index) != self.order:
-            raise ValueError(f"index: {len(index)} arrays for {self.order} modes")
-        where = np.broadcast_arrays(*(np.asarray(i, dtype=np.intp) for i in index))
-        columns = [i.reshape(-1) for i in where]
-        values = np.empty(columns[0].size)
-        for part in chunks(values.size):
-            terms = np.prod([f[i[part]] for f, i in zip(self.factors, columns)], axis=0)
-            values[part] = terms @ self.weights
-        return values.reshape(where[0].shape)
-
-    def at_flat(self, flat: npt.ArrayLike) -> Array:
-        """Entries at flat (raveled, C order) indices."""
-        return self.at(np.unravel_index(np.asarray(flat, dtype=np.intp), self.shape))
-
-    def inner(self, other: CP) -> float:
-        """Inner product, from the r x r cross products of the factors."""
-        cross = np.prod([a.T @ b for a, b in zip(self.factors, other.factors)], axis=0)
-        return float(self.weights @ cross @ other.weights)
-
-    def norm(self) -> float:
-        """Frobenius norm (through the tensor train: no cancellation between large terms)."""
-        return self.to_tensor_train().norm()
-
-    def leverage(self, start: int = 0, stop: int | None = None) -> Array:
-        """Squared norm of every unit tensor projected on the tangent space, for planes start:stop of mode 1.
+    def leverage(self) -> Array:
+        """Squared norm of every unit tensor projected on the tangent space.
 
         u_s^2 = j^T (J^T J)^+ j with j the row of the factors' Jacobian J at entry s. Sums to the rank of J.
+        O(size K^2 r^2) in chunks, after one (r sum d_k)^2 pseudo-inverse.
         """
-        planes = range(*slice(start, stop).indices(self.shape[0]))
-        width = self.size // self.shape[0]
-        flat = np.arange(planes.start * width, planes.stop * width) if len(planes) else np.arange(0)
-        return self.leverage_at(flat).reshape(len(planes), *self.shape[1:])
-
-    def leverage_at(self, flat: npt.ArrayLike) -> Array:
-        """`leverage` at flat indices; O(n K^2 r^2) in chunks, after one (r sum d_k)^2 pseudo-inverse."""
-        where = np.asarray(flat, dtype=np.intp)
         factors, r = self.balanced().factors, self.rank
         inverse = _pseudo_inverse(_gram(factors))
         starts = np.concatenate([[0], np.cumsum(self.shape)])
         blocks = inverse.reshape(starts[-1], r, starts[-1], r).transpose(0, 2, 1, 3)
-        values = np.zeros(where.size)
-        for part in chunks(where.size, max(1, (1 << 21) // r**2)):
-            index = np.unravel_index(where.reshape(-1)[part], self.shape)
+        values = np.zeros(self.size)
+        for part in chunks(self.size, max(1, (1 << 21) // r**2)):
+            index = np.unravel_index(np.arange(part.start, part.stop), self.shape)
             local = [f[i] for f, i in zip(factors, index)]
             rest = [np.prod([*local[:k], *local[k + 1 :]], axis=0) for k in range(self.order)]
             for k in range(self.order):
                 for j in range(self.order):
                     block = blocks[starts[k] + index[k], starts[j] + index[j]]
                     values[part] += np.einsum("na,nab,nb->n", rest[k], block, rest[j], optimize=True)
-        return values.reshape(where.shape)
+        return values.reshape(self.shape)
 
 
 def _gram(factors: Sequence[Array]) -> Array:
@@ -182,5 +131,5 @@ def _gram(factors: Sequence[Array]) -> Array:
 
 def _pseudo_inverse(gram: Array) -> Array:
     values, vectors = np.linalg.eigh(gram)
-    kept = values > NULL * max(values[-1], 0.0)
+    kept = values > MIN_EIGENVALUE_RATIO * max(values[-1], 0.0)
     return (vectors[:, kept] / values[kept]) @ vectors[:, kept].T

@@ -1,7 +1,7 @@
 """Riemannian descent: walk down a smooth objective on a manifold of low-rank tensors, and say why it stopped.
 
 Knows no Ising model and no data: an objective is any function point -> (value, gradient), the gradient a
-tangent vector with inner, norm, +, *, retract, transport and frame (`Tangent`, `TuckerTangent`).
+tangent vector with inner, norm, +, *, retract, transport and a frame, which has `radial` (`Tangent`, `TuckerTangent`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import Any
 
 from corten.lowrank.line_search import BarzilaiBorwein, Iterate, StepRule
 from corten.lowrank.stopping import GradientNorm, MaxIterations, Progress, StoppingRule, ValueChange
-
-__all__ = ["Descent", "descend"]
 
 Objective = Callable[[Any], tuple[float, Any]]
 
@@ -76,9 +74,7 @@ def descend(
     change: float | None = None
     why: str | None
     while True:
-        progress = Progress(
-            len(values) - 1, evaluations, values, norm, first_norm, change, here.step, here.point
-        )
+        progress = Progress(len(values) - 1, evaluations, values, norm, first_norm, change, here.step, here.point)
         if callback is not None and len(values) > 1 and callback(progress) is True:
             why = "the callback asked to stop"
         elif norm == 0.0:
@@ -93,7 +89,7 @@ def descend(
         if found is None:
             why = f"no step along the direction lowers the objective (gradient norm {norm:.2e})"
             break
-        change = (found.moved or 0.0) / (here.point.norm() or 1.0)
+        change = (found.moved or 0.0) / (here.gradient.frame.radial().norm() or 1.0)
         here = found
         norm = here.gradient.norm()
         values.append(here.value)

@@ -1,8 +1,8 @@
 """Step rules: how far to walk along a direction. They know an objective and a tangent vector, no data.
 
-A rule is a frozen choice of constants; `rule.begin()` starts a search that remembers what the rule needs
-between iterations. `search.advance(evaluate, here)` gives the next `Iterate`, or None where no step will do.
-One evaluation gives value and gradient together, so a trial that is accepted costs nothing more.
+A rule is a frozen choice of constants; `rule.begin()` starts a search that remembers what the rule needs between
+iterations (the rule itself where that is nothing). `search.advance(evaluate, here)` gives the next `Iterate`, or None
+where no step will do. One evaluation gives value and gradient together, so a trial that is accepted costs no more.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-__all__ = ["Armijo", "BarzilaiBorwein", "ConjugateGradient", "FixedStep", "Iterate", "Search", "StepRule"]
 
 Evaluate = Callable[[Any], tuple[float, Any]]
 
@@ -53,8 +51,11 @@ class FixedStep:
     max_halvings: int = 30
 
     def begin(self) -> Search:
-        """Start a search of this rule."""
-        return _FixedSearch(self)
+        return self
+
+    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
+        accept = _Accept(reference=math.inf, slope=0.0, alpha=0.0, halvings=self.max_halvings)
+        return accept.search(evaluate, here, -here.gradient, self.step)
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,12 @@ class Armijo:
     noise: float = 1e-14
 
     def begin(self) -> Search:
-        """Start a search of this rule."""
-        return _ArmijoSearch(self)
+        return self
+
+    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
+        reference = here.value + self.noise * abs(here.value)
+        accept = _Accept(reference, -(here.gradient.norm() ** 2), self.alpha, self.max_halvings)
+        return accept.search(evaluate, here, -here.gradient, self.first_step)
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,6 @@ class BarzilaiBorwein:
     noise: float = 1e-14
 
     def begin(self) -> Search:
-        """Start a search of this rule."""
         return _BarzilaiBorweinSearch(self)
 
 
@@ -106,27 +110,7 @@ class ConjugateGradient:
     noise: float = 1e-14
 
     def begin(self) -> Search:
-        """Start a search of this rule."""
         return _ConjugateSearch(self)
-
-
-class _FixedSearch:
-    def __init__(self, rule: FixedStep) -> None:
-        self.rule = rule
-
-    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        accept = _Accept(reference=math.inf, slope=0.0, alpha=0.0, halvings=self.rule.max_halvings)
-        return accept.search(evaluate, here, -here.gradient, self.rule.step)
-
-
-class _ArmijoSearch:
-    def __init__(self, rule: Armijo) -> None:
-        self.rule = rule
-
-    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        reference = here.value + self.rule.noise * abs(here.value)
-        accept = _Accept(reference, -(here.gradient.norm() ** 2), self.rule.alpha, self.rule.max_halvings)
-        return accept.search(evaluate, here, -here.gradient, self.rule.first_step)
 
 
 class _BarzilaiBorweinSearch:

@@ -11,8 +11,6 @@ from corten.lowrank.tangent import Frame
 from corten.lowrank.tensor_train import TensorTrain
 from corten.lowrank.tucker import Tucker
 
-__all__ = ["spectral_start"]
-
 ITERATIONS = 4  # measured: close enough to TT-SVD that a descent from either needs the same number of passes
 
 Point = TypeVar("Point", bound=TensorTrain | Tucker)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["leading_left"]
-
-OVERSAMPLING = 10
+EXTRA_COLUMNS = 10  # of a sketch, beyond the rank
 POWER_ITERATIONS = 2
 
 
@@ -19,10 +17,10 @@ def leading_left(matrix: npt.NDArray, rank: int, rng: np.random.Generator) -> np
     """
     m, n = matrix.shape
     if rank > min(m, n):
-        raise ValueError(f"rank: {rank} columns asked of a {m} x {n} matrix; at most {min(m, n)}")
+        raise ValueError(f"rank: {rank} columns of a {m} x {n} matrix; at most {min(m, n)} are possible")
     if rank == m:
         return np.eye(m, dtype=matrix.dtype)
-    width = rank + OVERSAMPLING
+    width = rank + EXTRA_COLUMNS
     if 4 * width >= min(m, n):
         return _left_vectors(matrix)[:, :rank]
     basis = np.linalg.qr(matrix @ rng.standard_normal((n, width)).astype(matrix.dtype))[0]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-
-__all__ = ["check_rank", "feasible_rank"]
 
 
 def feasible_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
@@ -17,7 +16,7 @@ def feasible_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int,
     >>> feasible_rank((2, 10, 10), 5)
     (2, 5)
     """
-    bonds = list(_bonds(shape, rank))
+    bonds = list(_listed(shape, rank, len(shape) - 1, "bond"))
     left = 1
     for k in range(len(bonds)):
         left = bonds[k] = min(bonds[k], left * shape[k])
@@ -25,6 +24,22 @@ def feasible_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int,
     for k in reversed(range(len(bonds))):
         right = bonds[k] = min(bonds[k], right * shape[k + 1])
     return tuple(bonds)
+
+
+def feasible_tucker_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
+    """Clip multilinear ranks to what the shape allows: r_k <= d_k and r_k <= the product of the others.
+
+    Examples
+    --------
+    >>> feasible_tucker_rank((2, 10, 10), (2, 2, 9))
+    (2, 2, 4)
+    """
+    if len(shape) < 2:
+        raise ValueError(f"shape: needs two or more modes, got {tuple(shape)}")
+    modes = [min(r, d) for r, d in zip(_listed(shape, rank, len(shape), "mode"), shape)]
+    for _ in modes:  # each round can only lower ranks; K rounds reach the fixed point
+        modes = [min(r, math.prod(modes[:k] + modes[k + 1 :])) for k, r in enumerate(modes)]
+    return tuple(modes)
 
 
 def check_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
@@ -35,26 +50,37 @@ def check_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ..
     >>> check_rank((4, 5, 6), 3)
     (3, 3)
     """
-    asked = _bonds(shape, rank)
-    allowed = feasible_rank(shape, asked)
-    for k, (want, most) in enumerate(zip(asked, allowed)):
+    allowed = feasible_rank(shape, rank)
+    return _within(_listed(shape, rank, len(shape) - 1, "bond"), allowed, shape, "bond", "feasible_rank")
+
+
+def check_tucker_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
+    """Give one rank per mode (an integer means every mode), or say which mode asks for too much."""
+    allowed = feasible_tucker_rank(shape, rank)
+    return _within(_listed(shape, rank, len(shape), "mode"), allowed, shape, "mode", "feasible_tucker_rank")
+
+
+def _within(
+    asked: tuple[int, ...], allowed: tuple[int, ...], shape: Sequence[int], what: str, clip: str
+) -> tuple[int, ...]:
+    """The ranks, or an error that names the first that is too large."""
+    for k, (want, most) in enumerate(zip(asked, allowed), 1):
         if want > most:
+            where = f"{what} {k}" + (f" (between modes {k} and {k + 1})" if what == "bond" else "")
             raise ValueError(
-                f"rank: bond {k + 1} (between modes {k + 1} and {k + 2}) asks for {want}, but shape "
-                f"{tuple(shape)} with ranks {asked} allows at most {most}; "
-                "lower it, or clip with feasible_rank(shape, rank)"
+                f"rank: {where} asks for {want}, but shape {tuple(shape)} with ranks {asked} allows at most {most}; "
+                f"lower it, or clip with {clip}(shape, rank)"
             )
     return asked
 
 
-def _bonds(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
+def _listed(shape: Sequence[int], rank: int | Sequence[int], count: int, what: str) -> tuple[int, ...]:
+    """One rank for each of `count` bonds or modes."""
     if len(shape) == 0 or any(int(d) < 1 for d in shape):
         raise ValueError(f"shape: every mode needs a length of at least 1, got {tuple(shape)}")
-    bonds = tuple(int(r) for r in (rank if isinstance(rank, Iterable) else [rank] * (len(shape) - 1)))
-    if len(bonds) != len(shape) - 1:
-        raise ValueError(
-            f"rank: {len(bonds)} ranks for {len(shape)} modes; give one integer or {len(shape) - 1} of them"
-        )
-    if any(r < 1 for r in bonds):
-        raise ValueError(f"rank: every bond needs a rank of at least 1, got {bonds}")
-    return bonds
+    ranks = tuple(int(r) for r in (rank if isinstance(rank, Iterable) else [rank] * count))
+    if len(ranks) != count:
+        raise ValueError(f"rank: {len(ranks)} ranks for {len(shape)} modes; give one integer or {count} of them")
+    if any(r < 1 for r in ranks):
+        raise ValueError(f"rank: every {what} needs a rank of at least 1, got {ranks}")
+    return ranks

@@ -7,18 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "AllOf",
-    "AnyOf",
-    "GradientNorm",
-    "MaxEvaluations",
-    "MaxIterations",
-    "Progress",
-    "RelativeChange",
-    "StoppingRule",
-    "ValueChange",
-]
-
 
 @dataclass(frozen=True)
 class Progress:
@@ -60,7 +48,6 @@ class AnyOf(StoppingRule):
     rules: tuple[StoppingRule, ...]
 
     def reason(self, progress: Progress) -> str | None:
-        """The first reason given."""
         return next((why for rule in self.rules if (why := rule.reason(progress))), None)
 
 
@@ -71,7 +58,6 @@ class AllOf(StoppingRule):
     rules: tuple[StoppingRule, ...]
 
     def reason(self, progress: Progress) -> str | None:
-        """All reasons, joined."""
         given = [why for rule in self.rules if (why := rule.reason(progress))]
         return " and ".join(given) if len(given) == len(self.rules) else None
 
@@ -83,7 +69,6 @@ class MaxIterations(StoppingRule):
     limit: int
 
     def reason(self, progress: Progress) -> str | None:
-        """Compare the iterations with the limit."""
         if progress.iterations < self.limit:
             return None
         return f"reached the limit of {self.limit} iterations"
@@ -99,7 +84,6 @@ class MaxEvaluations(StoppingRule):
     limit: int
 
     def reason(self, progress: Progress) -> str | None:
-        """Compare the evaluations with the limit."""
         if progress.evaluations < self.limit:
             return None
         return f"reached the limit of {self.limit} evaluations"
@@ -113,7 +97,6 @@ class GradientNorm(StoppingRule):
     absolute: float = 0.0
 
     def reason(self, progress: Progress) -> str | None:
-        """Compare the gradient norm with the larger of the two bounds."""
         bound = max(self.relative * progress.first_gradient_norm, self.absolute)
         if progress.gradient_norm > bound:
             return None
@@ -127,7 +110,6 @@ class RelativeChange(StoppingRule):
     tolerance: float = 1e-4
 
     def reason(self, progress: Progress) -> str | None:
-        """Compare the last move with the tolerance."""
         if progress.relative_change is None or progress.relative_change > self.tolerance:
             return None
         return f"relative change {progress.relative_change:.2e} is at most {self.tolerance:.2e}"
@@ -144,7 +126,6 @@ class ValueChange(StoppingRule):
     patience: int = 5
 
     def reason(self, progress: Progress) -> str | None:
-        """Compare the spread of the last values with their size."""
         if len(progress.values) <= self.patience:
             return None
         recent = progress.values[-self.patience - 1 :]

@@ -10,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from corten.lowrank.cores import Array, absorb, chunks, corner, frozen, interface, rows
+from corten.lowrank.points import LowRank
 from corten.lowrank.range_finder import leading_left
 from corten.lowrank.ranks import check_rank, feasible_rank
 from corten.lowrank.tangent import Frame
 
-__all__ = ["TensorTrain"]
 
-
-@dataclass(frozen=True, eq=False)
-class TensorTrain:
+@dataclass(frozen=True, eq=False, repr=False)
+class TensorTrain(LowRank):
     """An immutable tensor x[i1..iK] = T_1[i1] ... T_K[iK], with cores T_k of shape (r_{k-1}, d_k, r_k).
 
     Cores are kept as read-only float64 arrays. The ranks may be larger than the tensor needs.
@@ -89,33 +88,16 @@ class TensorTrain:
         return tuple(core.shape[2] for core in self.cores[:-1])
 
     @property
-    def order(self) -> int:
-        """Number of modes, K."""
-        return len(self.cores)
-
-    @property
-    def size(self) -> int:
-        """Number of entries of the dense tensor."""
-        return math.prod(self.shape)
-
-    @property
     def dimension(self) -> int:
         """Dimension of the manifold of this rank: sum_k d_k r_{k-1} r_k - sum_{k<K} r_k^2."""
         bonds = feasible_rank(self.shape, self.rank)
         ranks = (1, *bonds, 1)
         return sum(a * d * b for a, d, b in zip(ranks, self.shape, ranks[1:])) - sum(r * r for r in bonds)
 
-    def __repr__(self) -> str:
-        return f"TensorTrain(shape={self.shape}, rank={self.rank})"
-
     # ---- entries
 
-    def to_dense(self) -> Array:
-        """The dense array."""
-        return self.slab(0, self.shape[0])
-
     def slab(self, start: int, stop: int) -> Array:
-        """Dense planes start:stop of the first mode; O(entries asked for * r)."""
+        """Dense planes start:stop of the first mode; O(entries * r)."""
         return interface([self.cores[0][:, start:stop], *self.cores[1:]])[..., 0]
 
     def at(self, index: Sequence[npt.ArrayLike]) -> Array:
@@ -156,9 +138,6 @@ class TensorTrain:
         return TensorTrain((*self.cores[:-1], self.cores[-1] * float(scalar)))
 
     __rmul__ = __mul__
-
-    def __truediv__(self, scalar: float) -> TensorTrain:
-        return TensorTrain((*self.cores[:-1], self.cores[-1] / float(scalar)))
 
     def inner(self, other: TensorTrain) -> float:
         """Inner product; O(K d r^3)."""
@@ -204,31 +183,6 @@ class TensorTrain:
             current = absorb(s[:most, None] * v[:most], core)
         return TensorTrain((*done, current))
 
-    truncate = round
-
-    def grow(self, rank: int | Sequence[int], seed: int = 0, scale: float = 1e-8) -> TensorTrain:
-        """The same tensor with room for larger ranks, new directions random: a warm start for a richer model.
-
-        The tensor moves by about `scale` times its norm; scale=0 leaves it as it is, but then the new row
-        spaces are arbitrary instead of random.
-        """
-        bonds = check_rank(self.shape, rank)
-        base = self.left_orthogonal()
-        if any(new < old for new, old in zip(bonds, base.rank)):
-            raise ValueError(f"rank: cannot grow from {base.rank} to {bonds}; use round() to shrink")
-        rng = np.random.default_rng(seed)
-        norm = float(np.linalg.norm(base.cores[-1])) or 1.0
-        ranks = (1, *bonds, 1)
-        cores = []
-        for k, (core, a, b) in enumerate(zip(base.cores, ranks, ranks[1:])):
-            a0, d, b0 = core.shape
-            wide = rng.standard_normal((a, d, b)) / math.sqrt(d * max(a, b))
-            # every way back from the new directions into the old ones is small, so the tensor hardly moves
-            wide[a0:, :, :b0] *= scale * (norm if k == self.order - 1 else 1.0)
-            wide[:a0, :, :b0] = core
-            cores.append(wide)
-        return TensorTrain(tuple(cores))
-
     def reversed(self) -> TensorTrain:
         """Axes and ranks in reversed order."""
         return TensorTrain(tuple(core.transpose(2, 1, 0) for core in self.cores[::-1]))
@@ -258,23 +212,3 @@ class TensorTrain:
             total += (before - here) * rho
             before = here
         return total + before
-
-    def leverage_at(self, flat: npt.ArrayLike) -> Array:
-        """`leverage` at flat (raveled, C order) indices; O(n K r^2), in chunks."""
-        where = np.asarray(flat, dtype=np.intp)
-        left, right = (tt.cores for tt in self.gauges())
-        values = np.empty(where.size)
-        for part in chunks(where.size):
-            index = np.unravel_index(where.reshape(-1)[part], self.shape)
-            tails = [np.ones((index[0].size, 1))]
-            for k in range(self.order - 1, 0, -1):
-                tails.append(np.einsum("anb,nb->na", right[k][:, index[k]], tails[-1], optimize=True))
-            head = np.ones((index[0].size, 1))
-            total, before = np.zeros(index[0].size), np.ones(index[0].size)
-            for k in range(self.order - 1):
-                head = np.einsum("na,anb->nb", head, left[k][:, index[k]], optimize=True)
-                here = np.square(head).sum(axis=1)
-                total += (before - here) * np.square(tails[self.order - 1 - k]).sum(axis=1)
-                before = here
-            values[part] = total + before
-        return values.reshape(where.shape)

@@ -4,49 +4,22 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from corten.lowrank.cores import Array, chunks, frozen, multiply
+from corten.lowrank.cores import Array, frozen, multiply
+from corten.lowrank.points import LowRank
 from corten.lowrank.range_finder import leading_left
+from corten.lowrank.ranks import check_tucker_rank, feasible_tucker_rank
 from corten.lowrank.tensor_train import TensorTrain
 from corten.lowrank.tucker_tangent import TuckerFrame
 
-__all__ = ["Tucker", "check_tucker_rank", "feasible_tucker_rank"]
 
-
-def feasible_tucker_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
-    """Clip multilinear ranks to what the shape allows: r_k <= d_k and r_k <= the product of the others.
-
-    Examples
-    --------
-    >>> feasible_tucker_rank((2, 10, 10), (2, 2, 9))
-    (2, 2, 4)
-    """
-    modes = [min(r, d) for r, d in zip(_modes(shape, rank), shape)]
-    for _ in modes:  # each round can only lower ranks; K rounds reach the fixed point
-        modes = [min(r, math.prod(modes[:k] + modes[k + 1 :])) for k, r in enumerate(modes)]
-    return tuple(modes)
-
-
-def check_tucker_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
-    """Give one rank per mode (an integer means every mode), or say which mode asks for too much."""
-    asked = _modes(shape, rank)
-    allowed = feasible_tucker_rank(shape, asked)
-    for k, (want, most) in enumerate(zip(asked, allowed)):
-        if want > most:
-            raise ValueError(
-                f"rank: mode {k + 1} asks for {want}, but shape {tuple(shape)} with ranks {asked} allows "
-                f"at most {most}; lower it, or clip with feasible_tucker_rank(shape, rank)"
-            )
-    return asked
-
-
-@dataclass(frozen=True, eq=False)
-class Tucker:
+@dataclass(frozen=True, eq=False, repr=False)
+class Tucker(LowRank):
     """An immutable tensor core x_1 U_1 ... x_K U_K, with factors U_k of shape (d_k, r_k).
 
     Made here the factors are orthonormal; given by hand they may be any.
@@ -101,22 +74,9 @@ class Tucker:
         return self.core.shape
 
     @property
-    def order(self) -> int:
-        """Number of modes, K."""
-        return len(self.factors)
-
-    @property
-    def size(self) -> int:
-        """Number of entries of the dense tensor."""
-        return math.prod(self.shape)
-
-    @property
     def dimension(self) -> int:
         """Dimension of the manifold of this rank: prod_k r_k + sum_k r_k (d_k - r_k)."""
         return math.prod(self.rank) + sum(r * (d - r) for r, d in zip(self.rank, self.shape))
-
-    def __repr__(self) -> str:
-        return f"Tucker(shape={self.shape}, rank={self.rank})"
 
     def orthonormal(self) -> Tucker:
         """The same tensor with orthonormal factors."""
@@ -138,28 +98,13 @@ class Tucker:
         small.append(rest.reshape(left, self.rank[-1], 1))
         return TensorTrain(tuple(multiply(core, factor, 1) for core, factor in zip(small, self.factors)))
 
-    def to_dense(self) -> Array:
-        """The dense array."""
-        return self.slab(0, self.shape[0])
-
     def slab(self, start: int, stop: int) -> Array:
         """Dense planes start:stop of the first mode."""
         return self.to_tensor_train().slab(start, stop)
 
-    def at(self, index: Sequence[npt.ArrayLike]) -> Array:
-        """Entries at an index of K integer arrays."""
-        return self.to_tensor_train().at(index)
-
     def at_flat(self, flat: npt.ArrayLike) -> Array:
         """Entries at flat (raveled, C order) indices."""
         return self.to_tensor_train().at_flat(flat)
-
-    def inner(self, other: Tucker) -> float:
-        """Inner product; O(K d r^2) and core-sized products."""
-        core = np.asarray(other.core)
-        for k, (mine, theirs) in enumerate(zip(self.factors, other.factors)):
-            core = multiply(core, mine.T @ theirs, k)
-        return float(np.vdot(self.core, core))
 
     def norm(self) -> float:
         """Frobenius norm."""
@@ -169,9 +114,6 @@ class Tucker:
         return Tucker(self.core * float(scalar), self.factors)
 
     __rmul__ = __mul__
-
-    def __neg__(self) -> Tucker:
-        return self * -1.0
 
     def round(self, rank: int | Sequence[int]) -> Tucker:
         """Higher-order SVD of the small core: at most the given ranks; nothing dense."""
@@ -210,33 +152,3 @@ class Tucker:
             side = (1.0 - own[k]).reshape([-1 if j == k else 1 for j in range(self.order)])
             total = total + side * np.expand_dims(field, k)
         return total
-
-    def leverage_at(self, flat: npt.ArrayLike) -> Array:
-        """`leverage` at flat (raveled, C order) indices; O(n K prod(r)), in chunks."""
-        where = np.asarray(flat, dtype=np.intp)
-        frame = self.frame()
-        values = np.empty(where.size)
-        piece = max(1, (1 << 22) // math.prod(self.rank))
-        for part in chunks(where.size, piece):
-            index = np.unravel_index(where.reshape(-1)[part], self.shape)
-            local = [factor[i] for factor, i in zip(frame.factors, index)]
-            own = [np.square(rows).sum(axis=1) for rows in local]
-            total = np.prod(own, axis=0)
-            for k, basis in enumerate(frame.rows):
-                reach = np.broadcast_to(basis, (len(total), *basis.shape))
-                for j in reversed([j for j in range(self.order) if j != k]):
-                    reach = np.einsum("n...a,na->n...", reach, local[j])
-                total = total + (1.0 - own[k]) * np.square(reach).sum(axis=1)
-            values[part] = total
-        return values.reshape(where.shape)
-
-
-def _modes(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
-    if len(shape) < 2 or any(int(d) < 1 for d in shape):
-        raise ValueError(f"shape: needs two or more modes, each of length at least 1, got {tuple(shape)}")
-    modes = tuple(int(r) for r in (rank if isinstance(rank, Iterable) else [rank] * len(shape)))
-    if len(modes) != len(shape):
-        raise ValueError(f"rank: {len(modes)} ranks for {len(shape)} modes; give one integer or {len(shape)}")
-    if any(r < 1 for r in modes):
-        raise ValueError(f"rank: every mode needs a rank of at least 1, got {modes}")
-    return modes

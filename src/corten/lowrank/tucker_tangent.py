@@ -15,16 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from corten.lowrank.cores import Array, frozen, multiply
+from corten.lowrank.points import TangentVector
 from corten.lowrank.tangent import Frame
 from corten.lowrank.tensor_train import TensorTrain
 
 if TYPE_CHECKING:
     from corten.lowrank.tucker import Tucker
 
-__all__ = ["TuckerFrame", "TuckerTangent"]
-
-DEFICIENT = 1e-10
-NUDGE = 1e-9
+MIN_SINGULAR_RATIO = 1e-10  # a core with a smaller one is rank-deficient
+NUDGE_SHARE = 1e-9  # of the norm, by which a rank-deficient point is moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +48,7 @@ class TuckerFrame:
         point = tucker.orthonormal()
         if _deficient(point.core):
             noise = np.random.default_rng(0).standard_normal(point.rank)
-            size = NUDGE * (float(np.linalg.norm(point.core)) or 1.0) / float(np.linalg.norm(noise))
+            size = NUDGE_SHARE * (float(np.linalg.norm(point.core)) or 1.0) / float(np.linalg.norm(noise))
             point = type(point)(point.core + size * noise, point.factors)
         rows = []
         for k, r in enumerate(point.rank):
@@ -87,111 +86,53 @@ class TuckerFrame:
             partly = TensorTrain((*reduced[:k], tt.cores[k], *reduced[k + 1 :])).to_dense()
             reach = np.moveaxis(partly, k, 0).reshape(self.shape[k], -1) @ rows.reshape(len(rows), -1).T
             deltas.append(reach - factor @ (factor.T @ reach))
-        return TuckerTangent(self, TensorTrain(tuple(reduced)).to_dense(), tuple(deltas))
+        return TuckerTangent(self, (TensorTrain(tuple(reduced)).to_dense(), *deltas))
 
     def contractions(self, dense: npt.ArrayLike) -> tuple[Array, ...]:
         """Contractions of a dense gradient with the tensor-train frame: for tests and small problems."""
         return self.tt.contractions(dense)
 
-    def contractions_of(self, tt: TensorTrain) -> tuple[Array, ...]:
-        """Contractions of a low-rank tensor with the tensor-train frame."""
-        return self.tt.contractions_of(tt)
-
     def radial(self) -> TuckerTangent:
         """The point itself as a tangent vector: the gradient of ||B||^2 / 2."""
-        return TuckerTangent(self, self.point.core, tuple(np.zeros(f.shape) for f in self.factors))
-
-    def zero(self) -> TuckerTangent:
-        """The zero tangent vector."""
-        return TuckerTangent(self, np.zeros(self.rank), tuple(np.zeros(f.shape) for f in self.factors))
+        return TuckerTangent(self, (self.point.core, *(np.zeros(f.shape) for f in self.factors)))
 
     def random(self, seed: int = 0) -> TuckerTangent:
         """A Gaussian tangent vector of norm one, for slope checks."""
         rng = np.random.default_rng(seed)
         drawn = [rng.standard_normal(factor.shape) for factor in self.factors]
-        deltas = tuple(d - factor @ (factor.T @ d) for d, factor in zip(drawn, self.factors))
-        vector = TuckerTangent(self, rng.standard_normal(self.rank), deltas)
+        deltas = [d - factor @ (factor.T @ d) for d, factor in zip(drawn, self.factors)]
+        vector = TuckerTangent(self, (rng.standard_normal(self.rank), *deltas))
         return vector * (1.0 / vector.norm())
 
 
-@dataclass(frozen=True, eq=False)
-class TuckerTangent:
+class TuckerTangent(TangentVector):
     """A tangent vector: a core part, and for each mode a part W_k orthogonal to U_k that multiplies rows[k].
 
     Written on orthonormal row spaces the parts are orthogonal to each other and no Gram matrix is inverted.
     """
 
-    frame: TuckerFrame
-    core: Array
-    deltas: tuple[Array, ...]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "core", frozen(self.core))
-        object.__setattr__(self, "deltas", tuple(frozen(delta) for delta in self.deltas))
-
-    @classmethod
-    def zero(cls, frame: TuckerFrame) -> TuckerTangent:
-        """The zero tangent vector of a frame."""
-        return frame.zero()
-
-    def inner(self, other: TuckerTangent) -> float:
-        """Inner product of the dense tensors: the sum of those of the parts."""
-        self._same_frame(other)
-        parts = zip((self.core, *self.deltas), (other.core, *other.deltas))
-        return float(sum(np.vdot(a, b) for a, b in parts))
-
-    def norm(self) -> float:
-        """Frobenius norm of the dense tensor."""
-        return float(np.linalg.norm([np.linalg.norm(part) for part in (self.core, *self.deltas)]))
-
-    def __add__(self, other: TuckerTangent) -> TuckerTangent:
-        self._same_frame(other)
-        deltas = tuple(a + b for a, b in zip(self.deltas, other.deltas))
-        return TuckerTangent(self.frame, self.core + other.core, deltas)
-
-    def __sub__(self, other: TuckerTangent) -> TuckerTangent:
-        return self + -other
-
-    def __mul__(self, scalar: float) -> TuckerTangent:
-        deltas = tuple(delta * float(scalar) for delta in self.deltas)
-        return TuckerTangent(self.frame, self.core * float(scalar), deltas)
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> TuckerTangent:
-        return self * -1.0
-
     def to_tucker(self) -> Tucker:
         """The tangent vector as a Tucker tensor of twice the rank."""
-        return self._double(1.0, self.core)
+        return self._double(1.0, self.parts[0])
 
     def to_tt(self) -> TensorTrain:
-        """The tangent vector as a tensor train."""
         return self.to_tucker().to_tensor_train()
 
     def retract(self, step: float) -> Tucker:
-        """Walk `step` along the vector and come back to the rank by a higher-order SVD of the (2r)^K core."""
-        return self._double(step, self.frame.point.core + step * self.core).round(self.frame.rank)
-
-    def transport(self, frame: TuckerFrame) -> TuckerTangent:
-        """The vector carried to another point, by projection on to the tangent space there."""
-        return frame.project_tt(self.to_tt())
+        # the core has (2r)^K entries; a higher-order SVD brings it back to the rank
+        return self._double(step, self.frame.point.core + step * self.parts[0]).round(self.frame.rank)
 
     def _double(self, scale: float, core: Array) -> Tucker:
         rank = self.frame.rank
         wide = np.zeros([2 * r for r in rank])
         wide[tuple(slice(r) for r in rank)] = core
         factors = []
-        for k, (rows, u, w) in enumerate(zip(self.frame.rows, self.frame.factors, self.deltas)):
+        for k, (rows, u, w) in enumerate(zip(self.frame.rows, self.frame.factors, self.parts[1:])):
             block = tuple(slice(r, None) if j == k else slice(r) for j, r in enumerate(rank))
             size = float(np.linalg.norm(w))  # goes into the core: beside rows of norm one a small core would be lost
             wide[block] = scale * size * np.moveaxis(rows, 0, k)
             factors.append(np.hstack([u, w / (size or 1.0)]))
         return type(self.frame.point)(wide, tuple(factors))
-
-    def _same_frame(self, other: TuckerTangent) -> None:
-        if self.frame is not other.frame:
-            raise ValueError("tangent vectors of two frames do not mix: carry one over with transport(frame)")
 
 
 def _deficient(core: Array) -> bool:
@@ -200,6 +141,6 @@ def _deficient(core: Array) -> bool:
     unfoldings += [core.reshape(int(np.prod(core.shape[:k])), -1) for k in range(2, order - 1)]
     for unfolding in unfoldings:
         values = np.linalg.svd(unfolding, compute_uv=False)
-        if values[-1] <= DEFICIENT * values[0]:
+        if values[-1] <= MIN_SINGULAR_RATIO * values[0]:
             return True
     return False

@@ -10,22 +10,7 @@ from corten.propensity.link import Logit, NoLink, Probit
 from corten.propensity.neighborhood import Neighborhood
 
 __all__ = [
-    "AdditivePropensity",
-    "AutoPropensity",
-    "BernoulliPropensity",
-    "FittedPropensity",
-    "IsingPropensity",
-    "KnownPropensity",
-    "Linear",
-    "Logit",
-    "Neighborhood",
-    "NoLink",
-    "Polynomial",
-    "Probit",
-    "Product",
-    "PropensityModel",
-    "Recipe",
-    "Sigmoid",
-    "UniformPropensity",
-    "Zero",
-]
+    "AdditivePropensity", "AutoPropensity", "BernoulliPropensity", "FittedPropensity", "IsingPropensity",
+    "KnownPropensity", "Linear", "Logit", "Neighborhood", "NoLink", "Polynomial", "Probit", "Product",
+    "PropensityModel", "Recipe", "Sigmoid", "UniformPropensity", "Zero",
+]  # fmt: skip

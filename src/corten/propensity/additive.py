@@ -9,32 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from corten.data.choices import Choice
-from corten.engine import Engine, MaskPass, Model, as_engine
-from corten.engine.lazy import is_lazy, takes_lazy
+from corten.engine import MaskPass, Model
+from corten.engine.lazy import is_lazy
 from corten.engine.memory import parts
+from corten.engine.passes import PlainFrame
 from corten.lowrank import TensorTrain
 from corten.propensity.coupling import Zero
-from corten.propensity.fitted import FittedPropensity, spins_of
+from corten.propensity.fitted import FitsMasks, FittedPropensity, TrainingMask
 from corten.propensity.link import as_link
 from corten.propensity.neighborhood import resolve
-
-__all__ = ["AdditivePropensity", "Frame", "additive_train", "constant_train", "fit_additive", "independent", "tally"]
 
 MAX_LOG_ODDS = 14.0  # beyond it a probability is 0 or 1 in single precision
 MAX_PASSES = 40  # over the mask, in one descent
 MAX_RESCALING = 2.0  # factor of the effects after the fit
-
-
-class Frame(NamedTuple):
-    """A tensor train in the form that passes read. Contractions with its cores as they are give sums over slices."""
-
-    left: tuple[np.ndarray, ...]
-    right: tuple[np.ndarray, ...]
-
-    @staticmethod
-    def of(train: TensorTrain) -> Frame:
-        """The frame of a tensor train."""
-        return Frame(tuple(train.cores), tuple(train.cores))
 
 
 class Tally(NamedTuple):
@@ -50,7 +37,7 @@ class Tally(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AdditivePropensity:
+class AdditivePropensity(FitsMasks):
     """Independent missingness whose log-odds are a sum of one effect per slice of each axis.
 
     Use it where whole rows, stations or days are observed less often than others. It has no parameters.
@@ -71,40 +58,30 @@ class AdditivePropensity:
     True
     """
 
-    def fit(
-        self,
-        training_mask: np.ndarray,
-        train_share: float = 0.7,
-        *,
-        domain: np.ndarray | None = None,
-        axis_names: Sequence[str] | None = None,
-        periodic: Sequence[bool] = (),
-        engine: Any = "auto",
-    ) -> FittedPropensity:
-        """Fit to a training mask; the parameters are those of `PropensityModel.fit`."""
-        runner: Engine = as_engine(engine)
-        spins = spins_of(training_mask, domain, takes_lazy(runner))
-        passes = runner.mask_pass(spins, independent(spins.shape), float(train_share))
+    def _fit(self, given: TrainingMask) -> FittedPropensity:
+        spins = given.spins
+        passes = given.runner.mask_pass(spins, independent(spins.shape), given.train_share)
         train, spreads, loss = fit_additive(passes, tally(spins), rescale=True)
-        names = axis_names or [f"axis {k}" for k in range(len(spins.shape))]
+        names = given.axis_names or [f"axis {k}" for k in range(len(spins.shape))]
         words = ", ".join(f"{name} {spread:.3g}" for name, spread in zip(names, spreads))
         because = "standard deviation of the log-odds, estimated for each axis from the training mask"
         values = {str(name): spread for name, spread in zip(names, spreads)}
         choice = Choice("spread of slice effects", words, because, code="slice_effects_estimated", values=values)
-        around = resolve("adjacent", spins.shape, axis_names, periodic)
-        return FittedPropensity(
+        return given.fitted(
             parameter=train,
             coupling=Zero(),
             link=as_link("logit"),
-            neighborhood=around,
-            domain=domain,
-            train_share=float(train_share),
+            neighborhood=resolve("adjacent", spins.shape, given.axis_names, given.periodic),
             loss=loss,
             passes=passes.passes,
             stopped_because="variances estimated",
             choices=(choice,),
-            engine=engine,
         )
+
+
+def frame_of(train: TensorTrain) -> PlainFrame:
+    """A tensor train in the form that passes read. Contractions with its cores as they are give sums over slices."""
+    return PlainFrame(train.cores, train.cores)
 
 
 def independent(shape: Sequence[int]) -> Model:
@@ -142,13 +119,7 @@ def constant_train(shape: Sequence[int], counted: Tally, train_share: float) -> 
 
 
 def additive_train(level: float, effects: Sequence[np.ndarray]) -> TensorTrain:
-    """level + the sum of one effect per axis, as a tensor train of rank 2.
-
-    Examples
-    --------
-    >>> additive_train(1.0, [np.array([0.0, 2.0]), np.array([0.0, 5.0, 7.0])]).to_dense().tolist()
-    [[1.0, 6.0, 8.0], [3.0, 8.0, 10.0]]
-    """
+    """level + the sum of one effect per axis, as a tensor train of rank 2."""
     first, *middle, last = [np.asarray(one, np.float64) for one in effects]
     cores = [np.stack([level + first, np.ones_like(first)], -1)[None]]
     for one in middle:
@@ -185,7 +156,7 @@ def fit_additive(passes: MaskPass, counted: Tally, rescale: bool = False) -> tup
             return additive_train(level, [factor * one for one in effects])
 
         found = minimize_scalar(
-            lambda factor: passes.loss_and_contractions(Frame.of(scaled(factor)))[0],
+            lambda factor: passes.loss_and_contractions(frame_of(scaled(factor)))[0],
             bounds=(1.0, MAX_RESCALING), method="bounded", options={"xatol": 0.02},
         )  # fmt: skip
         return scaled(float(found.x)), spreads, float(found.fun)
@@ -242,7 +213,7 @@ def _descend(
         nonlocal loss
         at = here + scale * step
         train = additive_train(at[0], np.split(at, places)[1:])
-        loss, found = passes.loss_and_contractions(Frame.of(train))
+        loss, found = passes.loss_and_contractions(frame_of(train))
         sums = [found[0][0, :, 0], *(one[1, :, 0] for one in found[1:])]
         slope = np.concatenate([[np.sum(sums[0])], *sums]) + rate * at
         return loss + 0.5 * float(np.sum(rate * at**2)), np.asarray(scale * slope, np.float64)

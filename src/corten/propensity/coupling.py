@@ -1,7 +1,7 @@
 """Couplings: the function g(B_i, B_j) of two neighbouring entries in the Ising model.
 
-A coupling is a frozen object with `value` and `derivative` (in the first argument). Every g is symmetric, so the
-derivative in the second argument is `derivative(y, x)`. Compiled kernels read `code()` instead.
+A coupling is a frozen object. Every g is symmetric. Passes over a mask read its `code()`; their formulas, with the
+derivatives, are in `engine/arithmetic.py` and `engine/jax_formulas.py`.
 """
 
 from __future__ import annotations
@@ -11,41 +11,24 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-__all__ = [
-    "POLYNOMIAL",
-    "PRODUCT",
-    "SIGMOID",
-    "ZERO",
-    "Coupling",
-    "KernelCoupling",
-    "Linear",
-    "Polynomial",
-    "Product",
-    "Sigmoid",
-    "Zero",
-    "as_coupling",
-    "as_floating",
-]
-
-ZERO, PRODUCT, POLYNOMIAL, SIGMOID = 0, 1, 2, 3
+from corten.data.arrays import Floats, Numbers
+from corten.engine.arithmetic import POLYNOMIAL, PRODUCT, SIGMOID, ZERO
 
 
 class KernelCoupling(NamedTuple):
     """A coupling as compiled kernels read it: a kind and rows (c, a, b), one for each term c * x**a * y**b."""
 
     kind: int
-    terms: NDArray[np.float64]
+    terms: Floats
 
 
 @runtime_checkable
 class Coupling(Protocol):
-    """The methods of a coupling: g, its derivative in the first argument, its form for kernels, and a short text."""
+    """The methods of a coupling: g, its form for kernels, and a short text."""
 
-    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]: ...
-
-    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]: ...
+    def value(self, x: ArrayLike, y: ArrayLike) -> Numbers: ...
 
     def code(self) -> KernelCoupling: ...
 
@@ -96,13 +79,9 @@ class Product:
         """Whether the strength is estimated during the fit."""
         return self.strength == "learned"
 
-    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+    def value(self, x: ArrayLike, y: ArrayLike) -> Numbers:
         x, y = as_floating(x), as_floating(y)
         return np.asarray(self._number() * x * y)
-
-    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
-        return np.asarray(self._number() * y)
 
     def code(self) -> KernelCoupling:
         return KernelCoupling(PRODUCT, np.array([[self._number(), 1.0, 1.0]]))
@@ -138,12 +117,8 @@ class Linear:
     def __post_init__(self) -> None:
         object.__setattr__(self, "strength", _finite("strength", self.strength))
 
-    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+    def value(self, x: ArrayLike, y: ArrayLike) -> Numbers:
         return np.asarray(self.strength * (as_floating(x) + as_floating(y)))
-
-    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
-        return np.full(x.shape, self.strength, dtype=np.result_type(x, y))
 
     def code(self) -> KernelCoupling:
         return KernelCoupling(POLYNOMIAL, np.array([[self.strength, 1.0, 0.0], [self.strength, 0.0, 1.0]]))
@@ -193,19 +168,11 @@ class Polynomial:
     def __hash__(self) -> int:
         return hash(tuple(self.terms.items()))
 
-    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+    def value(self, x: ArrayLike, y: ArrayLike) -> Numbers:
         x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
         total = np.zeros(x.shape, dtype=np.result_type(x, y))
         for (a, b), c in self.terms.items():
             total += c * x**a * y**b
-        return total
-
-    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
-        total = np.zeros(x.shape, dtype=np.result_type(x, y))
-        for (a, b), c in self.terms.items():
-            if a > 0:
-                total += c * a * x ** (a - 1) * y**b
         return total
 
     def code(self) -> KernelCoupling:
@@ -236,17 +203,11 @@ class Sigmoid:
     def __post_init__(self) -> None:
         object.__setattr__(self, "strength", _finite("strength", self.strength))
 
-    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+    def value(self, x: ArrayLike, y: ArrayLike) -> Numbers:
         # tanh saturates where 1/(1 + exp(-xy)) would overflow
         with np.errstate(over="ignore"):
             product = as_floating(x) * as_floating(y)
         return np.asarray((0.5 * self.strength) * np.tanh(0.5 * product))
-
-    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        x, y = as_floating(x), as_floating(y)
-        with np.errstate(over="ignore", under="ignore"):
-            t = np.exp(-np.abs(x * y))
-            return np.asarray(self.strength * y * (t / (1.0 + t) ** 2))
 
     def code(self) -> KernelCoupling:
         return KernelCoupling(SIGMOID, np.array([[self.strength, 1.0, 1.0]]))
@@ -266,12 +227,9 @@ class Zero:
     0.0
     """
 
-    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
+    def value(self, x: ArrayLike, y: ArrayLike) -> Numbers:
         x, y = np.broadcast_arrays(as_floating(x), as_floating(y))
         return np.zeros(x.shape, dtype=np.result_type(x, y))
-
-    def derivative(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]:
-        return self.value(x, y)
 
     def code(self) -> KernelCoupling:
         return KernelCoupling(ZERO, np.zeros((0, 3)))
@@ -281,15 +239,7 @@ class Zero:
 
 
 def as_coupling(coupling: object) -> Coupling:
-    """Return a coupling from a coupling, a number (the strength of a product), or a name.
-
-    Examples
-    --------
-    >>> as_coupling(0.2)
-    Product(strength=0.2)
-    >>> as_coupling("zero")
-    Zero()
-    """
+    """Return a coupling from a coupling, a number (the strength of a product), or a name."""
     if isinstance(coupling, str):
         named: dict[str, Coupling] = {
             "auto": Product("auto"),
@@ -318,7 +268,7 @@ def _finite(name: str, number: float) -> float:
     return number
 
 
-def as_floating(x: ArrayLike) -> NDArray[np.floating]:
+def as_floating(x: ArrayLike) -> Numbers:
     """Return a floating array as it is and any other as float64."""
     array = np.asarray(x)
     return array if array.dtype.kind == "f" else array.astype(np.float64)

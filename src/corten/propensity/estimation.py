@@ -40,16 +40,6 @@ from corten.lowrank import (
 from corten.lowrank.line_search import StepRule
 from corten.lowrank.power import spectral_start
 
-__all__ = [
-    "Estimate",
-    "Recipe",
-    "descend_in",
-    "effective_training_size",
-    "estimate",
-    "start_of",
-    "train_frame",
-]
-
 LOSS_ROUNDING = 1e-7  # relative rounding error of the float32 loss: smaller decreases are ignored
 RIDGE_PER_PARAMETER = 7.0  # measured: the ridge with the smallest error of B grows with the parameters per entry
 RIDGE_RANGE = (0.01, 0.15)  # below, fits take more passes; above, B is flattened more than a scalar can correct
@@ -70,22 +60,12 @@ class Recipe:
 
     Parameters
     ----------
-    ridge : float or "auto"
-        The factor of ||B||^2 / 2 in the loss. Default "auto": 7 times the parameters per entry, between 0.01 and 0.15.
-    thinning : bool
-        Whether entries outside the training set enter with their expected spin (default) or as missing.
-    bound : float, optional
-        The largest |B| allowed.
-    step : str
-        "barzilai-borwein" (default), "armijo", "conjugate" or "fixed" (0.1, the paper's).
-    structure : str
-        "tensor-train" (default) or "tucker".
+    ridge, thinning, bound, step, structure, seed
+        As for `IsingPropensity`.
     tolerance : float
         The descent ends when the loss changes by less than this share, twice in a row. Default 1e-6.
     max_passes : int, optional
         The largest number of passes of a descent; default 200, or 2000 with a fixed step.
-    seed : int
-        The seed of the random start and of held-out entries.
 
     Examples
     --------
@@ -108,13 +88,7 @@ class Recipe:
         return Recipe(ridge=0.0, thinning=False, step="fixed")
 
     def ridge_of(self, point: TensorTrain | Tucker) -> float:
-        """The ridge of a fit with as many parameters and entries as `point` has.
-
-        Examples
-        --------
-        >>> Recipe().ridge_of(TensorTrain.random((40, 40, 40), (3, 3), 0)), Recipe(ridge=0.5).ridge_of(None)
-        (0.06365625, 0.5)
-        """
+        """The ridge of a fit with as many parameters and entries as `point` has."""
         if not isinstance(self.ridge, str):
             return self.ridge
         return float(np.clip(RIDGE_PER_PARAMETER * point.dimension / prod(point.shape), *RIDGE_RANGE))
@@ -166,11 +140,7 @@ def start_of(
 
 
 def estimate(
-    mask_pass: MaskPass,
-    start: TensorTrain | Tucker,
-    recipe: Recipe,
-    start_passes: int = 0,
-    keep_soft: bool = False,
+    mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, start_passes: int = 0, keep_soft: bool = False
 ) -> Estimate:
     """The estimate by steps 2 to 4 from a start; `keep_soft` keeps the expected spins, for a held-out loss."""
     before = mask_pass.passes
@@ -250,8 +220,9 @@ def descend_in(
         loss, contractions = mask_pass.loss_and_contractions(getattr(frame, "tt", frame), soft)
         gradient = frame.project(contractions)
         if ridge > 0:
-            loss += 0.5 * ridge * point.norm() ** 2
-            gradient = gradient + frame.radial() * ridge
+            radial = frame.radial()  # the point itself: its norm needs no orthogonalisation
+            loss += 0.5 * ridge * radial.norm() ** 2
+            gradient = gradient + radial * ridge
         return loss, gradient
 
     return descend(objective, start, step=STEPS[recipe.step], stop=recipe.stopping())
@@ -268,8 +239,10 @@ def _rescale(
     """
     point = found.point
     frame: Any = found.gradient.frame
-    slope = found.gradient.inner(frame.radial()) - ridge * point.norm() ** 2
-    at, loss = 1.0, found.value - 0.5 * ridge * point.norm() ** 2
+    radial = frame.radial()
+    square = ridge * radial.norm() ** 2
+    slope = found.gradient.inner(radial) - square
+    at, loss = 1.0, found.value - 0.5 * square
     trial = 1.1 if slope < 0 else 0.95
     for _ in range(2):
         moved = point * trial

@@ -24,6 +24,10 @@ which decides whether the interval of a missing entry is finite. A candidate who
 size is too small is replaced by a simpler one. The weights of the training entries do not show this: a model that
 fits the training mask too closely gives them small weights, and large weights to all other entries, also to the
 calibration entries.
+
+If only a constant would be left, although it is clearly worse, the simplest better model is taken, without the entries
+of the largest weights: as few as the effective sample size allows. These are so rarely observed that calibration has
+almost no entries like them; the missing ones among them are flagged.
 """
 
 from __future__ import annotations
@@ -36,31 +40,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from corten.data.choices import Choice
-from corten.engine import Engine, Model, as_engine
-from corten.engine.lazy import is_lazy, takes_lazy
-from corten.propensity.additive import (
-    AdditivePropensity,
-    Frame,
-    constant_train,
-    fit_additive,
-    independent,
-    tally,
-)
+from corten.engine import Engine, Model
+from corten.engine.lazy import is_lazy
+from corten.propensity.additive import AdditivePropensity, constant_train, fit_additive, frame_of, independent, tally
 from corten.propensity.coupling import Coupling, Zero
 from corten.propensity.estimation import estimate, start_of
-from corten.propensity.fitted import FittedPropensity, PropensityModel, spins_of
+from corten.propensity.fitted import FitsMasks, FittedPropensity, PropensityModel, TrainingMask
 from corten.propensity.fitting import FIRST_RANK, Fitter
 from corten.propensity.ising import BernoulliPropensity, IsingPropensity, UniformPropensity
 from corten.propensity.neighborhood import resolve
-from corten.propensity.selection import (
-    SEARCH_TOLERANCE,
-    Candidate,
-    held_out,
-    swapped,
-    without_held_out,
-)
-
-__all__ = ["AutoPropensity", "expected_effective_size"]
+from corten.propensity.selection import SEARCH_TOLERANCE, Candidate, held_out, swapped, without_held_out
 
 FOLDS = 5
 GROUPS_PER_FOLD = 10  # standard errors come from the differences between groups
@@ -69,6 +58,9 @@ MIN_GAIN_STANDARD_ERRORS = 2.0
 MIN_GAIN_NATS = 1.0  # smaller gains are rounding where models nearly agree
 SEED_SHIFT = 9973  # added to the seed, so that the folds differ from those that a rank was chosen on
 MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE = 50.0, 0.2  # of calibration entries; with less, weights do more harm than good
+LOG_LIMITS = np.arange(-4.0, 12.0, 0.25)  # of weights, tried if a model is kept with limited weights
+MAX_LIMITED_SHARE = 0.3  # of the missing entries, above the limit
+MIN_TOTAL_WEIGHT = 20.0  # of the calibration entries, in largest weights: intervals are finite up to a coverage of 95 %
 MAX_LOG_WEIGHT = 60.0  # limits the weights in the expected effective sample size to what float64 can square
 
 
@@ -81,7 +73,7 @@ class _Scored(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AutoPropensity:
+class AutoPropensity(FitsMasks):
     """Choose a constant, additive, low-rank or Ising model by held-out loss.
 
     The simplest model is taken unless a richer one is better by two standard errors and its weights keep a sufficient
@@ -112,23 +104,10 @@ class AutoPropensity:
     def __post_init__(self) -> None:
         IsingPropensity(max_rank=self.max_rank, seed=self.seed)
 
-    def fit(
-        self,
-        training_mask: np.ndarray,
-        train_share: float = 0.7,
-        *,
-        domain: np.ndarray | None = None,
-        axis_names: Sequence[str] | None = None,
-        periodic: Sequence[bool] = (),
-        engine: Any = "auto",
-    ) -> FittedPropensity:
-        """Choose and fit from a training mask; the parameters are those of `PropensityModel.fit`.
-
-        The first of the returned `choices` names the model and lists the loss of every candidate.
-        """
-        runner: Engine = as_engine(engine)
-        spins = spins_of(training_mask, domain, takes_lazy(runner))
-        q = float(train_share)
+    def _fit(self, given: TrainingMask) -> FittedPropensity:
+        """Choose and fit; the first of the returned `choices` names the model and lists the loss of every candidate."""
+        runner, spins, q = given.runner, given.spins, given.train_share
+        axis_names, periodic, engine = given.axis_names, given.periodic, given.engine
         found, notes = self._candidates(runner, spins, q, axis_names, periodic)
         order, rows = _by_evidence(found)
         training = tally(spins).training
@@ -144,6 +123,11 @@ class AutoPropensity:
                 f"; the {one.name} model has a lower loss, but its weights have an expected effective sample size of "
                 f"{size:.0f}, below {need:.0f}"
             )
+            limit = _limit(fitted, runner, spins, q, need) if one is order[1] else None
+            if limit is not None:
+                fitted, size = replace(fitted, max_log_weight=limit[0]), need
+                refused += f"; the {limit[1]:.1%} of the missing entries with the largest weights are left out of it"
+                break
         because = (
             "the simplest model whose held-out loss no richer model lowers by "
             f"{MIN_GAIN_STANDARD_ERRORS:.0f} standard errors{refused}"
@@ -157,7 +141,7 @@ class AutoPropensity:
             values={"expected_effective_size": size, "needed_effective_size": need, "refused": tuple(refused_names)},
         )
         kept = (*notes, *fitted.choices) if one.name in ("low rank", "Ising") else fitted.choices
-        return replace(fitted, domain=domain, choices=(choice, *kept))
+        return replace(fitted, domain=given.domain, choices=(choice, *kept))
 
     def settled(self, fitted: FittedPropensity) -> PropensityModel:
         """The model that a fit chose, with its settings, to fit another mask without a new choice."""
@@ -210,8 +194,8 @@ class AutoPropensity:
         counted, alone = tally(kept_spins), independent(spins.shape)
         passes = engine.mask_pass(kept_spins, alone, q)
         fits: list[tuple[Model, Any, Any]] = [
-            (alone, Frame.of(constant_train(spins.shape, counted, q)), None),
-            (alone, Frame.of(fit_additive(passes, counted)[0]), None),
+            (alone, frame_of(constant_train(spins.shape, counted, q)), None),
+            (alone, frame_of(fit_additive(passes, counted)[0]), None),
         ]
         if free is None:
             return fits
@@ -244,12 +228,39 @@ def _by_evidence(found: Sequence[_Scored]) -> tuple[list[_Scored], tuple[dict[st
     return taken, tuple(rows)
 
 
+def _limit(
+    fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float, need: float
+) -> tuple[float, float] | None:
+    """The largest limit of log-weights that leaves enough weight, and the share of missing entries above it.
+
+    None if there is no such limit, or too many entries are above it, or exact weights of a coupled model are needed.
+    """
+    if not fitted.independent:
+        return None
+    sums = [_sums(fitted, engine, spins, train_share, limit) for limit in LOG_LIMITS]
+    kept = [
+        k for k, (limit, (first, second, _)) in enumerate(zip(LOG_LIMITS, sums))
+        if second > 0 and first**2 / second >= need and first >= MIN_TOTAL_WEIGHT * np.exp(limit)
+    ]  # fmt: skip
+    if not kept or sums[kept[-1]][2] > MAX_LIMITED_SHARE:
+        return None
+    return float(LOG_LIMITS[kept[-1]]), sums[kept[-1]][2]
+
+
 def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float) -> float:
     """Expected effective sample size of the calibration weights under a fitted model, given the training mask.
 
     With a train share of one no entry is hidden, and the observed entries take the place of the calibration entries.
     """
-    q, first, second = train_share, 0.0, 0.0
+    first, second, _ = _sums(fitted, engine, spins, train_share)
+    return first**2 / second if second > 0 else 0.0
+
+
+def _sums(
+    fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float, limit: float = MAX_LOG_WEIGHT
+) -> tuple[float, float, float]:
+    """Expected sums of calibration weights up to a limit and of their squares; share of missing entries above it."""
+    q, first, second, missing = train_share, 0.0, 0.0, 0.0
     passes = engine.mask_pass(spins, fitted.model, 1.0)
     for start, stop, eta in passes.log_odds_slabs(fitted.parameter.cores):  # type: ignore[union-attr]
         part = np.asarray(spins[start:stop])
@@ -257,6 +268,8 @@ def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: Any
         odds = np.exp(np.clip(eta[counted], -MAX_LOG_WEIGHT, MAX_LOG_WEIGHT).astype(np.float64))
         # c = (1-q) p / (1-q p), w = (1-p) / p
         chance = (1 - q) * odds / (1 + (1 - q) * odds) if q < 1 else odds / (1 + odds)
-        first += float(np.sum(chance / odds))
-        second += float(np.sum(chance / odds**2))
-    return first**2 / second if second > 0 else 0.0
+        below = odds >= np.exp(-limit)
+        first += float(np.sum((chance / odds)[below]))
+        second += float(np.sum((chance / odds**2)[below]))
+        missing += float(np.sum(chance / odds))
+    return first, second, 1 - first / missing if missing > 0 else 0.0

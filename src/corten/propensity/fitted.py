@@ -18,7 +18,7 @@ from corten.propensity.coupling import Coupling
 from corten.propensity.link import Link
 from corten.propensity.neighborhood import Neighborhood
 
-__all__ = ["FittedPropensity", "PropensityModel", "spins_of"]
+NO_LOG_WEIGHT = -1e4  # its exponential is zero
 
 
 @runtime_checkable
@@ -92,6 +92,8 @@ class FittedPropensity:
         The settings that were chosen automatically.
     engine : str, int or Engine
         What runs passes over masks.
+    max_log_weight : float
+        The logarithm of the largest conformal weight that is used (see `limited`).
 
     Notes
     -----
@@ -119,6 +121,7 @@ class FittedPropensity:
     history: tuple[float, ...] = ()
     choices: tuple[Choice, ...] = ()
     engine: Any = field(default="auto", repr=False)
+    max_log_weight: float = float("inf")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -163,6 +166,16 @@ class FittedPropensity:
         """Log-odds of being missing, -eta, given the full mask: the logarithms of the conformal weights."""
         return -self.log_odds(mask)
 
+    def limited(self, log_weights: np.ndarray, calibration: np.ndarray | bool) -> np.ndarray:
+        """Log-weights up to the limit: calibration entries above it have no weight, missing entries the limit itself.
+
+        For the missing entries below the limit this is exact: calibration entries above it are not like them.
+        """
+        if np.isinf(self.max_log_weight):
+            return log_weights
+        above = np.where(calibration, NO_LOG_WEIGHT, self.max_log_weight).astype(log_weights.dtype)
+        return np.where(log_weights > self.max_log_weight, above, log_weights)
+
     def probability(self, mask: np.ndarray) -> np.ndarray:
         """Probability of being observed of every entry, given the other entries of `mask`."""
         eta = self.log_odds(mask)
@@ -182,6 +195,50 @@ class FittedPropensity:
         if isinstance(self.parameter, TensorTrain):
             return self.parameter.at_flat(flat)
         return self.parameter.reshape(-1)[flat]
+
+
+@dataclass(frozen=True)
+class TrainingMask:
+    """The arguments of `PropensityModel.fit`; the mask is read and the engine made when they are first used."""
+
+    mask: Any
+    train_share: float
+    domain: np.ndarray | None
+    axis_names: Sequence[str] | None
+    periodic: Sequence[bool]
+    engine: Any
+
+    @cached_property
+    def runner(self) -> Engine:
+        return as_engine(self.engine)
+
+    @cached_property
+    def spins(self) -> np.ndarray:
+        return spins_of(self.mask, self.domain, takes_lazy(self.runner))
+
+    def fitted(self, **found: Any) -> FittedPropensity:
+        """The fitted model with these members besides those of the mask."""
+        return FittedPropensity(domain=self.domain, train_share=self.train_share, engine=self.engine, **found)
+
+
+class FitsMasks:
+    """The `fit` of propensity models, which leaves the rest to their `_fit`."""
+
+    def fit(
+        self,
+        training_mask: np.ndarray,
+        train_share: float = 0.7,
+        *,
+        domain: np.ndarray | None = None,
+        axis_names: Sequence[str] | None = None,
+        periodic: Sequence[bool] = (),
+        engine: Any = "auto",
+    ) -> FittedPropensity:
+        """Fit to a training mask; the parameters are those of `PropensityModel.fit`."""
+        return self._fit(TrainingMask(training_mask, float(train_share), domain, axis_names, periodic, engine))
+
+    def _fit(self, given: TrainingMask) -> FittedPropensity:
+        raise NotImplementedError
 
 
 def spins_of(mask: np.ndarray, domain: np.ndarray | None = None, lazy: bool = False) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log, prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from corten.engine.memory import parts
 from corten.lowrank import TensorTrain, Tucker, check_rank, check_tucker_rank
 from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
 from corten.propensity.estimation import Estimate, Recipe, estimate, start_of
+from corten.propensity.fitted import FittedPropensity
 from corten.propensity.learning import Learned, learn
 from corten.propensity.link import Link, Logit, as_link
 from corten.propensity.neighborhood import Neighborhood
@@ -23,31 +24,12 @@ from corten.propensity.selection import Candidate, candidate_at, choose_model, c
 if TYPE_CHECKING:
     from corten.propensity.ising import IsingPropensity
 
-__all__ = ["FIRST_RANK", "Fitter", "Found", "learns", "open_neighborhoods"]
-
 STRENGTHS = (1 / 30, 1 / 15, 0.15, 0.3)  # coupling strengths tried by "auto", besides zero
 FIRST_RANK = 2  # smallest rank tried by "auto"
 
 
-class Found(NamedTuple):
-    """The result of a fit, and the passes over the mask that it took."""
-
-    estimate: Estimate
-    coupling: Coupling
-    link: Link
-    neighborhood: Neighborhood
-    choices: tuple[Choice, ...]
-    passes: int
-
-
 def open_neighborhoods(shape: Sequence[int]) -> list[str]:
-    """The neighbourhoods that "auto" compares: adjacent entries, adjacent without one axis, and the cube.
-
-    Examples
-    --------
-    >>> open_neighborhoods((4, 5, 6))
-    ['adjacent', 'adjacent:1,2', 'adjacent:0,2', 'adjacent:0,1', 'cube']
-    """
+    """The neighbourhoods that "auto" compares: adjacent entries, adjacent without one axis, and the cube."""
     axes = range(len(shape))
     without = [",".join(str(k) for k in axes if k != left_out) for left_out in axes]
     return ["adjacent", *(f"adjacent:{kept}" for kept in without), "cube"]
@@ -68,8 +50,9 @@ class Fitter:
 
     def __post_init__(self) -> None:
         self.neighborhood = self.neighborhoods[0]
+        self.known: Candidate | None = None  # the chosen strength at the rank that strengths were compared at
 
-    def run(self) -> Found:
+    def run(self) -> FittedPropensity:
         """Choose the open settings and fit."""
         coupling, link = as_coupling(self.config.coupling), as_link(self.config.link)
         if learns(coupling, link):
@@ -87,7 +70,7 @@ class Fitter:
         rank = self.config.rank
         if isinstance(rank, str):
             if best is None:
-                best, all_tried = self._search(coupling, recipe, self.config.criterion)
+                best, all_tried = self._search(coupling, recipe, self.config.criterion, known=self.known)
                 spent += sum(c.estimate.passes + 1 for c in all_tried)
                 self._record_rank(choices, best, all_tried, self.config.criterion)
             rank = tuple(best.estimate.point.rank)
@@ -97,13 +80,23 @@ class Fitter:
         else:
             start, start_passes = self._start(rank, recipe)
         fit = estimate(passes, start, recipe, start_passes)
-        return Found(
-            estimate=fit,
+        return self._fitted(fit, coupling, link, (*choices, *fit.choices), spent + fit.passes)
+
+    def _fitted(
+        self, fit: Estimate, coupling: Coupling, link: Link, choices: tuple[Choice, ...], passes: int
+    ) -> FittedPropensity:
+        """The fitted model; `passes` counts those of the choices too."""
+        return FittedPropensity(
+            parameter=fit.train,
             coupling=coupling,
             link=link,
             neighborhood=self.neighborhood,
-            choices=(*choices, *fit.choices),
-            passes=spent + fit.passes,
+            train_share=self.train_share,
+            loss=fit.loss,
+            passes=passes,
+            stopped_because=fit.stopped_because,
+            history=fit.history,
+            choices=choices,
         )
 
     def compare(
@@ -126,6 +119,8 @@ class Fitter:
             table[f"{strength:.3g}"] = found
             spent += found.estimate.passes + 1
         taken, choice = choose_model(table, self._training(), "coupling strength")
+        if self.train_share == 1 and self.config.criterion == "held-out":  # no expected spins: comparable with ranks
+            self.known = table[taken]
         named: dict[str, Coupling] = dict(zip(table, (Zero(), *map(Product, STRENGTHS))))
         return named[taken], free, tried, choice, spent
 
@@ -156,7 +151,7 @@ class Fitter:
         coupling, self.neighborhood = models[taken]
         return coupling, choice, sum(c.estimate.passes + 1 for c in table.values())
 
-    def _learn(self, coupling: Coupling, link: Link) -> Found:
+    def _learn(self, coupling: Coupling, link: Link) -> FittedPropensity:
         """The fit with a learned strength or offset; an open rank is searched first without coupling, then with it."""
         known = None if getattr(coupling, "is_learned", False) else coupling.code().terms[0, 0]
         offset = None if link.is_learned else link.offset  # type: ignore[attr-defined]
@@ -180,14 +175,8 @@ class Fitter:
             )
             spent += found.estimate.passes
         assert found is not None
-        return Found(
-            estimate=found.estimate,
-            coupling=Product(found.strength),
-            link=Logit(found.offset),
-            neighborhood=self.neighborhood,
-            choices=(*choices, found.choice),
-            passes=spent,
-        )
+        coupling, link = Product(found.strength), Logit(found.offset)
+        return self._fitted(found.estimate, coupling, link, (*choices, found.choice), spent)
 
     def _passes_at(self, strength: float, offset: float) -> MaskPass:
         """A pass at this strength and offset; on threads, as accelerators have no pass with these derivatives."""
@@ -209,7 +198,13 @@ class Fitter:
         choices.append(Choice("propensity rank", str(best.rank), because, rows, code=code, values={"rank": best.rank}))
 
     def _search(
-        self, coupling: Coupling, recipe: Recipe, criterion: str, only: int | None = None, shift: float | None = None
+        self,
+        coupling: Coupling,
+        recipe: Recipe,
+        criterion: str,
+        only: int | None = None,
+        shift: float | None = None,
+        known: Candidate | None = None,
     ) -> tuple[Candidate, list[Candidate]]:
         """The best candidate among the ranks allowed (`only`: at one rank), and all that were tried."""
         rank = self.config.rank if only is None or not isinstance(self.config.rank, str) else only
@@ -222,6 +217,7 @@ class Fitter:
             recipe=recipe,
             criterion=criterion,
             ranks=ranks,  # type: ignore[arg-type]
+            known=known,
         )
 
     def model(self, coupling: Coupling, shift: float | None = None) -> Model:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from corten.engine import as_engine
-from corten.engine.lazy import is_lazy, takes_lazy
+from corten.engine.lazy import is_lazy
 from corten.lowrank import TensorTrain
 from corten.propensity.additive import constant_train, tally
 from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
 from corten.propensity.estimation import STEPS
-from corten.propensity.fitted import FittedPropensity, spins_of
+from corten.propensity.fitted import FitsMasks, FittedPropensity, TrainingMask
 from corten.propensity.fitting import FIRST_RANK, Fitter, learns, open_neighborhoods
 from corten.propensity.link import Link, as_link
 from corten.propensity.neighborhood import Neighborhood, resolve
 from corten.propensity.selection import CRITERIA
 
-__all__ = ["BernoulliPropensity", "IsingPropensity", "KnownPropensity", "UniformPropensity"]
-
 
 @dataclass(frozen=True)
-class IsingPropensity:
+class IsingPropensity(FitsMasks):
     """Locally dependent missingness: an Ising model with a low-rank parameter B.
 
     Parameters
@@ -125,43 +122,18 @@ class IsingPropensity:
             start="tt-svd", step="fixed",
         )  # fmt: skip
 
-    def fit(
-        self,
-        training_mask: np.ndarray,
-        train_share: float = 0.7,
-        *,
-        domain: np.ndarray | None = None,
-        axis_names: Sequence[str] | None = None,
-        periodic: Sequence[bool] = (),
-        engine: Any = "auto",
-    ) -> FittedPropensity:
-        """Fit to a training mask; the parameters are those of `PropensityModel.fit`."""
-        runner = as_engine(engine)
-        spins = spins_of(training_mask, domain, takes_lazy(runner))
+    def _fit(self, given: TrainingMask) -> FittedPropensity:
+        spins = given.spins
         if spins.ndim < 2:
             raise ValueError(f"training_mask has {spins.ndim} axes; at least two are needed")
         if is_lazy(spins) and self.start == "tt-svd":
             raise ValueError('start is "tt-svd", which needs the mask in memory: give "spectral", or load the mask')
         names = open_neighborhoods(spins.shape) if self._open_neighborhood else [self.neighborhood]
-        neighborhoods = [resolve(name, spins.shape, axis_names, periodic) for name in names]
-        found = Fitter(
-            config=self, engine=runner, spins=spins, train_share=float(train_share), neighborhoods=neighborhoods
-        ).run()
-        fit = found.estimate
-        return FittedPropensity(
-            parameter=fit.train,
-            coupling=found.coupling,
-            link=found.link,
-            neighborhood=found.neighborhood,
-            domain=domain,
-            train_share=float(train_share),
-            loss=fit.loss,
-            passes=found.passes,
-            stopped_because=fit.stopped_because,
-            history=fit.history,
-            choices=found.choices,
-            engine=engine,
+        neighborhoods = [resolve(name, spins.shape, given.axis_names, given.periodic) for name in names]
+        fitter = Fitter(
+            config=self, engine=given.runner, spins=spins, train_share=given.train_share, neighborhoods=neighborhoods
         )
+        return replace(fitter.run(), domain=given.domain, engine=given.engine)
 
     @property
     def _open_neighborhood(self) -> bool:
@@ -169,7 +141,7 @@ class IsingPropensity:
 
 
 @dataclass(frozen=True)
-class BernoulliPropensity:
+class BernoulliPropensity(FitsMasks):
     """Independent missingness with low-rank log-odds: the Ising model without coupling.
 
     Parameters
@@ -205,24 +177,12 @@ class BernoulliPropensity:
             criterion=self.criterion, structure=self.structure, max_rank=self.max_rank, seed=self.seed,
         )  # fmt: skip
 
-    def fit(
-        self,
-        training_mask: np.ndarray,
-        train_share: float = 0.7,
-        *,
-        domain: np.ndarray | None = None,
-        axis_names: Sequence[str] | None = None,
-        periodic: Sequence[bool] = (),
-        engine: Any = "auto",
-    ) -> FittedPropensity:
-        """Fit to a training mask; the parameters are those of `PropensityModel.fit`."""
-        return self._ising().fit(
-            training_mask, train_share, domain=domain, axis_names=axis_names, periodic=periodic, engine=engine
-        )
+    def _fit(self, given: TrainingMask) -> FittedPropensity:
+        return self._ising()._fit(given)
 
 
 @dataclass(frozen=True)
-class UniformPropensity:
+class UniformPropensity(FitsMasks):
     """The same probability of being observed for every entry.
 
     All weights are then equal, as in split conformal prediction. It has no parameters.
@@ -234,33 +194,19 @@ class UniformPropensity:
     (1,)
     """
 
-    def fit(
-        self,
-        training_mask: np.ndarray,
-        train_share: float = 0.7,
-        *,
-        domain: np.ndarray | None = None,
-        axis_names: Sequence[str] | None = None,
-        periodic: Sequence[bool] = (),
-        engine: Any = "auto",
-    ) -> FittedPropensity:
-        """Return the log-odds of the overall share; the parameters are those of `PropensityModel.fit`."""
-        spins = spins_of(training_mask, domain, takes_lazy(as_engine(engine)))
-        train = constant_train(spins.shape, tally(spins), float(train_share))
-        return FittedPropensity(
-            parameter=train,
+    def _fit(self, given: TrainingMask) -> FittedPropensity:
+        spins = given.spins
+        return given.fitted(
+            parameter=constant_train(spins.shape, tally(spins), given.train_share),
             coupling=Zero(),
             link=as_link("logit"),
             neighborhood=resolve("adjacent", spins.shape),
-            domain=domain,
-            train_share=float(train_share),
             stopped_because="nothing to fit",
-            engine=engine,
         )
 
 
 @dataclass(frozen=True)
-class KnownPropensity:
+class KnownPropensity(FitsMasks):
     """A propensity model that is known, for simulations: nothing is fitted.
 
     Parameters
@@ -305,27 +251,14 @@ class KnownPropensity:
         if getattr(self.link, "is_learned", False):
             raise ValueError("the link's offset is 'learned'; a known model needs its number")
 
-    def fit(
-        self,
-        training_mask: np.ndarray,
-        train_share: float = 0.7,
-        *,
-        domain: np.ndarray | None = None,
-        axis_names: Sequence[str] | None = None,
-        periodic: Sequence[bool] = (),
-        engine: Any = "auto",
-    ) -> FittedPropensity:
-        """Return the known model for a mask of its shape; the parameters are those of `PropensityModel.fit`."""
-        shape = np.asarray(training_mask).shape
+    def _fit(self, given: TrainingMask) -> FittedPropensity:
+        shape = np.asarray(given.mask).shape
         if tuple(self.parameter.shape) != shape:
             raise ValueError(f"parameter has shape {tuple(self.parameter.shape)}; the mask has {shape}")
-        return FittedPropensity(
+        return given.fitted(
             parameter=self.parameter,
             coupling=as_coupling(self.coupling),
             link=as_link(self.link),
-            neighborhood=resolve(self.neighborhood, shape, axis_names, periodic),
-            domain=domain,
-            train_share=float(train_share),
+            neighborhood=resolve(self.neighborhood, shape, given.axis_names, given.periodic),
             stopped_because="known beforehand",
-            engine=engine,
         )

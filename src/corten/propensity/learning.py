@@ -26,8 +26,6 @@ from corten.engine.threads import one_library_thread
 from corten.lowrank import TensorTrain, Tucker
 from corten.propensity.estimation import Estimate, Recipe, descend_in, effective_training_size, train_frame
 
-__all__ = ["Learned", "learn"]
-
 MAX_TURNS = 20  # alternations of descent and scoring
 MAX_SCORING_STEPS = 4  # in one turn
 MAX_HALVINGS = 6  # of a scoring step that raises the loss

@@ -1,7 +1,7 @@
 """Links: the function h(B_i), through which the parameter of an entry enters its own log-odds.
 
-An entry without neighbours is observed with log-odds 2 h(B). A link is a frozen object with `value` and `derivative`;
-compiled kernels read its `kind` and `shift()`.
+An entry without neighbours is observed with log-odds 2 h(B). Passes over a mask read `kind` and `shift()` of a link;
+their formulas, with the derivatives, are in `engine/arithmetic.py` and `engine/jax_formulas.py`.
 """
 
 from __future__ import annotations
@@ -10,27 +10,23 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import erfcx, log_ndtr
+from numpy.typing import ArrayLike
+from scipy.special import log_ndtr
 
+from corten.data.arrays import Numbers
+from corten.engine.arithmetic import LOGIT, NO_LINK, PROBIT
 from corten.propensity.coupling import as_floating
-
-__all__ = ["LOGIT", "NONE", "PROBIT", "Link", "Logit", "NoLink", "Probit", "as_link"]
-
-LOGIT, PROBIT, NONE = 0, 1, 2
 
 
 @runtime_checkable
 class Link(Protocol):
-    """The members of a link: h, its derivative, a short text, and the kind and shift that kernels read."""
+    """The members of a link: h, a short text, and the kind and shift that kernels read."""
 
     kind: ClassVar[int]
 
     def shift(self) -> float: ...
 
-    def value(self, x: ArrayLike) -> NDArray[np.floating]: ...
-
-    def derivative(self, x: ArrayLike) -> NDArray[np.floating]: ...
+    def value(self, x: ArrayLike) -> Numbers: ...
 
     def label(self) -> str: ...
 
@@ -80,13 +76,9 @@ class Logit:
             raise ValueError('The offset of Logit("learned") is not known yet; give a number, such as Logit(0.0).')
         return 2.0 * self.offset
 
-    def value(self, x: ArrayLike) -> NDArray[np.floating]:
+    def value(self, x: ArrayLike) -> Numbers:
         x = as_floating(x)
         return np.asarray(x.dtype.type(0.5) * (x + x.dtype.type(self.shift())))
-
-    def derivative(self, x: ArrayLike) -> NDArray[np.floating]:
-        x = as_floating(x)
-        return np.full(x.shape, 0.5, dtype=x.dtype)
 
     def label(self) -> str:
         return "logit"
@@ -109,16 +101,9 @@ class Probit:
     def shift(self) -> float:
         return 0.0
 
-    def value(self, x: ArrayLike) -> NDArray[np.floating]:
+    def value(self, x: ArrayLike) -> Numbers:
         x = as_floating(x)
         return np.asarray(0.5 * (log_ndtr(x) - log_ndtr(-x)))
-
-    def derivative(self, x: ArrayLike) -> NDArray[np.floating]:
-        # phi(x)/Phi(x) = sqrt(2/pi) / erfcx(-x/sqrt(2)): no 0/0 in the tails
-        x = as_floating(x)
-        scaled = x * x.dtype.type(np.sqrt(0.5))
-        hazards = 1.0 / erfcx(scaled) + 1.0 / erfcx(-scaled)
-        return np.asarray(hazards * x.dtype.type(0.5 * np.sqrt(2.0 / np.pi)))
 
     def label(self) -> str:
         return "probit"
@@ -136,15 +121,12 @@ class NoLink:
     0.0
     """
 
-    kind: ClassVar[int] = NONE
+    kind: ClassVar[int] = NO_LINK
 
     def shift(self) -> float:
         return 0.0
 
-    def value(self, x: ArrayLike) -> NDArray[np.floating]:
-        return np.zeros_like(as_floating(x))
-
-    def derivative(self, x: ArrayLike) -> NDArray[np.floating]:
+    def value(self, x: ArrayLike) -> Numbers:
         return np.zeros_like(as_floating(x))
 
     def label(self) -> str:
@@ -152,13 +134,7 @@ class NoLink:
 
 
 def as_link(link: object) -> Link:
-    """Return a link from its name ("logit", "probit", "zero") or the link itself.
-
-    Examples
-    --------
-    >>> as_link("probit")
-    Probit()
-    """
+    """Return a link from its name ("logit", "probit", "zero") or the link itself."""
     named: dict[str, Link] = {"logit": Logit(), "probit": Probit(), "zero": NoLink()}
     if isinstance(link, str) and link in named:
         return named[link]

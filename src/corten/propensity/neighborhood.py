@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Colouring", "Neighborhood", "resolve"]
+from corten.data.arrays import Entries
+from corten.engine.layout import neighbours_of
 
 MAX_COLOURINGS_TRIED = 1000  # then the separable colouring is taken
 
@@ -24,13 +25,6 @@ class Colouring(NamedTuple):
 
     number: int
     phases: tuple[NDArray[np.int64], ...]
-
-    def array(self) -> NDArray[np.int64]:
-        """The colour of every entry, as a full array."""
-        total = np.zeros((), dtype=np.int64)
-        for phase in self.phases:
-            total = np.add.outer(total, phase)
-        return total % self.number
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,21 +64,9 @@ class Neighborhood:
             return (0,) * len(self.periodic)
         return tuple(int(reach) for reach in np.abs(self.offsets).max(axis=0))
 
-    def neighbours(self, flat: ArrayLike, shape: Sequence[int]) -> NDArray[np.intp]:
+    def neighbours(self, flat: ArrayLike, shape: Sequence[int]) -> Entries:
         """Flat indices of the neighbours of entries, one column per offset, -1 where there is none."""
-        index = np.stack(np.unravel_index(np.asarray(flat, dtype=np.intp).ravel(), tuple(shape)), axis=-1)
-        target = index[:, None, :] + self.offsets[None, :, :]
-        inside = np.ones(target.shape[:2], dtype=bool)
-        result = np.zeros(target.shape[:2], dtype=np.intp)
-        for axis, length in enumerate(shape):
-            position = target[..., axis]
-            if self.periodic[axis]:
-                position = position % length
-            else:
-                inside &= (position >= 0) & (position < length)
-            result = result * length + position
-        result[~inside] = -1
-        return result
+        return neighbours_of(np.asarray(flat, dtype=np.intp).ravel(), self.offsets, shape, self.periodic)
 
     def colours(self, shape: Sequence[int]) -> Colouring:
         """A colouring with few colours for block sampling: neighbours have different colours.
@@ -239,10 +221,11 @@ def _deduplicated(offsets: NDArray[np.int64], shape: tuple[int, ...], periodic: 
 
 def _ring_colours(length: int, reach: int, wraps: bool) -> NDArray[np.int64]:
     """Colours of the positions of one axis: up to `reach` apart they differ, across a periodic end too."""
-    colours = np.full(length, -1, dtype=np.int64)
-    for position in range(length):
+    colours = np.arange(length) % (reach + 1)
+    first = max(0, length - reach) if wraps else length  # from here on neighbours lie across the end
+    colours[first:] = -1
+    for position in range(first, length):
         around = [position + step for step in range(-reach, reach + 1) if step]
-        near = [p % length for p in around] if wraps else [p for p in around if 0 <= p < length]
-        taken = {int(colours[p]) for p in near if p != position}
+        taken = {int(colours[p % length]) for p in around if p % length != position}
         colours[position] = next(c for c in range(length) if c not in taken)
     return colours

@@ -23,11 +23,6 @@ from corten.engine.memory import byte_tensor, parts
 from corten.lowrank import TensorTrain, Tucker, feasible_rank, feasible_tucker_rank
 from corten.propensity.estimation import Estimate, Recipe, effective_training_size, estimate, start_of
 
-__all__ = [
-    "CRITERIA", "Candidate", "candidate_at", "choose_model", "choose_rank", "held_out", "needed_effective_size",
-    "swapped", "without_held_out",
-]  # fmt: skip
-
 CRITERIA = ("held-out", "p-aic", "p-bic")
 HELD_OUT_SHARE = 0.1  # of the entries
 MIN_EFFECTIVE_SIZE = 200.0  # at this size the standard error of a 90 % coverage is two points
@@ -97,8 +92,12 @@ def choose_rank(
     criterion: str,
     ranks: Iterable[int],
     patience: int | None = PATIENCE,
+    known: Candidate | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
-    """The best of a range of ranks, and all that were tried; it ends after `patience` rises in a row (None: never)."""
+    """The best of a range of ranks, and all that were tried; it ends after `patience` rises in a row (None: never).
+
+    known: a candidate that an earlier call found for the same model.
+    """
     first = replace(recipe, thinning=False, tolerance=max(recipe.tolerance, SEARCH_TOLERANCE))
     holds_out = criterion == "held-out"
     kept_spins = held_out(spins, recipe.seed) if holds_out else spins
@@ -114,18 +113,21 @@ def choose_rank(
     start: TensorTrain | Tucker | None = None
     rises = 0
     for position, (rank, bonds) in enumerate(wanted):
-        ahead = wanted[min(position + RANKS_PER_START, len(wanted) - 1)][1]
-        if start is None or any(have < want for have, want in zip(start.rank, bonds)):
-            start, _ = start_of(engine, spins, ahead, recipe)
-        fit = estimate(passes, start.round(bonds), first)
-        score = _score(fit, criterion, spins, check)
-        size = effective_training_size(passes, fit.point)
-        rises = rises + 1 if tried and score > tried[-1].score else 0
-        tried.append(Candidate(rank, score, fit, size))
+        found = known if known is not None and known.rank == rank else None
+        if found is None:
+            ahead = wanted[min(position + RANKS_PER_START, len(wanted) - 1)][1]
+            if start is None or any(have < want for have, want in zip(start.rank, bonds)):
+                start, _ = start_of(engine, spins, ahead, recipe)
+            fit = estimate(passes, start.round(bonds), first)
+            score = _score(fit, criterion, spins, check)
+            found = Candidate(rank, score, fit, effective_training_size(passes, fit.point))
+        rises = rises + 1 if tried and found.score > tried[-1].score else 0
+        tried.append(found)
         if patience is not None and rises >= patience:
             break
     best = min(tried, key=lambda c: c.score)
-    if check is not None and recipe.thinning and len(model.offsets) and model.coupling_kind == 1:
+    thins = recipe.thinning and train_share < 1 and len(model.offsets) and model.coupling_kind == 1
+    if check is not None and thins:
         # Strengths are compared with the thinning correction: hidden entries read as -1 bias every coupling downwards.
         fit = estimate(passes, best.estimate.point, recipe, keep_soft=True)
         loss = float(check.loss_and_contractions(fit.train.frame(), fit.soft)[0])
@@ -135,12 +137,7 @@ def choose_rank(
 
 
 def candidate_at(
-    engine: Engine,
-    spins: np.ndarray,
-    model: Model,
-    train_share: float,
-    recipe: Recipe,
-    start: TensorTrain | Tucker,
+    engine: Engine, spins: np.ndarray, model: Model, train_share: float, recipe: Recipe, start: TensorTrain | Tucker
 ) -> Candidate:
     """The candidate fitted from a start to all entries, scored by their loss with expected spins of hidden neighbours.
 

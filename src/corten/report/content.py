@@ -14,17 +14,15 @@ from corten.data.choices import Choice
 from corten.data.flags import FLAG_MEANINGS
 from corten.data.never_observed import CODE as NEVER_OBSERVED
 from corten.data.plain import NOTHING
-from corten.data.printable import unit_sign
-from corten.evidence.audit_table import RANDOM_TOLERANCE
+from corten.data.printable import spelling, unit_sign
+from corten.evidence.audit_table import Audit, conclusion
 from corten.report import evidence
 from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
-from corten.report.planes import default_entry, labels, numbers, planes, title
+from corten.report.planes import default_entry, labels, numbers, planes, title, value_range, width_range
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
     from corten.results.summary import Summary
-
-__all__ = ["MAX_ENTRIES", "page_content"]
 
 MAX_ENTRIES = 1_250_000  # of the tensor in a page: 8 bytes each in base64, under 15 MB without compression
 MAX_INFINITE_SHARE = 0.01  # of the intervals, above which the page advises a lower coverage
@@ -36,14 +34,14 @@ MAPS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividi
 
 
 def page_content(
-    result: Intervals, audit: Any = None, max_entries: int = MAX_ENTRIES, command: str = "", scores: Any = None
+    result: Intervals, audit: Audit | None = None, max_entries: int = MAX_ENTRIES, command: str = "", scores: Any = None
 ) -> dict[str, Any]:
     """The content of the page, ready for JSON."""
     summary = result.summary()
     observed = result.observed
     curve = evidence.widths_by_coverage(result)
     checked = evidence.audit_rows(audit)
-    name = summary.name or "values"
+    name, say = summary.name or "value", spelling.get()
     long_name = observed.attrs.get("long_name")
     return {
         "title": name,
@@ -52,7 +50,7 @@ def page_content(
         "units": unit_sign(summary.units),
         "coverage": result.coverage,
         "headline": _headline(summary),
-        "notices": _notices(summary, curve, checked, getattr(audit, "tolerance", RANDOM_TOLERANCE)),
+        "notices": _notices(summary, curve, checked, audit),
         "footnote": summary.footnote,
         "tensor": _tensor(result, max_entries),
         "maps": {use: _colours(*pick) for use, pick in MAPS.items()},
@@ -61,20 +59,21 @@ def page_content(
             "hidden": evidence.hidden_rows(result),
             "past": evidence.past_coverage(scores),
             "audit_by_depth": evidence.audit_rows(audit, "depth", result.coverage),
-            "verdict": str(audit.verdict()).splitlines() if hasattr(audit, "verdict") else [],
+            "verdict": [] if audit is None else audit.verdict().splitlines(),
             "propensity": evidence.widths_by_propensity(result),
             "depth": evidence.widths_by_depth(result),
             "coverage": curve,
             "weights": evidence.weight_concentration(result),
             "loss": evidence.loss_history(result),
-            "stopped": str(getattr(getattr(result.source, "propensity", None), "stopped_because", "") or ""),
+            "stopped": getattr(result.source.propensity, "stopped_because", ""),
         },
         "choices": [
-            {"what": c.what, "taken": c.taken, "because": c.because + edge_remark(c), "candidates": list(c.candidates)}
+            {"what": c.what, "taken": c.taken, "because": say(c.because) + edge_remark(c), "candidates": c.candidates}
             for c in summary.choices
         ],
         "numbers": summary.rows(),
-        "settings": [[key.replace("_", " "), value] for key, value in _settings(result).items()],
+        "settings": [[key.replace("_", " "), one] for key, one in result.source.settings().items()]
+        + [["python", platform.python_version()]],
         "reproduce": _reproduce(result),
         "command": command,
     }
@@ -105,15 +104,8 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
             other = summary.facts["mean_absolute_error_of_the_baseline"]
             note = f"mean absolute error on hidden entries; {summary.facts['baseline']}: {other:.3g}"
             cards.append({"value": f"{error:.3g}", "unit": unit, "label": "typical error", "note": note})
-        cards.append(
-            {
-                "value": _percent(summary.finite_share),
-                "label": "have a finite interval",
-                "note": f"{summary.infinite:,} are infinite at this coverage"
-                if summary.infinite
-                else "none is infinite",
-            }
-        )
+        note = f"{summary.infinite:,} are infinite at this coverage" if summary.infinite else "none is infinite"
+        cards.append({"value": _percent(summary.finite_share), "label": "have a finite interval", "note": note})
     size = summary.facts.get("effective_sample_size")
     if size is not None:
         count = summary.facts.get("calibration_entries")
@@ -123,10 +115,10 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
 
 
 def _notices(
-    summary: Summary, curve: list[dict[str, Any]], checked: list[dict[str, Any]], tolerance: float
+    summary: Summary, curve: list[dict[str, Any]], checked: list[dict[str, Any]], audit: Audit | None
 ) -> list[dict[str, str]]:
     """Warnings, advice and the conclusion of the audit, one sentence each."""
-    notices = [{"kind": "info" if w == NOTHING else "warn", "text": w} for w in summary.warnings]
+    notices = [{"kind": "info" if w == NOTHING else "warn", "text": spelling.get()(w)} for w in summary.warnings]
     if summary.missing and summary.finite_share < 1.0 - MAX_INFINITE_SHARE:
         finite = [row["coverage"] for row in curve if row["infinite_share"] <= MAX_INFINITE_SHARE]
         advice = (
@@ -143,8 +135,8 @@ def _notices(
                 f"the calibration entries do not suffice for coverage {summary.coverage:.4g} there.{advice}",
             }
         )
-    if checked:
-        notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage)), tolerance))
+    if audit is not None:
+        notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage)), audit))
     elif summary.missing:
         found = summary.facts.get("coverage_on_hidden_entries")
         if found is None:
@@ -158,18 +150,14 @@ def _notices(
     return notices
 
 
-def _verdict(row: dict[str, Any], tolerance: float) -> dict[str, str]:
+def _verdict(row: dict[str, Any], audit: Audit) -> dict[str, str]:
+    level, coverage, error = row["level"], row["coverage"], row["standard_error"]
+    kind, text = conclusion(level, coverage, error, len(audit.samples), audit.tolerance)
     found = (
-        f"The audit found a coverage of {row['coverage']:.1%} at nominal {row['level']:.4g}, on observed entries that "
-        "were hidden again and weighted like the missing ones"
+        f"The audit found a coverage of {coverage:.1%} at nominal {level:.4g}, on observed entries that were hidden "
+        f"again and weighted like the missing ones (standard error {error:.1%}): "
     )
-    found += f" (standard error {row['standard_error']:.1%})"
-    short = row["level"] - row["coverage"]
-    if short > max(2 * row["standard_error"], tolerance):
-        return {"kind": "warn", "text": f"{found}. This is under-coverage: the intervals are too narrow."}
-    if -short > max(2 * row["standard_error"], tolerance):
-        return {"kind": "info", "text": f"{found}. This is over-coverage: the intervals are wider than needed."}
-    return {"kind": "good", "text": f"{found}: no evidence of under-coverage in the tested entries."}
+    return {"kind": kind, "text": " ".join([*audit.untested_line(), found + text])}
 
 
 def _tensor(result: Intervals, max_entries: int) -> dict[str, Any]:
@@ -183,7 +171,7 @@ def _tensor(result: Intervals, max_entries: int) -> dict[str, Any]:
         above = coarse(result.upper_array, steps) - estimate
     outside = flag == FLAG_MEANINGS.index("outside_the_domain")
     below[outside], above[outside] = 0.0, 0.0
-    chance = result.source.propensity_array()
+    chance = result.source.probabilities
     start = [place // step for place, step in zip(default_entry(result), steps)]
     axes = []
     for axis, step in zip(observed.axes, steps):
@@ -215,38 +203,13 @@ def _tensor(result: Intervals, max_entries: int) -> dict[str, Any]:
         "below": pack_levels(below),
         "above": None if same else pack_levels(above),
         "flag": pack_bytes(flag.astype(np.uint8)),
-        "chance": None if chance is None else pack_bytes(_share_bytes(coarse(np.asarray(chance), steps))),
-        "scales": {"value": _value_range(estimate), "width": _width_range(result), "chance": [0.0, 1.0]},
+        "chance": None if chance is None else pack_bytes(np.rint(255 * coarse(np.nan_to_num(chance), steps))),
+        "scales": {"value": value_range(estimate), "width": width_range(result), "chance": (0.0, 1.0)},
     }
 
 
-def _share_bytes(chance: np.ndarray) -> np.ndarray:
-    return np.rint(np.clip(np.nan_to_num(chance), 0.0, 1.0) * 255).astype(np.uint8)
-
-
-def _value_range(estimate: np.ndarray) -> list[float]:
-    """The colour range of data and estimate: all but the outermost half percent on each side."""
-    finite = estimate[np.isfinite(estimate)]
-    low, high = np.quantile(finite, (0.005, 0.995)) if finite.size else (0.0, 1.0)
-    return [float(low), float(high)] if high > low else [float(low) - 0.5, float(low) + 0.5]
-
-
-def _width_range(result: Intervals) -> list[float]:
-    width = result.width_array[result.observed.missing]
-    finite = width[np.isfinite(width)]
-    high = float(np.quantile(finite, 0.99)) if finite.size else 1.0
-    return [0.0, high if high > 0 else 1.0]
-
-
 def edge_remark(choice: Choice) -> str:
-    """A remark where the value of a setting is the smallest or largest of the candidates that were tried.
-
-    Examples
-    --------
-    >>> tried = tuple({"rank": rank, "loss": 1 / rank} for rank in (2, 3, 4, 5))
-    >>> edge_remark(Choice("rank", "5", "lowest loss", tried))
-    '. This is the largest of the values tried (2 to 5).'
-    """
+    """A remark where the value of a setting is the smallest or largest of the candidates that were tried."""
     if len(choice.candidates) < MIN_CANDIDATES:
         return ""
     for key in choice.candidates[0]:
@@ -266,15 +229,9 @@ def _percent(share: float) -> str:
     if share in (0.0, 1.0):
         return f"{share:.0%}"
     close = min(share, 1.0 - share)
-    return (
-        f"{share:.1%}"
-        if close >= 5e-4
-        else f"{share:.2%}"
-        if close >= 5e-5
-        else "> 99.99%"
-        if share > 0.5
-        else "< 0.01%"
-    )
+    if close < 5e-5:
+        return "> 99.99%" if share > 0.5 else "< 0.01%"
+    return f"{share:.1%}" if close >= 5e-4 else f"{share:.2%}"
 
 
 def _thinned(names: Sequence[str], steps: Sequence[int]) -> str:
@@ -299,15 +256,11 @@ def _colours(name: str, part: float) -> str:
     return pack_bytes(np.rint(colormaps[name](np.linspace(0, part, 256))[:, :3] * 255))
 
 
-def _settings(result: Intervals) -> dict[str, Any]:
-    return {**result.source.settings(), "python": platform.python_version()}
-
-
 def _reproduce(result: Intervals) -> str:
     """The call that computes this result again; functions and arrays appear by a name that the reader has to define."""
     name = result.observed.name
     source = "x" if name is None else f"data[{name!r}]"
-    if getattr(result.source, "carried", False):
+    if result.source.carried:
         call = f'result = corten.load("fit.corten").fill({source}, coverage={result.coverage:g})'
         return f"import corten\n\n{call}  # the fit that filled these data\n"
     given = result.source.settings()

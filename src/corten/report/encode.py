@@ -12,22 +12,13 @@ import numpy as np
 
 from corten.data.plain import plain
 
-__all__ = ["ABSENT", "coarse", "pack_bytes", "pack_levels", "safe_json", "strides_for", "unpack_levels"]
-
 ABSENT = 65535  # code of an entry without a finite value: outside the domain, or an infinite width
 _TOP = ABSENT - 1
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&'\u2028\u2029"}
 
 
 def pack_levels(values: np.ndarray) -> dict[str, Any]:
-    """Quantise to 65,535 even levels, difference along the flat order, deflate: `{low, step, data}`.
-
-    Examples
-    --------
-    >>> packed = pack_levels(np.array([0.0, 0.5, np.inf, 1.0]))
-    >>> unpack_levels(packed).tolist()
-    [0.0, 0.5, inf, 1.0]
-    """
+    """Quantise to 65,535 even levels, difference along the flat order, deflate: `{low, step, data}`."""
     flat = np.asarray(values, dtype=np.float64).ravel()
     finite = np.isfinite(flat)
     low = float(flat[finite].min()) if finite.any() else 0.0
@@ -41,39 +32,19 @@ def pack_levels(values: np.ndarray) -> dict[str, Any]:
     return {"low": low, "step": step, "data": pack_bytes(planes)}
 
 
-def unpack_levels(packed: dict[str, Any]) -> np.ndarray:
-    """The inverse of `pack_levels`, flat; infinite where there was no finite value."""
-    raw = np.frombuffer(zlib.decompress(base64.b64decode(packed["data"])), np.uint8)
-    high, low = raw[: raw.size // 2].astype(np.uint16), raw[raw.size // 2 :].astype(np.uint16)
-    codes = np.cumsum((high << 8) | low, dtype=np.uint16)
-    return np.where(codes == ABSENT, np.inf, packed["low"] + packed["step"] * codes)
-
-
 def pack_bytes(values: np.ndarray) -> str:
     """Bytes, deflated (zlib) and written as base64."""
     return base64.b64encode(zlib.compress(np.ascontiguousarray(values, np.uint8).tobytes(), 6)).decode("ascii")
 
 
 def safe_json(content: Any) -> str:
-    """JSON for a script element, without `<`, so that no label can end the element.
-
-    Examples
-    --------
-    >>> safe_json({"name": "</script>"})
-    '{"name":"\\\\u003c/script\\\\u003e"}'
-    """
+    """JSON for a script element, without `<`, so that no label can end the element."""
     text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES).encode("utf-8", "replace").decode("utf-8")
 
 
 def strides_for(shape: Sequence[int], most: int) -> tuple[int, ...]:
-    """Steps along each axis that leave at most `most` entries; the longest axis is thinned first.
-
-    Examples
-    --------
-    >>> strides_for((100, 100, 10), 30_000)
-    (2, 2, 1)
-    """
+    """Steps along each axis that leave at most `most` entries; the longest axis is thinned first."""
     steps = [1] * len(shape)
 
     def left(k: int) -> int:

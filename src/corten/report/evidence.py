@@ -13,17 +13,6 @@ from corten.conformal.diagnostics import effective_sample_size, largest_share
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
 
-__all__ = [
-    "audit_rows",
-    "hidden_rows",
-    "loss_history",
-    "past_coverage",
-    "weight_concentration",
-    "widths_by_coverage",
-    "widths_by_depth",
-    "widths_by_propensity",
-]
-
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
 MAX_SAMPLE = 4000  # missing entries, for the share of infinite intervals to about one percentage point
 MAX_PAST_ROWS = 400  # slices drawn, the last ones
@@ -58,7 +47,7 @@ def widths_by_depth(result: Intervals) -> list[Row]:
 
 def widths_by_propensity(result: Intervals, bins: int = 12) -> list[Row]:
     """Widths of the filled entries by the probability of being observed, in bins of equal count; [] without a model."""
-    chance = result.source.propensity_array()
+    chance = result.source.probabilities
     if chance is None or result.observed.complete:
         return []
     missing = result.observed.missing
@@ -109,7 +98,7 @@ def widths_by_coverage(result: Intervals, levels: Sequence[float] = LEVELS) -> l
 
 def weight_concentration(result: Intervals, points: int = 60) -> Row | None:
     """Share of the weight of the calibration entries with the largest weights, and the effective sample size."""
-    logs = np.asarray(getattr(result.source, "log_weights", np.empty(0)), dtype=float).ravel()
+    logs = np.asarray(result.source.log_weights, float)
     if not logs.size or not np.isfinite(logs.max()):
         return None
     share = np.sort(np.exp(logs - logs.max()))[::-1]
@@ -126,54 +115,28 @@ def weight_concentration(result: Intervals, points: int = 60) -> Row | None:
 
 def loss_history(result: Intervals) -> np.ndarray:
     """Loss of the propensity model after each step of its fit; empty if none was fitted."""
-    model = getattr(result.source, "propensity", None)
-    history = np.asarray(getattr(model, "history", ()), dtype=float).ravel()
+    history = np.array(getattr(result.source.propensity, "history", ()), float)
     return history[np.isfinite(history)]
 
 
 def hidden_rows(result: Intervals, levels: Sequence[float] = LEVELS) -> list[Row]:
     """Coverage of the entries that calibration hid, and where most rounds lie, at several levels; [] if unknown."""
-    source: Any = result.source
-    rows = []
-    for level in sorted({*levels, result.coverage}) if hasattr(source, "hidden_coverage") else ():
-        found = source.hidden_coverage(level)
-        if found is not None:
-            rows.append({"level": float(level), **vars(found)})
-    return rows
+    found = {float(level): result.source.hidden_coverage(level) for level in sorted({*levels, result.coverage})}
+    return [{"level": level, **vars(one)} for level, one in found.items() if one is not None]
 
 
 def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[Row]:
-    """Group, level, coverage and standard error from an audit's table: mappings, objects or a frame.
+    """Group, level, coverage and standard error from an audit; [] without one.
 
     by: "all", or groups such as "depth"; level: only the rows of the nearest level.
-
-    Examples
-    --------
-    >>> class Once:
-    ...     def table(self):
-    ...         return [{"level": 0.9, "coverage": 0.91, "standard_error": 0.01}]
-    >>> audit_rows(Once())
-    [{'group': '', 'level': 0.9, 'coverage': 0.91, 'standard_error': 0.01}]
     """
     if audit is None:
         return []
-    table = audit.table()
-    if hasattr(table, "to_dict") and hasattr(table, "columns"):
-        table = table.to_dict("records")
-    rows: list[Row] = []
-    for row in table:
-        one: Any = row if hasattr(row, "get") else vars(row)
-        if one.get("by", "all") != by:
-            continue
-        error = float(one.get("standard_error") or 0.0)
-        rows.append(
-            {
-                "group": one["group"] if isinstance(one.get("group"), str) else "",
-                "level": float(one["level"]),
-                "coverage": float(one["coverage"]),
-                "standard_error": error if np.isfinite(error) else 0.0,
-            }
-        )
+    rows = [
+        {"group": row.group, "level": row.level, "coverage": row.coverage,
+         "standard_error": row.standard_error if np.isfinite(row.standard_error) else 0.0}
+        for row in audit.rows if row.by == by
+    ]  # fmt: skip
     if level is not None and rows:
         nearest = min((row["level"] for row in rows), key=lambda one: abs(one - level))
         rows = [row for row in rows if row["level"] == nearest]
@@ -184,9 +147,8 @@ def past_coverage(scores: Any) -> Row | None:
     """Coverage over time of intervals whose values arrived later, from a `ScoreLog`; None without one."""
     if scores is None or not scores.entries:
         return None
-    rows = scores.over_time()
-    rows = rows[-MAX_PAST_ROWS:]
-    keys = ("slice", "entries", "asked", "coverage", "standard_error", "interval_score")
+    rows = scores.over_time()[-MAX_PAST_ROWS:]
+    keys = ("slice", "entries", "nominal", "coverage", "standard_error", "interval_score")
     finite = [{key: None if row[key] != row[key] else row[key] for key in keys} for row in rows]
-    worst = [{key: row[key] for key in ("block", "entries", "asked", "coverage")} for row in scores.by_block()]
+    worst = [{key: row[key] for key in ("block", "entries", "nominal", "coverage")} for row in scores.by_block()]
     return {"axis": scores.grid.axis, "rows": finite, "blocks": worst, "summary": str(scores).splitlines()[:2]}

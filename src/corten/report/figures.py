@@ -6,28 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corten.report import evidence
-from corten.report.drawing import (
-    BLUE,
-    INK,
-    PALE,
-    RUST,
-    SOFT,
-    axes_for,
-    bare,
-    brief_dates,
-    colour_map,
-    hatch_entries,
-    index_on,
-    is_numeric,
-    note,
-    positions,
-    set_span,
-    ticks_of,
-    tidy,
-    widened,
-)
-from corten.report.planes import Plane, default_entry, default_index, labels, planes, title
+from corten.data.printable import unit_sign
+from corten.report import drawing, evidence
+from corten.report.drawing import BLUE, INK, PALE, RUST, SOFT
+from corten.report.planes import Plane, default_entry, default_index, labels, planes, title, value_range, width_range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,15 +17,10 @@ if TYPE_CHECKING:
 
     from corten.results.intervals import Intervals
 
-__all__ = ["Plots"]
-
 SHOWN = ("data", "estimate", "width", "propensity")
 MAPS = {
-    "data": ("viridis", 1.0),
-    "estimate": ("viridis", 1.0),
-    "width": ("magma_r", 0.8),
-    "propensity": ("cividis", 1.0),
-}
+    "data": ("viridis", 1.0), "estimate": ("viridis", 1.0), "width": ("magma_r", 0.8), "propensity": ("cividis", 1.0),
+}  # fmt: skip
 
 
 class Plots:
@@ -77,11 +54,6 @@ class Plots:
         -------
         matplotlib.figure.Figure
             Has ``savefig``.
-
-        Examples
-        --------
-        >>> result.plot().savefig("result.png")              # doctest: +SKIP
-        >>> result.plot(time="2020-03-06")                   # doctest: +SKIP
         """
         import matplotlib.pyplot as plt
 
@@ -107,34 +79,22 @@ class Plots:
         return "<Plots: slice, series, coverage, widths, weights, selection>"
 
     def slice(self, show: str = "estimate", ax: Axes | None = None, **where: Any) -> Axes:
-        """One slice as an image.
+        """One slice as an image; all slices of a result have the same colour scale.
+
+        Missing data and infinite widths are hatched; entries outside the domain are grey.
 
         Parameters
         ----------
         show : {"estimate", "data", "width", "propensity"}, default "estimate"
             What is shown.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw. Default: a new figure.
+        ax
+            As for `series`.
         **where : int or label
             The slice, by index (``time=12``) or label (``time="2019-04-25 06:00"``); all but two axes may be given.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-
-        Raises
-        ------
-        ValueError
-            If `show` or a position is unknown, or fewer than two axes are left.
-
-        Notes
-        -----
-        Missing data and infinite widths are hatched; entries outside the domain are grey. All slices of a result have
-        the same colour scale.
         """
         if show not in SHOWN:
             raise ValueError(f"show is {show!r}; give one of {', '.join(SHOWN)}")
-        ax = axes_for(ax)
+        ax = drawing.axes_for(ax)
         plane, index = self._place(where)
         array, span, hatched, words = self._shown(show)
         slots: list[Any] = list(index)
@@ -146,10 +106,10 @@ class Plots:
         ax.set_facecolor("white")
         mesh = ax.pcolormesh(
             np.ma.masked_array(picture, ~np.isfinite(picture) | hatch | outside),
-            cmap=colour_map(*MAPS[show]), vmin=span[0], vmax=span[1], rasterized=True,
+            cmap=drawing.colour_map(*MAPS[show]), vmin=span[0], vmax=span[1], rasterized=True,
         )  # fmt: skip
-        hatch_entries(ax, outside, PALE, "")
-        hatch_entries(ax, hatch & ~outside, "#fbe3d8" if show == "width" else "#f4f1ec", "/////")
+        drawing.hatch_entries(ax, outside, PALE, "")
+        drawing.hatch_entries(ax, hatch & ~outside, "#fbe3d8" if show == "width" else "#f4f1ec", "/////")
         self._frame(ax, plane)
         figure: Any = ax.figure
         figure.colorbar(mesh, ax=ax, label=words, extend={"propensity": "neither", "width": "max"}.get(show, "both"))
@@ -169,12 +129,8 @@ class Plots:
             Where to draw. Default: a new figure.
         **where : int or label
             Position on the other axes. Default: one where the series is partly observed.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
-        ax = axes_for(ax, (7.5, 3.6))
+        ax = drawing.axes_for(ax, (7.5, 3.6))
         observed = self.result.observed
         axes = observed.axes
         first = planes(axes)[0]
@@ -184,9 +140,9 @@ class Plots:
             raise ValueError(f"the series runs along {axes[k].name!r}: do not name a place on it")
         index = list(default_entry(self.result))
         for name, value in where.items():
-            index[observed.axis(name)] = index_on(axes[observed.axis(name)], value)
+            index[observed.axis(name)] = drawing.index_on(axes[observed.axis(name)], value)
         line = tuple(slice(None) if j == k else index[j] for j in range(len(axes)))
-        x = positions(axes[k])
+        x = drawing.positions(axes[k])
         estimate, mask = self.result.estimate_array[line], observed.mask[line]
         lower, upper = self.result.lower_array[line], self.result.upper_array[line]
         finite = np.isfinite(lower) & np.isfinite(upper)
@@ -195,18 +151,17 @@ class Plots:
         ax.plot(x, estimate, color=RUST, lw=1.6, label="estimate")
         ax.plot(x[mask], estimate[mask], ".", color=INK, ms=5, label="observed")
         drawn = np.concatenate([estimate, lower[finite], upper[finite]]).astype(float)
-        set_span(ax, drawn[np.isfinite(drawn)])
+        drawing.set_span(ax, drawn[np.isfinite(drawn)])
         infinite = ~finite & observed.missing[line]
         if infinite.any():
             low, high = ax.get_ylim()
-            ax.fill_between(
-                x, low, high, where=widened(infinite), color="#fbe3d8", lw=0, zorder=0, label="infinite interval"
-            )
+            wide = drawing.widened(infinite)
+            ax.fill_between(x, low, high, where=wide, color="#fbe3d8", lw=0, zorder=0, label="infinite interval")
             ax.set_ylim(low, high)
         rest = ", ".join(f"{axes[j].name} {labels(axes[j])[index[j]]}" for j in range(len(axes)) if j != k)
         ax.set(xlabel=title(axes[k]), ylabel=self._quantity(), title=rest)
-        brief_dates(ax, x)
-        tidy(ax)
+        drawing.brief_dates(ax, x)
+        drawing.tidy(ax)
         ax.legend(frameon=False, fontsize="small")
         return ax
 
@@ -217,14 +172,10 @@ class Plots:
         ----------
         audit : Audit, optional
             The result of ``fitted.audit()``. Default: the share of infinite intervals at each coverage is shown.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw. Default: a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+        ax
+            As for `series`.
         """
-        ax = axes_for(ax, (5.0, 4.2))
+        ax = drawing.axes_for(ax, (5.0, 4.2))
         rows = evidence.audit_rows(audit)
         if rows:
             level, found, error = (
@@ -244,30 +195,27 @@ class Plots:
             ax.axvline(self.result.coverage, color=SOFT, ls=":", lw=1)
             ax.set(xlabel="nominal coverage", ylabel="share of infinite intervals", title="not audited")
             ax.set_ylim(0, max(ax.get_ylim()[1], 0.02))
-        tidy(ax)
+        drawing.tidy(ax)
         return ax
 
     def widths(self, by: str = "propensity", ax: Axes | None = None) -> Axes:
         """Finite widths against the probability of being observed or the depth inside gaps.
 
+        Shares of infinite intervals are written above the curve.
+
         Parameters
         ----------
         by : {"propensity", "depth"}, default "propensity"
             The horizontal axis; "depth" without a propensity model.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw. Default: a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
-            Shares of infinite intervals are written above the curve.
+        ax
+            As for `series`.
         """
         if by not in ("propensity", "depth"):
             raise ValueError(f'by is {by!r}; give "propensity" or "depth"')
         rows = evidence.widths_by_propensity(self.result) if by == "propensity" else []
         across = "probability of being observed" if rows else "entries to the nearest observed one"
         rows = rows or evidence.widths_by_depth(self.result)
-        ax = axes_for(ax, (6.5, 3.8))
+        ax = drawing.axes_for(ax, (6.5, 3.8))
         low, middle, high = (
             np.array([np.nan if row[key] is None else row[key] for row in rows], float)
             for key in ("low", "median", "high")
@@ -282,19 +230,19 @@ class Plots:
         marks = [f"{row['at']:.2g}" if across.startswith("probability") else row["label"] for row in rows]
         ax.set_xticks(place, marks, fontsize="x-small")
         ax.set(xlabel=across, ylabel=f"width{self._in_units()}", ylim=(0, 1.18 * top or 1.0))
-        tidy(ax)
+        drawing.tidy(ax)
         if rows:
             ax.legend(frameon=False, fontsize="small", loc="lower right")
         return ax
 
     def weights(self, ax: Axes | None = None) -> Axes:
         """Share of the weight of the calibration entries with the largest weights, and the effective sample size."""
-        ax = axes_for(ax, (5.5, 3.8))
+        ax = drawing.axes_for(ax, (5.5, 3.8))
         held = evidence.weight_concentration(self.result)
         ax.set(xlabel="calibration entries, by weight", ylabel="share of the weight", ylim=(0, 1.02))
-        tidy(ax)
+        drawing.tidy(ax)
         if held is None:
-            return note(ax, "no calibration weights")
+            return drawing.note(ax, "no calibration weights")
         ax.semilogx(held["entries"], held["entries"] / held["count"], "--", color=SOFT, lw=1, label="equal weights")
         ax.semilogx(held["entries"], held["share"], color=RUST, lw=1.8, label="these weights")
         words = f"effective sample size {held['effective']:,.0f} of {held['count']:,}"
@@ -309,14 +257,10 @@ class Plots:
         ----------
         what : str, optional
             Name of the setting. Default: the first with three or more candidates.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw. Default: a new figure.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
+        ax
+            As for `series`.
         """
-        ax = axes_for(ax, (5.5, 3.8))
+        ax = drawing.axes_for(ax, (5.5, 3.8))
         known = [choice for choice in self.result.choices if choice.candidates]
         if what is not None and what not in [choice.what for choice in known]:
             offered = ", ".join(choice.what for choice in known) or "none"
@@ -324,24 +268,24 @@ class Plots:
         wanted = [choice for choice in known if what in (None, choice.what)]
         wanted.sort(key=lambda choice: len(choice.candidates) < 3)
         for choice in wanted:
-            names = list(choice.candidates[0])
-            measure = next((key for key in names[1:] if "rank" not in key and is_numeric(choice.candidates, key)), None)
+            names, rows = list(choice.candidates[0]), choice.candidates
+            measure = next((key for key in names[1:] if "rank" not in key and drawing.is_numeric(rows, key)), None)
             if measure is None:
                 continue
             tried = [str(row.get(names[0])) for row in choice.candidates]
             score = np.array([row[measure] for row in choice.candidates], float)
             ax.plot(score, "o-", color=BLUE, ms=4)
-            taken = [k for k, one in enumerate(tried) if bare(one) == bare(choice.taken)]
+            taken = [k for k, one in enumerate(tried) if drawing.bare(one) == drawing.bare(choice.taken)]
             ax.plot(taken, score[taken], "o", color=RUST, ms=9, label=f"chosen: {choice.taken}")
             step = -(-len(tried) // 8)
             ax.set_xticks(range(0, len(tried), step), tried[::step], fontsize="small")
             ax.set(xlabel=names[0], ylabel=measure, title=f"{choice.what}: {choice.because}")
             ax.title.set_fontsize("small")
-            tidy(ax)
+            drawing.tidy(ax)
             if taken:
                 ax.legend(frameon=False, fontsize="small")
             return ax
-        return note(ax, "no setting was chosen among candidates")
+        return drawing.note(ax, "no setting was chosen among candidates")
 
     def _place(self, where: dict[str, Any]) -> tuple[Plane, list[int]]:
         """The first plane without the given axes, and an index for each axis."""
@@ -355,7 +299,7 @@ class Plots:
             )
         index = [default_index(observed, k) for k in range(len(observed.axes))]
         for k, value in named.items():
-            index[k] = index_on(observed.axes[k], value)
+            index[k] = drawing.index_on(observed.axes[k], value)
         return left[0], index
 
     def _shown(self, show: str) -> tuple[np.ndarray, tuple[float, float], np.ndarray, str]:
@@ -363,26 +307,24 @@ class Plots:
         result, observed = self.result, self.result.observed
         nothing = np.zeros(observed.shape, bool)
         if show == "propensity":
-            chance = result.source.propensity_array()
+            chance = result.source.probabilities
             if chance is None:
                 raise ValueError("show is 'propensity', but no propensity model was fitted")
             return np.asarray(chance, float), (0.0, 1.0), nothing, "probability of being observed"
         if show == "width":
             width = np.where(observed.mask, np.nan, result.width_array.astype(float))
-            finite = width[observed.missing & np.isfinite(width)]
-            top = float(np.quantile(finite, 0.99)) if finite.size else 1.0
             bar = f"width at coverage {result.coverage:.4g}{self._in_units()}"
-            return width, (0.0, top or 1.0), observed.missing & np.isinf(width), bar
+            return width, width_range(result), observed.missing & np.isinf(width), bar
         estimate = result.estimate_array.astype(float)
-        low, high = np.quantile(estimate[np.isfinite(estimate)], (0.005, 0.995))
-        return estimate, (float(low), float(high)), observed.missing if show == "data" else nothing, self._quantity()
+        hatched = observed.missing if show == "data" else nothing
+        return estimate, value_range(estimate), hatched, self._quantity()
 
     def _frame(self, ax: Axes, plane: Plane) -> None:
         """Ticks, directions and aspect of the axes."""
         tall, wide = self.result.observed.axes[plane.rows], self.result.observed.axes[plane.columns]
         ax.set(xlabel=title(wide), ylabel=title(tall))
         for axis, set_ticks, most in ((wide, ax.set_xticks, 6), (tall, ax.set_yticks, 6)):
-            places, words = ticks_of(axis, most)
+            places, words = drawing.ticks_of(axis, most)
             set_ticks(places, words)
         if not plane.right:
             ax.invert_xaxis()
@@ -397,4 +339,4 @@ class Plots:
 
     def _in_units(self) -> str:
         units = self.result.observed.attrs.get("units")
-        return f" ({units})" if units else ""
+        return f" ({unit_sign(str(units))})" if units else ""

@@ -11,14 +11,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from corten.io.whole import refuse_taken, whole_file
+from corten.io.whole import refuse_no_page, refuse_taken, whole_file
 from corten.report.content import page_content
 from corten.report.encode import safe_json
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
-
-__all__ = ["render", "write_report"]
 
 SCRIPTS = ("data.js", "chart.js", "panels.js", "explorer.js", "evidence.js", "page.js")
 
@@ -31,39 +29,10 @@ def write_report(
     command: str = "",
     scores: Any = None,
 ) -> Path:
-    """Write the page of a result, whole or not at all.
-
-    Parameters
-    ----------
-    result : Intervals
-        The result to show.
-    path : str or path
-        The file, usually with the suffix ``.html``.
-    overwrite : bool, default False
-        Whether an existing file is replaced.
-    audit : Audit, optional
-        The result of ``fitted.audit()``, for the coverage that it found.
-    command : str, optional
-        The shell command that computed the result, shown next to the Python call.
-    scores : ScoreLog, optional
-        Scores of the past, for the coverage over time.
-
-    Returns
-    -------
-    pathlib.Path
-        The file that was written.
-
-    Raises
-    ------
-    FileExistsError
-        If the file exists and `overwrite` is False.
-
-    Examples
-    --------
-    >>> write_report(result, "report.html")              # doctest: +SKIP
-    """
+    """Write the page of a result, whole or not at all; see `Intervals.report`. command: shown beside the call."""
     target = Path(path)
     refuse_taken(target, overwrite)
+    refuse_no_page(target)
     page = render(page_content(result, audit, command=command, scores=scores))
     with whole_file(target, overwrite) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")

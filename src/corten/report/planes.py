@@ -10,26 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corten.data.axes import DEGREES_EAST, LONGITUDE_NAMES, Axis
+from corten.data.axes import DEGREES_EAST, DEGREES_NORTH, Axis, is_latitude, is_longitude, unit_of
 from corten.data.observed import ObservedTensor
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
 
-__all__ = [
-    "Plane",
-    "default_entry",
-    "default_index",
-    "is_latitude",
-    "is_longitude",
-    "labels",
-    "numbers",
-    "planes",
-    "title",
-]
-
-LATITUDE_NAMES = {"lat", "latitude", "glat", "gdlat"}
-DEGREES_NORTH = {"degrees_north", "degree_north", "degree_n", "degrees_n", "degreen", "degreesn"}
 MAX_FROM_HALF = 0.25  # distance of the observed share of a series from one half
 MAX_STEP_DIFFERENCE = 1e-2  # relative, between steps of an evenly spaced axis
 
@@ -52,12 +38,6 @@ def planes(axes: Sequence[Axis]) -> list[Plane]:
     """Every pair of axes as an image, the most useful first.
 
     A map (latitude and longitude) comes first, then images without time.
-
-    Examples
-    --------
-    >>> axes = [Axis("time", 4), Axis("lat", 3), Axis("lon", 5)]
-    >>> [(axes[p.rows].name, axes[p.columns].name) for p in planes(axes)]
-    [('lat', 'lon'), ('lon', 'time'), ('lat', 'time')]
     """
     found = [_plane(axes, a, b) for a, b in combinations(range(len(axes)), 2)]
 
@@ -74,7 +54,8 @@ def _plane(axes: Sequence[Axis], a: int, b: int) -> Plane:
     swap = axes[a].is_time or (is_longitude(axes[a]) and not axes[b].is_time) or is_latitude(axes[b])
     rows, columns = (b, a) if swap and not (axes[a].is_time and axes[b].is_time) else (a, b)
     tall, wide = axes[rows], axes[columns]
-    return Plane(rows, columns, _aspect(tall, wide), _grows(tall), not _falls(wide))
+    # The last index is on top only along an increasing axis that is not time.
+    return Plane(rows, columns, _aspect(tall, wide), _direction(tall, "iuf") > 0, _direction(wide, "iufM") >= 0)
 
 
 def _aspect(tall: Axis, wide: Axis) -> float | None:
@@ -99,49 +80,23 @@ def _step(axis: Axis) -> float | None:
     return abs(step) if even else None
 
 
-def _grows(axis: Axis) -> bool:
-    """Whether the last index is on top: an increasing numeric axis that is not time."""
+def _direction(axis: Axis, kinds: str) -> int:
+    """1 if the coordinates of an ordered axis increase, -1 if they decrease; 0 for names or other kinds of numbers."""
     values = axis.coordinates
-    if values is None or values.dtype.kind not in "iuf" or axis.kind == "unordered" or axis.length < 2:
-        return False
-    return bool(values[-1] > values[0])
-
-
-def _falls(axis: Axis) -> bool:
-    values = axis.coordinates
-    rising = values is None or values.dtype.kind not in "iufM" or axis.kind == "unordered" or axis.length < 2
-    return False if rising else bool(values[-1] < values[0])  # type: ignore[index]
-
-
-def is_latitude(axis: Axis) -> bool:
-    """By name or units."""
-    return axis.name.lower() in LATITUDE_NAMES or _unit(axis) in DEGREES_NORTH
-
-
-def is_longitude(axis: Axis) -> bool:
-    """By name or units."""
-    return axis.name.lower() in LONGITUDE_NAMES or _unit(axis) in DEGREES_EAST
-
-
-def _unit(axis: Axis) -> str:
-    return (axis.units or "").lower().replace(" ", "_")
+    if values is None or values.dtype.kind not in kinds or axis.kind == "unordered" or axis.length < 2:
+        return 0
+    return int(values[-1] > values[0]) - int(values[-1] < values[0])
 
 
 def title(axis: Axis) -> str:
-    """The name of the axis with its unit.
-
-    Examples
-    --------
-    >>> title(Axis("lat", 3, units="degrees_north"))
-    'lat (°N)'
-    """
+    """The name of the axis with its unit."""
     values = axis.coordinates
     if values is not None and values.dtype.kind == "M" and values.size:
         first, last = (str(day) for day in np.datetime_as_string(values[[0, -1]], unit="D"))
         if first[:4] == last[:4]:
             return f"{axis.name} ({first if first == last else first[:4]})"
         return axis.name
-    unit = {**dict.fromkeys(DEGREES_NORTH, "°N"), **dict.fromkeys(DEGREES_EAST, "°E")}.get(_unit(axis), axis.units)
+    unit = {**dict.fromkeys(DEGREES_NORTH, "°N"), **dict.fromkeys(DEGREES_EAST, "°E")}.get(unit_of(axis), axis.units)
     return f"{axis.name} ({unit})" if unit else axis.name
 
 
@@ -177,6 +132,20 @@ def default_entry(result: Intervals) -> tuple[int, ...]:
     return tuple(index)
 
 
+def value_range(estimate: np.ndarray) -> tuple[float, float]:
+    """The colour range of data and estimate: all but the outermost half percent on each side."""
+    finite = estimate[np.isfinite(estimate)]
+    low, high = map(float, np.quantile(finite, (0.005, 0.995))) if finite.size else (0.0, 1.0)
+    return (low, high) if high > low else (low - 0.5, low + 0.5)
+
+
+def width_range(result: Intervals) -> tuple[float, float]:
+    """The colour range of widths: up to the 99 % quantile of the finite ones."""
+    width = result.width_array[result.observed.missing]
+    finite = width[np.isfinite(width)]
+    return 0.0, (float(np.quantile(finite, 0.99)) if finite.size else 0.0) or 1.0
+
+
 def numbers(axis: Axis) -> np.ndarray | None:
     """Coordinates as floats for ticks (milliseconds since 1970 for dates); None for names."""
     values = axis.coordinates
@@ -188,13 +157,7 @@ def numbers(axis: Axis) -> np.ndarray | None:
 
 
 def labels(axis: Axis) -> list[str]:
-    """Short names of all slices, with as many digits as tell neighbours apart.
-
-    Examples
-    --------
-    >>> labels(Axis("lat", 3, np.array([20.0, 22.130434, 24.260868])))
-    ['20.00', '22.13', '24.26']
-    """
+    """Short names of all slices, with as many digits as tell neighbours apart."""
     values = axis.coordinates
     if values is None:
         return [str(index) for index in range(axis.length)]

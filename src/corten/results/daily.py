@@ -25,9 +25,7 @@ from corten.results.groups import refuse_carried
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
-__all__ = ["fill", "update"]
-
-RENEWED = ("filled_by_a_fit", "renewed")  # codes of the records of this module
+RENEWED = ("filled_by_a_fit", "renewed", "slices_not_tested")  # codes of the records of this module
 
 
 def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue = None) -> Fitted:
@@ -105,6 +103,8 @@ def update(
         fitted, observed=moved.observed, propensity=None, rounds=made.rounds, residuals=made.residuals,
         completion=on_axes(completion, moved.observed.axes), choices=_of_method(fitted),
     )  # fmt: skip
+    if not moved.fresh.any():
+        because = f"no slice is new; a score loses half its weight in {decay:g} slices along {name}"
     note = Choice("calibration", "renewed", because, code="renewed", values={"rounds": len(made.rounds)})
     return _with(base, made.calibrated, (note,), began)
 
@@ -117,6 +117,11 @@ def _usable(fitted: Fitted) -> tuple[CalibratedSplit, Any]:
         raise ValueError("merged splits cannot fill new data: fit with calibration='gaps' or calibration='random'")
     if not hasattr(fitted.completion, "fill"):
         raise ValueError("this fit was loaded, and a file does not keep a completion of your own: fit again")
+    if fitted.observed.covariates:
+        raise ValueError(
+            f"the fit uses covariates ({', '.join(fitted.observed.covariates)}), which new data would need too: fit "
+            "the new data with their covariates (corten.complete)"
+        )
     return fitted.calibrated, fitted.completion
 
 

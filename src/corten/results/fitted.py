@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
-from corten.propensity import FittedPropensity
+from corten.propensity import FittedPropensity, PropensityModel
 from corten.results.groups import Groups, refuse_carried
 from corten.results.intervals import Intervals
 from corten.results.settings import circumstances
@@ -28,17 +28,16 @@ if TYPE_CHECKING:
     from corten.evidence.hidden import HiddenCoverage, HiddenError
     from corten.evidence.score_log import ScoreLog
     from corten.evidence.weight_report import WeightEvidence
-
-__all__ = ["Fitted"]
+    from corten.results.dependence import Dependence
 
 MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
 WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
 # Parts of a fit that the rooms of this package share; `dir` does not list them.
 _INTERNAL = {
-    "beyond", "bounds", "calibrated", "completion", "entries", "facts", "limits", "log_weights", "missing_entries",
-    "of", "options", "probabilities", "propensity_array", "refuse_carried", "residuals", "rounds", "scores",
+    "beyond", "bounds", "calibrated", "completion", "dependence", "entries", "facts", "limits", "log_weights",
+    "missing_entries", "of", "options", "pooled", "probabilities", "refuse_carried", "residuals", "rounds", "scores",
 }  # fmt: skip
-WARNING_CODES = ("pseudo_gaps_too_short", "integers_rounded", "unequal_steps_not_used")
+WARNING_CODES = ("pseudo_gaps_too_short", "slices_not_tested", "integers_rounded", "unequal_steps_not_used")
 """Of settings whose reason is shown as a warning."""
 
 
@@ -52,24 +51,12 @@ class Fitted:
         The input.
     estimate : numpy.ndarray
         The filled values, in the unit of the data.
-    options : dict
-        The options as text.
-    calibrated : Calibrated or None
-        Scores and weights of the calibration entries; None if nothing was missing.
     propensity : FittedPropensity or None
         The fitted propensity model.
-    completion : prepared completion
-        The completion with its settings; only a description if the fit was loaded from a file.
     calibration : Calibration
         How entries were hidden.
-    rounds : tuple of Round
-        Training and hidden entries of each round.
-    residuals : numpy.ndarray
-        Truth minus estimate of the calibration entries, after the transform (merged splits: before it).
     choices : tuple of Choice
         Every automatic setting, with its value and the reason.
-    limits : (float, float) or None
-        The bounds of the data.
     seconds : float
         Wall-clock time of the fit.
     completer : ConformalCompleter or None
@@ -80,21 +67,25 @@ class Fitted:
     Examples
     --------
     >>> fitted = corten.ConformalCompleter().fit(x)                  # doctest: +SKIP
-    >>> result = fitted.intervals(0.9)                               # doctest: +SKIP
-    >>> print(fitted.audit())                                        # doctest: +SKIP
+    >>> narrow, wide = fitted.intervals([0.8, 0.95])                 # doctest: +SKIP
+    >>> print(fitted.audit().verdict())                              # doctest: +SKIP
+    >>> filled = fitted.fill(tomorrow, coverage=0.9)                 # doctest: +SKIP
+    >>> fitted.update(today, window=96).save("tec.corten")           # doctest: +SKIP
+    >>> scores = fitted.verify(late, log="scores.jsonl")             # doctest: +SKIP
     """
 
     observed: ObservedTensor
     estimate: np.ndarray = field(repr=False)
-    options: dict[str, Any] = field(repr=False)
-    calibrated: Calibrated | None = field(default=None, repr=False)
+    options: dict[str, Any] = field(repr=False)  # as text
+    calibrated: Calibrated | None = field(default=None, repr=False)  # scores and weights; None if nothing was missing
     propensity: FittedPropensity | None = None
-    completion: Prepared | Any = field(default=None, repr=False)
+    completion: Prepared | Any = field(default=None, repr=False)  # of a loaded fit perhaps only a description
     calibration: Calibration | None = None
     rounds: tuple[Round, ...] = field(default=(), repr=False)
+    # Truth minus estimate of the calibration entries, after the transform (merged splits: before it).
     residuals: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
     choices: tuple[Choice, ...] = field(default=(), repr=False)
-    limits: tuple[float, float] | None = None
+    limits: tuple[float, float] | None = None  # bounds of the data
     seconds: float = 0.0
     completer: Any = field(default=None, repr=False)  # a ConformalCompleter, which is defined above this room
     carried: bool = False
@@ -117,21 +108,16 @@ class Fitted:
 
     @overload
     def intervals(
-        self,
-        coverage: float = 0.9,
-        *,
-        odds_error: float = 1.0,
-        groups: Groups | None = None,
-        joint: Groups | None = None,
+        self, coverage: float = ..., *, odds_error: float = ..., groups: Groups | None = ..., joint: Groups | None = ...
     ) -> Intervals: ...
     @overload
     def intervals(
         self,
         coverage: Sequence[float],
         *,
-        odds_error: float = 1.0,
-        groups: Groups | None = None,
-        joint: Groups | None = None,
+        odds_error: float = ...,
+        groups: Groups | None = ...,
+        joint: Groups | None = ...,
     ) -> list[Intervals]: ...
     def intervals(
         self,
@@ -161,14 +147,8 @@ class Fitted:
         Intervals or list of Intervals
             A list if several coverages are given.
 
-        Raises
-        ------
-        ValueError
-            If a coverage is not between 0 and 1, or an axis is unknown.
-
         Examples
         --------
-        >>> narrow, wide = fitted.intervals([0.8, 0.95])             # doctest: +SKIP
         >>> monthly = fitted.intervals(0.9, groups="month")          # doctest: +SKIP
         """
         source = self
@@ -199,8 +179,20 @@ class Fitted:
 
     @property
     def beyond(self) -> np.ndarray | None:
-        """True at missing entries deeper inside gaps than calibration tested; None where that is not defined."""
+        """True at missing entries beyond what calibration tested; None if there are none or this is not defined."""
         return self.calibrated.beyond if self.calibrated is not None else None
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the intervals are calibrated on pseudo-gaps, whose rounds are pooled."""
+        return any(choice.code.startswith("pseudo_gaps") for choice in self.choices)
+
+    @cached_property
+    def dependence(self) -> Dependence:
+        """The correlation of the errors of different entries, which draws have."""
+        from corten.results.draws import dependence_of
+
+        return dependence_of(self)
 
     @cached_property
     def missing_entries(self) -> np.ndarray:
@@ -215,17 +207,7 @@ class Fitted:
     def bounds(self, coverage: float, entries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper bounds, with the transform undone and the limits of the data applied.
 
-        Parameters
-        ----------
-        coverage : float
-            Nominal coverage, between 0 and 1.
-        entries : array of int, optional
-            Flat indices of missing entries. Default: all of them.
-
-        Returns
-        -------
-        lower, upper : numpy.ndarray
-            Full arrays that are valid at the missing entries, or one value for each of `entries`.
+        Full arrays that are valid at the missing entries, or one value for each of some flat `entries`.
         """
         where = self.missing_entries if entries is None else entries
         full = np.array(self.estimate, np.float64, order="C")
@@ -241,10 +223,6 @@ class Fitted:
         for array, bound in zip(arrays, (lower, upper)):
             array.reshape(-1)[where] = bound
         return arrays
-
-    def propensity_array(self) -> np.ndarray | None:
-        """`probabilities`, as `Intervals` asks for them."""
-        return self.probabilities
 
     def facts(self, coverage: float) -> dict[str, Any]:
         """Numbers for the summary, by name."""
@@ -293,10 +271,6 @@ class Fitted:
         -----
         Only the cutoff is computed without the round. Settings of the completion were chosen once, with all observed
         entries: `audit` tests those too.
-
-        Examples
-        --------
-        >>> fitted.hidden_coverage(0.9).found                        # doctest: +SKIP
         """
         from corten.evidence.hidden import hidden_coverage
 
@@ -306,8 +280,8 @@ class Fitted:
     def highest_finite_coverage(self) -> float:
         """The highest coverage at which 99 % of the intervals are finite.
 
-        It follows from the weight of each missing entry relative to all calibration entries. The effect of a missing
-        entry on the weights of its neighbours is ignored.
+        From the weight of each missing entry relative to all calibration entries; its effect on the weights of its
+        neighbours is ignored.
         """
         if self.calibrated is None or not len(self.missing_entries) or not len(self.entries):
             return 1.0
@@ -335,7 +309,7 @@ class Fitted:
         none = " No propensity model that was tried has a larger one." if tried else ""
         remedy = (
             "hide more often: calibration=corten.GapCalibration(rounds=48)"
-            if self.beyond is not None
+            if self.pooled
             else "use calibration='gaps', whose intervals are finite inside gaps and can be checked by an audit, or a "
             "simpler propensity model (propensity='constant')"
         )
@@ -343,20 +317,42 @@ class Fitted:
             *reasons,
             f"Intervals rest on few entries, and 99% of them are finite only up to a coverage of {highest:.3g}: the "
             f"effective sample size is {size:.0f} of {count} calibration entries.{none} Ask for no more than that "
-            f"coverage, or {remedy}."
+            f"coverage, or {remedy}.",
         ]
 
-    def audit(self, rounds: int = 20, **options: Any) -> Audit:
-        """Estimate the coverage at the missing entries by hiding observed entries again.
+    def audit(
+        self,
+        rounds: int = 20,
+        inner_rounds: int = 0,
+        seed: int = 0,
+        *,
+        levels: Sequence[float] = (0.5, 0.8, 0.9, 0.95),
+        kinds: Sequence[Literal["drawn", "moved", "random"]] | None = None,
+        reference: PropensityModel | FittedPropensity | None = None,
+        progress: Progress | None = None,
+    ) -> Audit:
+        """Estimate the coverage at the missing entries, without the truth there, by hiding observed entries again.
 
         Parameters
         ----------
         rounds : int, default 20
             How often about a seventh of the observed entries is hidden. More rounds reduce the standard error and take
             longer.
-        **options
-            Options of `corten.evidence.audit.audit`: ``inner_rounds``, ``seed``, ``levels``, ``kinds``, ``reference``,
-            ``progress``.
+        inner_rounds : int, default 0
+            For pseudo-gaps: 0 tests the fit's own calibration; with 1 or more, every round is calibrated again with
+            this number of pseudo-gaps, which is slower.
+        seed : int, default 0
+            Seed of the hiding.
+        levels : sequence of float, default (0.5, 0.8, 0.9, 0.95)
+            Nominal coverages to audit.
+        kinds : sequence of {"drawn", "moved", "random"}, optional
+            How entries are hidden: by masks drawn from the reference model, by moved copies of the real gaps
+            (pseudo-gaps), or at random. Default: "moved" for a fit with pseudo-gaps, else all three.
+        reference : propensity model, optional
+            Model (with ``fit``, or fitted) that weights hidden entries. Default: an Ising model of the whole mask, or
+            the fit's own model where that explains the mask as well.
+        progress : function of (str, float), optional
+            Called with the name of a stage and the share of it that is done.
 
         Returns
         -------
@@ -366,17 +362,12 @@ class Fitted:
         Raises
         ------
         ValueError
-            If nothing was missing, or too few entries are observed.
-
-        Examples
-        --------
-        >>> checked = fitted.audit(rounds=20)                        # doctest: +SKIP
-        >>> print(checked.verdict())                                 # doctest: +SKIP
+            If nothing was missing, too few entries are observed, or the fit was loaded without its method.
         """
         from corten.evidence.audit import audit
 
         refuse_carried(self, "an audit")
-        return audit(self, rounds, **options)
+        return audit(self, rounds, inner_rounds, seed, levels=levels, kinds=kinds, reference=reference, tell=progress)
 
     @property
     def weights(self) -> WeightEvidence:
@@ -394,7 +385,8 @@ class Fitted:
     ) -> Intervals:
         """Fill new data with the settings, mix, learned scale and calibration of this fit.
 
-        Nothing is chosen or fitted again, which takes a small share of the time of a fit.
+        Nothing is chosen or fitted again, which takes a small share of the time of a fit. The coverage holds if errors
+        of the new data are like those of the fit; check it with `verify`.
 
         Parameters
         ----------
@@ -424,14 +416,6 @@ class Fitted:
         -----
         UserWarning
             If the new values lie outside the range of the values of the fit.
-
-        Notes
-        -----
-        The coverage holds if errors of the new data are like those of the fit. Check it with `verify`.
-
-        Examples
-        --------
-        >>> result = fitted.fill(tomorrow, coverage=0.9)             # doctest: +SKIP
         """
         from corten.results.daily import fill
 
@@ -450,24 +434,22 @@ class Fitted:
     ) -> Fitted:
         """Append new slices, or replace revised ones, and calibrate again with the settings of this fit.
 
-        Pseudo-gaps are hidden in the new slices only. Scores of older slices are kept with a smaller weight until the
+        Pseudo-gaps are scored in the new slices only. Scores of older slices are kept with a smaller weight until the
         slice leaves the window.
 
         Parameters
         ----------
         x : array with NaN, masked array, xarray.DataArray or ObservedTensor
-            New slices along one ordered axis; slices with a coordinate that the fit has replace those of the fit.
-            Without coordinates all are appended.
+            New slices along one ordered axis; slices with a coordinate that the fit has replace those of the fit,
+            and change nothing if they are the same. Without coordinates all are appended.
         axis : str or int, optional
             The axis along which slices are added. Default: the time, or the only axis that can grow.
         window : int, optional
             How many of the last slices are kept. Default: as many as the fit has.
         half_life : float, optional
             Age in slices at which a score has half the weight of one of the last slice. Default: half the window.
-        where : boolean array or xarray.DataArray, optional
-            The domain of the new slices. Default: that of the fit; everywhere if that varies along the axis.
-        missing_value : float or sequence of float, optional
-            Numbers that stand for a missing value.
+        where, missing_value
+            As for `fill`.
         progress : function of (str, float), optional
             Called with the name of a stage and the share of it that is done.
 
@@ -480,11 +462,6 @@ class Fitted:
         ------
         ValueError
             If the slices do not fit the axes of the fit, or the fit was not calibrated with pseudo-gaps.
-
-        Examples
-        --------
-        >>> fitted = fitted.update(today, window=96)                 # doctest: +SKIP
-        >>> fitted.save("tec.corten", overwrite=True)                # doctest: +SKIP
         """
         from corten.results.daily import update
 
@@ -531,42 +508,24 @@ class Fitted:
         ------
         ValueError
             If the late data or the log are of another grid or unit.
-
-        Examples
-        --------
-        >>> scores = fitted.verify(late, log="scores.jsonl")         # doctest: +SKIP
-        >>> scores.coverage, scores.standard_error                   # doctest: +SKIP
         """
         return self.intervals(coverage).verify(
             late, log, axis=axis, target=target, label=label, missing_value=missing_value
         )
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write this fit to one file, without pickle.
+        """Write this fit to one file, whole or not at all and without pickle; `corten.load` reads it.
 
         Parameters
         ----------
         path : str or path
             The file, usually with the suffix ``.corten``.
         overwrite : bool, default False
-            Whether an existing file is replaced.
+            Whether an existing file is replaced; if not, it is a FileExistsError.
 
         Returns
         -------
         pathlib.Path
-            The file that was written.
-
-        Raises
-        ------
-        FileExistsError
-            If the file exists and `overwrite` is False.
-        ValueError
-            If the fit holds an object that a file cannot keep.
-
-        Examples
-        --------
-        >>> fitted.save("tec.corten")                                # doctest: +SKIP
-        >>> fitted = corten.load("tec.corten")                       # doctest: +SKIP
         """
         from corten.results.saving import save
 

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from corten.conformal.split import CalibratedSplit
+from corten.data.arrays import Entries, Flags, Floats
 from corten.data.observed import ObservedTensor
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
-
-__all__ = ["DRAWS", "Groups", "axes_of", "group_numbers", "hidden_groups", "like_missing", "lists_of", "refuse_carried"]
 
 Groups = str | int | Sequence[str | int] | NDArray[Any]
 """Axes by name or position, or one label per entry."""
@@ -22,7 +21,7 @@ DRAWS = 20  # random subsets of the calibration entries, drawn by weight
 CAPPED_WEIGHT_LEVEL = 0.95  # quantile of the weights above which an entry is always kept
 
 
-def group_numbers(observed: ObservedTensor, groups: Groups) -> tuple[NDArray[np.intp], tuple[str, ...]]:
+def group_numbers(observed: ObservedTensor, groups: Groups) -> tuple[Entries, tuple[str, ...]]:
     """The group of every entry as a number, and the names of the groups.
 
     groups: an axis by name or position, several of them, or an array of labels (lengths of 1 are repeated).
@@ -63,7 +62,7 @@ def lists_of(fitted: Fitted) -> Sequence[CalibratedSplit]:
     return lists
 
 
-def hidden_groups(fitted: Fitted, slices: NDArray[np.intp]) -> NDArray[np.intp]:
+def hidden_groups(fitted: Fitted, slices: Entries) -> Entries:
     """A number per calibration entry, the same for entries of one slice that were hidden in one round."""
     assert fitted.calibrated is not None
     flat = np.ravel(slices)
@@ -71,7 +70,7 @@ def hidden_groups(fitted: Fitted, slices: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.unique(place, return_inverse=True)[1]
 
 
-def like_missing(logs: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.bool_]:
+def like_missing(logs: Floats, rng: np.random.Generator) -> Flags:
     """A random subset of the calibration entries that is distributed like the missing entries.
 
     Entries are kept with a probability proportional to their weight; the 5 % with the largest weights are always kept.

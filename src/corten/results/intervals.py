@@ -6,17 +6,18 @@ The intervals cover a new noisy observation, on average over the missing entries
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
-from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, OBSERVED, OUTSIDE
+from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, NEVER, OBSERVED, OUTSIDE
 from corten.data.missing_values import MissingValue
+from corten.data.never_observed import find_never_observed
 from corten.data.observed import ObservedTensor
 from corten.results.summary import Summary
 
@@ -30,44 +31,12 @@ if TYPE_CHECKING:
     from corten.results.fitted import Fitted
     from corten.results.mean import RegionMean
 
-__all__ = ["IntervalSource", "Intervals"]
-
-
-@runtime_checkable
-class IntervalSource(Protocol):
-    """The fit behind `Intervals`: it gives bounds of any coverage without fitting again.
-
-    Arrays have the tensor's shape; their values at observed entries and outside the domain are not used.
-    """
-
-    @property
-    def observed(self) -> ObservedTensor: ...
-
-    @property
-    def estimate(self) -> np.ndarray: ...
-
-    @property
-    def choices(self) -> tuple[Choice, ...]: ...
-
-    def bounds(self, coverage: float, entries: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper bound of every entry, or of some flat `entries` only; infinities are allowed."""
-        ...
-
-    def propensity_array(self) -> np.ndarray | None:
-        """The probability of each entry being observed; None without a propensity model."""
-        ...
-
-    def warnings(self) -> list[str]:
-        """Warnings for the user, one sentence each."""
-        ...
-
-    def facts(self, coverage: float) -> dict[str, Any]:
-        """Numbers for the summary, such as `effective_sample_size`; underscores are shown as spaces."""
-        ...
-
-    def settings(self) -> dict[str, Any]:
-        """Seed, options and versions, so that the fit can be run again."""
-        ...
+INSTEAD = {
+    **{name: f"result.source.{name}, of the fit" for name in ("audit", "fill", "save", "settings", "update")},
+    **{name: f"result.to_dataframe().{name}(path)" for name in ("to_csv", "to_excel", "to_parquet")},
+    **dict.fromkeys(("values", "to_numpy"), "result.estimate"), "to_zarr": "result.to_dataset().to_zarr(path)",
+}  # fmt: skip
+"""Names that people try, and what they mean."""
 
 
 class Intervals:
@@ -77,7 +46,7 @@ class Intervals:
 
     Parameters
     ----------
-    source : IntervalSource
+    source : Fitted
         The fit that gives estimates and bounds.
     coverage : float
         Nominal coverage, between 0 and 1.
@@ -93,11 +62,15 @@ class Intervals:
     >>> import corten
     >>> result = corten.complete(x, coverage=0.9)                    # doctest: +SKIP
     >>> result.estimate, result.lower, result.upper                  # doctest: +SKIP
-    >>> wider = result.at(0.95)                                      # doctest: +SKIP
+    >>> narrow, wide = result.at([0.8, 0.95])                        # doctest: +SKIP
     >>> print(result.summary())                                      # doctest: +SKIP
+    >>> result.mean("lat", "lon").upper                              # doctest: +SKIP
+    >>> hot, median = result.exceedance(30.0), result.quantile(0.5)  # doctest: +SKIP
+    >>> result.to_netcdf("filled.nc")                                # doctest: +SKIP
+    >>> result.report("report.html")                                 # doctest: +SKIP
     """
 
-    def __init__(self, source: IntervalSource, coverage: float) -> None:
+    def __init__(self, source: Fitted, coverage: float) -> None:
         self.source = source
         self.coverage = check_coverage(coverage)
 
@@ -139,8 +112,13 @@ class Intervals:
 
     @property
     def beyond_tested(self) -> Any:
-        """True at missing entries deeper inside gaps than calibration tested: the coverage there is unknown."""
-        attrs = {"long_name": "entry lies deeper inside a gap than calibration tested"}
+        """True at missing entries that calibration did not test: the coverage there is unknown.
+
+        With pseudo-gaps these are entries deeper inside gaps than those near them. A random split hides no place
+        wholly: there they are entries where almost nothing is observed, and those of places without any observation,
+        unless chance explains such places.
+        """
+        attrs = {"long_name": "entry is beyond what calibration tested"}
         return self._plain(self.beyond_array.copy(), "beyond_tested", attrs)
 
     @cached_property
@@ -148,7 +126,7 @@ class Intervals:
         """How each entry got its value.
 
         0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain, 5 filled deeper
-        inside a gap than calibration tested (see `beyond_tested`).
+        inside a gap than calibration tested (see `beyond_tested`), 6 filled at a place without any observation.
         """
         from corten.io.dataset import flag_attrs
 
@@ -183,14 +161,25 @@ class Intervals:
     @cached_property
     def beyond_array(self) -> np.ndarray:
         """`beyond_tested` as a plain array."""
-        beyond = getattr(self.source, "beyond", None)
-        return np.zeros(self.observed.shape, bool) if beyond is None else np.asarray(beyond)
+        beyond = np.zeros(self.observed.shape, bool) if self.source.beyond is None else self.source.beyond
+        whole_places = any(one.code.startswith("pseudo_gaps") for one in self.choices)
+        return beyond if whole_places else np.asarray(beyond | self.never_array)
+
+    @cached_property
+    def never_array(self) -> np.ndarray:
+        """Missing entries of places without any observation; none where chance explains these places."""
+        found = find_never_observed(self.observed)
+        if found is None or found.by_chance:
+            return np.zeros(self.observed.shape, bool)
+        return np.asarray(self.observed.missing & found.places)
 
     @cached_property
     def flag_array(self) -> np.ndarray:
         """`flag` as a plain array."""
         flag = np.full(self.observed.shape, FILLED, dtype=np.int8)
-        flag[self.beyond_array] = BEYOND
+        flag[self.never_array] = NEVER
+        if self.source.beyond is not None:
+            flag[self.source.beyond] = BEYOND
         flag[np.isinf(self.width_array)] = INFINITE
         flag[self.observed.forecast] = FORECAST
         flag[self.observed.mask] = OBSERVED
@@ -216,16 +205,6 @@ class Intervals:
         -------
         Intervals or list of Intervals
             A list if several coverages are given.
-
-        Raises
-        ------
-        ValueError
-            If a coverage is not between 0 and 1.
-
-        Examples
-        --------
-        >>> [one.coverage for one in result.at([0.8, 0.9])]          # doctest: +SKIP
-        [0.8, 0.9]
         """
         if isinstance(coverage, list | tuple) or np.ndim(coverage) > 0:
             return [Intervals(self.source, level) for level in np.ravel(coverage)]
@@ -250,16 +229,11 @@ class Intervals:
         the same entries: linear interpolation along one axis, or the mean of a slice where no axis is ordered. The
         coverage is that of the entries hidden in one round by a cutoff from the other rounds. It is close to the
         nominal one where rounds resemble each other; `Fitted.audit` is a stronger test.
-
-        Examples
-        --------
-        >>> print(result.summary())                                  # doctest: +SKIP
-        >>> print(result.summary(full=True))                         # doctest: +SKIP
         """
         return Summary.of(self, full)
 
     def mean(self, *over: str | int) -> RegionMean:
-        """The mean over axes, with an interval.
+        """The mean over axes, with an interval; see `corten.results.mean.region_mean` for its guarantee.
 
         Parameters
         ----------
@@ -275,18 +249,10 @@ class Intervals:
         ------
         ValueError
             If an axis is unknown, or the intervals are grouped, joint or robust (``odds_error``).
-
-        Notes
-        -----
-        The coverage holds on average over slices; see `corten.results.mean.region_mean`.
-
-        Examples
-        --------
-        >>> result.mean("lat", "lon").upper                          # doctest: +SKIP
         """
         from corten.results.mean import region_mean
 
-        return region_mean(self._fit(), *over, coverage=self.coverage)
+        return region_mean(self.source, *over, coverage=self.coverage)
 
     def exceedance(self, threshold: Any, fdr: float = 0.1, *, above: bool = True) -> Any:
         """Missing entries that lie above (or below) a threshold, with a limited share of false ones.
@@ -305,13 +271,13 @@ class Intervals:
         boolean array or xarray.DataArray
             True at the selected entries.
 
-        Examples
-        --------
-        >>> hot = result.exceedance(30.0, fdr=0.1)                   # doctest: +SKIP
+        Notes
+        -----
+        The rate holds on average over repetitions, for entries that are missing independently with the fitted odds.
         """
         from corten.results.predictive import exceedance
 
-        return self._plain(exceedance(self._fit(), threshold, fdr, above), "exceedance", {"fdr": fdr})
+        return self._plain(exceedance(self.source, threshold, fdr, above), "exceedance", {"fdr": fdr})
 
     def quantile(self, level: float) -> Any:
         """The predictive quantile of every missing entry.
@@ -324,54 +290,51 @@ class Intervals:
         Returns
         -------
         array or xarray.DataArray
-            Observed entries keep their value.
+            In the unit of the data; observed entries keep their value.
 
-        Raises
-        ------
-        ValueError
-            If `level` is not between 0 and 1.
-
-        Examples
-        --------
-        >>> median = result.quantile(0.5)                            # doctest: +SKIP
+        Notes
+        -----
+        Quantiles never decrease with the level. The median is the estimate plus the median error of hidden entries; it
+        differs from the estimate where errors are skewed or biased. A quantile is a bound of the two-sided interval of
+        signed errors: a value lies at or below one above the median with probability *at least* `level`, and at or
+        above one below the median with probability at least 1 - `level`.
         """
         from corten.results.predictive import quantile
 
-        settled = self._settled(quantile(self._fit(), level).astype(self.observed.values.dtype))
+        settled = self._settled(quantile(self.source, level).astype(self.observed.values.dtype))
         return self.observed.wrap(settled, name=f"quantile_{level:g}")
 
-    def draws(self, count: int, seed: int = 0) -> np.ndarray:
-        """Filled tensors with random errors, for multiple imputation.
+    def draws(self, count: int, seed: int = 0, *, statistic: Callable[[np.ndarray], Any] | None = None) -> np.ndarray:
+        """Filled tensors with random errors, for means, totals, areas and joint events, and for multiple imputation.
 
         Parameters
         ----------
         count : int
             Number of tensors.
         seed : int, default 0
-            Seed of the draws.
+            Seed of the draws. With the same seed, the first draws of a larger `count` are the same.
+        statistic : function, optional
+            Called with each filled tensor, a plain array; its answers are returned instead of the tensors. Only one
+            tensor is in memory at a time.
 
         Returns
         -------
         numpy.ndarray
-            Of shape ``(count, *shape)``. Observed entries keep their value.
+            Of shape ``(count, *shape)``, or one answer of `statistic` for each draw. Observed entries keep their
+            value; entries outside the domain are NaN.
 
         Notes
         -----
-        Errors of different entries are drawn independently. For averages over many entries use `mean`.
+        Each entry has the distribution of `quantile`. Errors are correlated in space and time like the errors of
+        hidden entries; see `corten.results.draws.draws`.
 
         Examples
         --------
-        >>> sets = result.draws(20, seed=1)                          # doctest: +SKIP
+        >>> area = result.draws(200, statistic=lambda x: np.mean(x > 30.0))  # doctest: +SKIP
         """
-        from corten.results.predictive import draws
+        from corten.results.draws import draws
 
-        return draws(self._fit(), count, seed)
-
-    def _fit(self) -> Fitted:
-        """The fit behind these intervals; an error if they come from another source."""
-        if not hasattr(self.source, "residuals"):
-            raise TypeError("this result does not come from a fit: call corten.complete or ConformalCompleter.fit")
-        return cast("Fitted", self.source)
+        return draws(self.source, count, seed, statistic)
 
     def verify(
         self,
@@ -383,24 +346,16 @@ class Intervals:
         label: str = "",
         missing_value: MissingValue = None,
     ) -> ScoreLog:
-        """Compare values that arrived late with these intervals; see `Fitted.verify`, which has the same options.
+        """Compare values that arrived late with these intervals.
 
         Parameters
         ----------
-        late : array with NaN, masked array or xarray.DataArray
-            Values of entries that were filled; NaN where none arrived.
-        log : str or path, optional
-            A file that keeps the scores of all verifications.
-        axis, target, label, missing_value
+        late, log, axis, target, label, missing_value
             As for `Fitted.verify`.
 
         Returns
         -------
         ScoreLog
-
-        Examples
-        --------
-        >>> print(result.verify(late, log="scores.jsonl"))           # doctest: +SKIP
         """
         from corten.evidence.verification import Given, verify
 
@@ -430,11 +385,6 @@ class Intervals:
             The variable keeps its name, say ``sst`` ("value" if it had none). Beside it are ``sst_lower``,
             ``sst_upper``, ``sst_flag`` and, with a propensity model, ``sst_propensity``. Coordinates and attributes
             are copied, the history is appended to, and the attribute ``corten_settings`` holds all settings.
-
-        Examples
-        --------
-        >>> dataset = xr.open_dataset("sst.nc")                                   # doctest: +SKIP
-        >>> corten.complete(dataset["sst"]).to_dataset(like=dataset)["sst_upper"]  # doctest: +SKIP
         """
         from corten.io.dataset import to_dataset
 
@@ -450,36 +400,20 @@ class Intervals:
         path : str or path
             The file.
         like : xarray.Dataset, optional
-            The Dataset that the input comes from; its global attributes, grid mapping and bounds are copied.
+            As for `to_dataset`.
         overwrite : bool, default False
-            Whether an existing file is replaced.
+            Whether an existing file is replaced; if not, it is a FileExistsError.
 
         Returns
         -------
         pathlib.Path
-            The file that was written.
-
-        Raises
-        ------
-        FileExistsError
-            If the file exists and `overwrite` is False.
-
-        Examples
-        --------
-        >>> result.to_netcdf("filled.nc")                            # doctest: +SKIP
         """
         from corten.io.dataset import write_netcdf
 
         return write_netcdf(self.to_dataset(like), path, overwrite=overwrite)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """A long table with one row per entry of the domain.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Coordinates, estimate, lower, upper and flag.
-        """
+        """A long table with one row per entry of the domain: coordinates, estimate, lower, upper and flag."""
         from corten.io.table import long_form
 
         return long_form(self)
@@ -499,7 +433,7 @@ class Intervals:
         path : str or path
             The file, usually with the suffix ``.html``.
         overwrite : bool, default False
-            Whether an existing file is replaced.
+            Whether an existing file is replaced; if not, it is a FileExistsError.
         audit : Audit, optional
             The result of ``fitted.audit()``; adds the coverage that it found.
         scores : ScoreLog, optional
@@ -508,20 +442,15 @@ class Intervals:
         Returns
         -------
         pathlib.Path
-            The file that was written.
-
-        Raises
-        ------
-        FileExistsError
-            If the file exists and `overwrite` is False.
-
-        Examples
-        --------
-        >>> result.report("report.html")                             # doctest: +SKIP
         """
         from corten.report.page import write_report
 
-        return Path(write_report(self, path, overwrite=overwrite, audit=audit, scores=scores))
+        return write_report(self, path, overwrite=overwrite, audit=audit, scores=scores)
+
+    def __getattr__(self, name: str) -> Any:
+        """The error for a name that is not here, with the name that is meant where it is known."""
+        remedy = INSTEAD.get(name, "result.to_dataframe() or result.to_dataset()" if name.startswith("to_") else "")
+        raise AttributeError(f"Intervals has no {name!r}" + (f": use {remedy}" if remedy else ""), name=name, obj=self)
 
     @property
     def plot(self) -> Plots:
@@ -543,13 +472,11 @@ class Intervals:
         return array
 
     def _labelled(self, array: np.ndarray, what: str) -> Any:
-        return self.observed.wrap(array, name=what, attrs=self._bound_attrs(what))
-
-    def _bound_attrs(self, what: str) -> dict[str, Any]:
         from corten.io.dataset import bound_attrs, quantity_of
 
         attrs = bound_attrs(what, quantity_of(self.observed.attrs, self.observed.name), self.coverage)
-        return attrs | ({"units": self.observed.attrs["units"]} if "units" in self.observed.attrs else {})
+        units = {key: value for key, value in self.observed.attrs.items() if key == "units"}
+        return self.observed.wrap(array, name=what, attrs=attrs | units)
 
     def _plain(self, array: np.ndarray, name: str, attrs: Mapping[str, Any]) -> Any:
         """Labelled like the input but never masked: a masked flag could not mark entries outside the domain."""

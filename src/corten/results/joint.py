@@ -7,21 +7,19 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from corten.data.arrays import Entries, Floats
 from corten.results.groups import DRAWS, hidden_groups, like_missing, lists_of
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
-
-__all__ = ["joint_budget"]
 
 KEPT_SHARES = (1.0, 0.5, 0.25)  # of the drawn entries, at which the budget is measured
 RESAMPLINGS = 40  # of slices, for the standard error of the growth
 SUBTRACTED_ERRORS = 0.5  # standard errors by which the growth is reduced
 
 
-def joint_budget(fitted: Fitted, slices: NDArray[np.intp], seed: int = 0) -> Callable[[float, int], float]:
+def joint_budget(fitted: Fitted, slices: Entries, seed: int = 0) -> Callable[[float, int], float]:
     """The expected number of uncovered entries, as a function of coverage and slice size, for a joint coverage.
 
     Each calibration entry has a p-value, the weighted share of scores at least as large as its own. Entries drawn from
@@ -63,9 +61,7 @@ def joint_budget(fitted: Fitted, slices: NDArray[np.intp], seed: int = 0) -> Cal
     return budget
 
 
-def _needs(
-    p: NDArray[np.float64], place: NDArray[np.intp], logs: NDArray[np.float64], part: float, seed: int
-) -> tuple[NDArray[np.float64], float]:
+def _needs(p: Floats, place: Entries, logs: Floats, part: float, seed: int) -> tuple[Floats, float]:
     """n times the smallest p-value of each slice, (draws, slices), NaN where no entry was drawn; and the mean number of
     entries drawn from a slice.
     """
@@ -82,9 +78,7 @@ def _needs(
     return table, float(np.mean(sizes))
 
 
-def _quantiles(
-    needs: Sequence[tuple[NDArray[np.float64], float]], of_slice: NDArray[np.intp], alpha: float
-) -> NDArray[np.float64] | None:
+def _quantiles(needs: Sequence[tuple[Floats, float]], of_slice: Entries, alpha: float) -> Floats | None:
     """The alpha quantile over slices, for each share of their entries; None with too few slices.
 
     With G slices it is the alpha (G + 1)-th smallest, interpolated linearly, averaged over draws.
@@ -100,11 +94,11 @@ def _quantiles(
     return np.maximum(found, np.finfo(np.float64).tiny)
 
 
-def _growth(found: NDArray[np.float64]) -> float:
+def _growth(found: Floats) -> float:
     return float(np.polyfit(np.log(KEPT_SHARES), np.log(found), 1)[0])
 
 
-def _p_values(fitted: Fitted) -> NDArray[np.float64]:
+def _p_values(fitted: Fitted) -> Floats:
     """The weighted share of calibration scores at least as extreme as each; two-sided where the score is.
 
     Merged splits have equal total weight, so that the p-value is a mean over splits, as for missing entries.
@@ -121,7 +115,7 @@ def _p_values(fitted: Fitted) -> NDArray[np.float64]:
     return np.minimum(1.0, 2.0 * np.minimum(upper, _tail(-scores, weight)))
 
 
-def _tail(scores: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+def _tail(scores: Floats, weight: Floats) -> Floats:
     order = np.argsort(-scores, kind="stable")
     p = np.empty(scores.size)
     p[order] = np.cumsum(weight[order]) / weight.sum()

@@ -6,24 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corten.conformal.split import CalibratedSplit
+from corten.data.arrays import Entries, Floats
 from corten.data.coverage import check_coverage
-from corten.results.groups import (
-    DRAWS,
-    axes_of,
-    group_numbers,
-    hidden_groups,
-    like_missing,
-    lists_of,
-    refuse_carried,
-)
+from corten.results.groups import DRAWS, axes_of, group_numbers, hidden_groups, like_missing, lists_of, refuse_carried
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
-
-__all__ = ["RegionMean", "region_mean"]
 
 PARTS_PER_NEEDED = 2.0  # parts of a single group, over the 1/(1 - c) that a quantile of level c needs
 ERROR_QUANTILES = 32  # that represent the distribution of errors in a mean through a transform
@@ -51,26 +41,8 @@ class RegionMean:
 
 
 def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: int = 0) -> RegionMean:
-    """The mean of observed and missing entries over axes, with an interval.
+    """The mean of observed and missing entries over axes, with an interval; see `Intervals.mean`.
 
-    Parameters
-    ----------
-    fitted : Fitted
-        The fit.
-    *over : str or int
-        Axes to average over, by name or position. Default: all of them.
-    coverage : float, default 0.9
-        Nominal coverage, between 0 and 1.
-    seed : int, default 0
-        Seed of the random subsets of calibration entries.
-
-    Returns
-    -------
-    RegionMean
-        One mean and interval for each position of the other axes.
-
-    Notes
-    -----
     The error of the mean is the mean error of the missing entries times their share. It is calibrated on groups of
     calibration entries: from those of every slice some are drawn by weight, so that they resemble missing entries, at
     most as many as are missing. The quantile of their absolute mean error over slices (counting one more, the new one)
@@ -83,10 +55,6 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     Under a transform the estimate is the mean of each entry's value over the distribution of the errors (Duan's
     smearing estimate), because the transform of a mean is not the mean. With bounds of the data, the interval contains
     only means that values within the bounds can have.
-
-    Examples
-    --------
-    >>> region_mean(fitted, "lat", "lon", coverage=0.9).upper        # doctest: +SKIP
     """
     level = check_coverage(coverage)
     refuse_carried(fitted, "means")
@@ -118,12 +86,12 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     return RegionMean(estimate, lower, upper, level, names)
 
 
-def _extreme(known: NDArray[np.float64], missing: NDArray[np.intp], limit: float) -> NDArray[np.float64]:
+def _extreme(known: Floats, missing: Entries, limit: float) -> Floats:
     """The sum over each slice if every missing entry had the value `limit`; `known` sums the observed ones."""
     return known + np.multiply(missing, limit, out=np.zeros(missing.size), where=missing > 0)
 
 
-def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _expected(fitted: Fitted) -> tuple[Floats, Floats]:
     """The expected value of every missing entry, as a full array, and the errors of such expectations at the
     calibration entries; both in the unit of the data.
     """
@@ -157,7 +125,7 @@ def _expected(fitted: Fitted) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     return full, errors
 
 
-def _typical(errors: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[np.float64]:
+def _typical(errors: Floats, logs: Floats) -> Floats:
     """Quantiles of the weighted distribution of errors, less their mean, so that they add no bias."""
     order = np.argsort(errors)
     sums = np.cumsum(np.exp(logs[order] - logs.max()))
@@ -167,25 +135,16 @@ def _typical(errors: NDArray[np.float64], logs: NDArray[np.float64]) -> NDArray[
 
 
 def _smeared(
-    one: CalibratedSplit,
-    entries: NDArray[np.intp],
-    middle: NDArray[np.float64],
-    typical: NDArray[np.float64],
-    limits: tuple[float, float] | None,
-) -> NDArray[np.float64]:
+    one: CalibratedSplit, entries: Entries, middle: Floats, typical: Floats, limits: tuple[float, float] | None
+) -> Floats:
     """The mean of some entries over the distribution of the errors about `middle`, in the unit of the data."""
     values = [one.to_data(entries, middle + error) for error in typical]
     return np.mean(values if limits is None else np.clip(values, *limits), axis=0)
 
 
 def _half_widths(
-    fitted: Fitted,
-    residuals: NDArray[np.float64],
-    slices: NDArray[np.intp],
-    missing: NDArray[np.intp],
-    level: float,
-    seed: int,
-) -> NDArray[np.float64]:
+    fitted: Fitted, residuals: Floats, slices: Entries, missing: Entries, level: float, seed: int
+) -> Floats:
     """A quantile of the mean error of groups for every slice; slices with similar numbers of missing entries share
     one.
     """
@@ -209,16 +168,9 @@ def _half_widths(
     return half
 
 
-def _quantile(
-    residuals: NDArray[np.float64],
-    logs: NDArray[np.float64],
-    place: NDArray[np.intp],
-    size: int,
-    level: float,
-    seed: int,
-) -> float:
+def _quantile(residuals: Floats, logs: Floats, place: Entries, size: int, level: float, seed: int) -> float:
     """The conformal quantile over groups of the absolute mean error of at most `size` entries drawn by weight."""
-    found: list[NDArray[np.float64]] = []
+    found: list[Floats] = []
     for number in range(DRAWS):
         rng = np.random.default_rng([seed, size, number])
         taken = rng.permutation(np.flatnonzero(like_missing(logs, rng)))
@@ -236,7 +188,7 @@ def _quantile(
     return float(pooled[min(int(np.ceil(k / groups * pooled.size)) - 1, pooled.size - 1)])
 
 
-def _labelled(fitted: Fitted, array: NDArray[np.float64], left: list[int]) -> Any:
+def _labelled(fitted: Fitted, array: Floats, left: list[int]) -> Any:
     observed = fitted.observed
     if not left:
         return float(array)

@@ -22,8 +22,6 @@ from corten.results.joint import joint_budget
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
-__all__ = ["draws", "exceedance", "quantile", "reshaped", "signed_scores"]
-
 MIN_COVERAGE = 1e-12  # stands for 0: the median is both bounds of an interval of coverage 0
 
 
@@ -79,31 +77,7 @@ def signed_scores(fitted: Fitted) -> NDArray[np.float64]:
 
 
 def quantile(fitted: Fitted, level: float) -> NDArray[np.float64]:
-    """The predictive quantile of every missing entry.
-
-    Parameters
-    ----------
-    fitted : Fitted
-        The fit.
-    level : float
-        Probability of a value at or below the quantile, between 0 and 1.
-
-    Returns
-    -------
-    numpy.ndarray
-        A full array in the unit of the data, valid at the missing entries.
-
-    Raises
-    ------
-    ValueError
-        If `level` is not between 0 and 1.
-
-    Notes
-    -----
-    The quantile is a bound of the two-sided interval of signed errors, so it has the same guarantee, one-sided: above
-    one half a value lies at or below it with probability *at least* `level`; below one half a value lies at or above it
-    with probability at least 1 - `level`.
-    """
+    """The predictive quantile of every missing entry, a full array; see `Intervals.quantile`."""
     if isinstance(level, bool) or not 0.0 < float(level) < 1.0:
         raise ValueError(f"level is {level!r}: give a number strictly between 0 and 1, such as 0.3")
     if fitted.calibrated is None:
@@ -115,85 +89,11 @@ def quantile(fitted: Fitted, level: float) -> NDArray[np.float64]:
     return lower if level < 0.5 else upper
 
 
-def draws(fitted: Fitted, count: int, seed: int = 0) -> NDArray[np.float64]:
-    """Filled tensors with random errors, for multiple imputation.
-
-    Parameters
-    ----------
-    fitted : Fitted
-        The fit.
-    count : int
-        Number of tensors.
-    seed : int, default 0
-        Seed of the draws.
-
-    Returns
-    -------
-    numpy.ndarray
-        Of shape ``(count, *shape)``. Observed entries keep their value.
-
-    Raises
-    ------
-    ValueError
-        If `count` is not a positive whole number.
-
-    Notes
-    -----
-    A missing entry gets its estimate plus its scale times a calibration score drawn by weight, so that it follows the
-    distribution of `quantile`; with merged splits, that of a split drawn for each entry. Errors of different entries
-    are drawn independently. This is right for single entries, and too certain for averages over many entries with
-    correlated errors: use `region_mean` for those.
-    """
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ValueError(f"count is {count!r}: give a whole number of at least 1")
-    filled = np.repeat(np.array(fitted.estimate, np.float64)[None], count, axis=0)
-    mask = fitted.observed.mask
-    filled[:, mask] = fitted.observed.values[mask]
-    if fitted.calibrated is not None:
-        where, rng = fitted.missing_entries, np.random.default_rng(seed)
-        lists = lists_of(fitted)
-        signed = np.split(signed_scores(fitted), np.cumsum([one.scores.size for one in lists])[:-1])
-        for one in filled:
-            drawn_from = rng.integers(len(lists), size=where.size) if len(lists) > 1 else np.zeros(where.size, int)
-            for number, (source, scores) in enumerate(zip(lists, signed)):
-                here = where[drawn_from == number]
-                logs = np.asarray(source.log_weights, np.float64)
-                sums = np.cumsum(np.exp(logs - logs.max()))
-                taken = np.searchsorted(sums, rng.random(here.size) * sums[-1], side="right")
-                middle = source.estimate.reshape(-1)[here].astype(np.float64)
-                values = middle + source.scale.at(here) * scores[np.minimum(taken, scores.size - 1)]
-                one.reshape(-1)[here] = source.to_data(here, values)
-        if fitted.limits is not None:
-            filled[:, fitted.observed.missing] = np.clip(filled[:, fitted.observed.missing], *fitted.limits)
-    if fitted.observed.domain is not None:
-        filled[:, ~fitted.observed.domain] = np.nan
-    return filled
-
-
 def exceedance(fitted: Fitted, threshold: Any, fdr: float = 0.1, above: bool = True) -> NDArray[np.bool_]:
-    """Missing entries above (or below) a threshold, with a limited share of false ones.
+    """Missing entries above (or below) a threshold; see `Intervals.exceedance`.
 
-    Parameters
-    ----------
-    fitted : Fitted
-        The fit.
-    threshold : float or array
-        In the unit of the data; NaN where no answer is wanted.
-    fdr : float, default 0.1
-        Expected share of false entries among the selected ones (false discovery rate).
-    above : bool, default True
-        Select entries above the threshold; False: below.
-
-    Returns
-    -------
-    numpy.ndarray
-        True at the selected entries.
-
-    Notes
-    -----
-    The rate holds on average over repetitions, for entries that are missing independently with the fitted odds; see
-    `corten.conformal.selection`. With merged splits each split selects at half the rate, and the mean of their evidence
-    is compared with the whole rate: at the whole rate, one split that does not select an entry could undo all others.
+    With merged splits each split selects at half the rate, and the mean of their evidence is compared with the whole
+    rate: at the whole rate, one split that does not select an entry could undo all others.
     """
     claims = np.zeros(fitted.observed.shape, bool)
     if fitted.calibrated is None:

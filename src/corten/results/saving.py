@@ -22,8 +22,6 @@ from corten.propensity import FittedPropensity
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
-__all__ = ["SavedCompletion", "load", "save"]
-
 FIT, MAX_DEPTH = "corten fit", 40
 MAX_REFERENCES = 4  # bytes of arrays that are referred to, per byte of the arrays: parts of a fit share masks
 TYPES = {
@@ -37,13 +35,13 @@ TYPES = {
     "completion.stack": "StackedCompletion PreparedStack", "completion.covariance": "Covariance Component Season",
     "completion.positions": "Grid",
     "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
-    "completion.correction": "Correction NeighbourFeatures PreparedCorrected",
+    "completion.correction": "Correction NeighbourFeatures PreparedCorrected", "completion.trend": "FittedTrend",
     "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess",
     "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.trees": "Trees",
     "conformal.split": "CalibratedSplit",
     "conformal.scale": "LeverageScale TableScale UnitScale", "conformal.depth": "DepthWeights",
     "conformal.local_scale": "EntryFeatures LearnedScale BlockFolds ConstantScale ByDepthScale BoostedScale",
-    "conformal.scores": "Absolute Adaptive Normalized Signed", "propensity.link": "Logit Probit NoLink",
+    "conformal.scores": "Absolute Adaptive Automatic Normalized Signed", "propensity.link": "Logit Probit NoLink",
     "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "propensity.neighborhood": "Neighborhood",
     "propensity": "FittedPropensity IsingPropensity BernoulliPropensity UniformPropensity KnownPropensity Product "
     "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity",

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["circumstances", "describe"]
-
 
 def describe(option: Any) -> str:
     """An option as text for settings and files: short, and the same on every run; "none" for None."""

@@ -6,14 +6,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from corten.results.intervals import Intervals
 
 if TYPE_CHECKING:
     import xarray as xr
-
-__all__ = ["DatasetIntervals"]
 
 
 class DatasetIntervals(Mapping[str, Intervals]):
@@ -60,6 +58,20 @@ class DatasetIntervals(Mapping[str, Intervals]):
         """Upper bounds of the variables that were filled."""
         return self.dataset[[*self]].assign({name: one.upper.rename(name) for name, one in self.items()})
 
+    def summary(self, full: bool = False) -> str:
+        """The summaries of all variables as text.
+
+        Parameters
+        ----------
+        full : bool, default False
+            As for `Intervals.summary`.
+
+        Returns
+        -------
+        str
+        """
+        return "\n\n".join(str(one.summary(full)) for one in self.values())
+
     def at(self, coverage: float) -> DatasetIntervals:
         """The intervals at another coverage; nothing is fitted again.
 
@@ -92,7 +104,7 @@ class DatasetIntervals(Mapping[str, Intervals]):
             made = made.assign({key: found[key] for key in found.data_vars if key == name or key not in made.variables})
             about.append(found.attrs)
         settings = {name: json.loads(attrs["corten_settings"]) for name, attrs in zip(self, about)}
-        comment = " ".join(dict.fromkeys(attrs["comment"] for attrs in about))
+        comment = "\n".join(dict.fromkeys(attrs["comment"] for attrs in about))
         shared = {"comment": comment, "corten_settings": json.dumps(settings, separators=(",", ":"))}
         made.attrs = about[0] | shared
         return made
@@ -102,24 +114,22 @@ class DatasetIntervals(Mapping[str, Intervals]):
 
         Parameters
         ----------
-        path : str or path
-            The file.
-        overwrite : bool, default False
-            Whether an existing file is replaced.
+        path, overwrite
+            As for `Intervals.to_netcdf`.
 
         Returns
         -------
         pathlib.Path
-            The file that was written.
-
-        Raises
-        ------
-        FileExistsError
-            If the file exists and `overwrite` is False.
         """
         from corten.io.dataset import write_netcdf
 
         return write_netcdf(self.to_dataset(), path, overwrite=overwrite)
+
+    def __getattr__(self, name: str) -> Any:
+        """The error for a name that only the result of one variable has."""
+        one = next((key for key in self.__dict__.get("_results", ())), None)
+        remedy = f": use result[{one!r}].{name}" if one is not None and name in dir(self[one]) else ""
+        raise AttributeError(f"DatasetIntervals has no {name!r}{remedy}", name=name, obj=self)
 
     def __repr__(self) -> str:
         return "\n".join(["<DatasetIntervals>", *(f"{name}: {one!r}" for name, one in self.items())])

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.choices import Choice
-from corten.data.flags import BEYOND, FORECAST, INFINITE, OUTSIDE
+from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, OUTSIDE
 from corten.data.never_observed import CODE as NEVER_OBSERVED
-from corten.data.plain import FOOTNOTE, NOTHING, plain
+from corten.data.plain import FOOTNOTE, NOTHING, percent, plain
 from corten.data.printable import printable, unit_sign
 
 if TYPE_CHECKING:
@@ -22,16 +22,10 @@ if TYPE_CHECKING:
     from corten.data.observed import ObservedTensor
     from corten.results.intervals import Intervals
 
-__all__ = ["FOOTNOTE", "Summary", "plain"]
-
 PRINT_WIDTH = 80  # columns
 MOST = (0.1, 0.9)  # quantiles between which most widths lie
-MORE = "summary(full=True), or --full on the command line, lists every setting and its reason."
-ERRORS = {
-    "mean_absolute_error_on_hidden_entries": "error on hidden entries",
-    "mean_absolute_error_of_the_baseline": "error of the baseline",
-}
-IN_A_ROW = ("pseudo_gaps_too_short",)  # codes of settings whose warning is a row of the short form
+MORE = "summary(full=True) lists every setting."
+IN_A_ROW = ("pseudo_gaps_too_short", "slices_not_tested")  # codes of settings whose warning is a row of the short form
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Summary:
         Nominal coverage.
     observed, missing, outside, forecast, infinite, beyond_tested : int
         Numbers of entries: observed; missing; outside the domain; before the first or after the last observed time;
-        with an infinite interval; deeper inside gaps than calibration tested.
+        with an infinite interval; beyond what calibration tested.
     finite_share : float
         Share of the missing entries with a finite interval.
     mean_width, median_width : float or None
@@ -137,8 +131,8 @@ class Summary:
             ("filled", f"{self.missing:,}"),
         ]
         if self.beyond_tested:
-            share = self.beyond_tested / self.missing
-            rows.append(("of them deeper than tested", f"{self.beyond_tested:,} ({share:.1%}): coverage unknown"))
+            share = percent(self.beyond_tested, self.missing)
+            rows.append(("of them beyond what was tested", f"{self.beyond_tested:,} ({share}): coverage unknown"))
         if self.forecast:
             rows.append(("of them forecast", f"{self.forecast:,}"))
         if self.outside:
@@ -148,41 +142,46 @@ class Summary:
             rows.append(("finite intervals", f"{self.finite_share:.2%} ({self.infinite:,} infinite)"))
             rows.append(("mean finite width", _number(self.mean_width) + unit))
             rows.append(("median finite width", _number(self.median_width) + unit))
-        words = {key: ERRORS.get(key, key.replace("_", " ")) for key in self.facts}
-        return rows + [(words[key], self._fact(key, value)) for key, value in self.facts.items()]
+        return rows + [(key.replace("_", " "), self._fact(key, value)) for key, value in self.facts.items()]
 
     def _fact(self, key: str, value: Any) -> str:
         """One of the facts, with its unit."""
         if key.startswith("coverage_"):
             return " to ".join(f"{share:.1%}" for share in np.atleast_1d(value))
-        return _number(value) + (f" {unit_sign(self.units)}" if self.units and key in ERRORS else "")
+        return _number(value) + (f" {unit_sign(self.units)}" if self.units and "absolute_error" in key else "")
 
     def short_rows(self) -> list[tuple[str, str]]:
         """The most important numbers: a name and a sentence, as text."""
         total = self.observed + self.missing
-        rows = [("filled", f"{self.missing:,} of {total:,} entries ({self.missing / total:.1%})")]
+        rows = [("filled", f"{self.missing:,} of {total:,} entries ({percent(self.missing, total)})")]
+        rows += self._left_out_rows()
         rows += [row for row in (self._interval_row(), self._error_row(), self._coverage_row()) if row]
         if self.beyond_tested:
-            share = self.beyond_tested / self.missing
-            text = f"{self.beyond_tested:,} entries ({share:.1%}) lie deeper: their coverage is unknown (flag {BEYOND})"
-            rows.append(("beyond tested", text))
+            codes = {one.code for one in self.choices}
+            where = f"deeper in gaps (flag {BEYOND})"
+            if "slices_not_tested" in codes:
+                where = f"where almost nothing is observed (flag {BEYOND})"
+            elif NEVER_OBSERVED in codes and "pseudo_gaps_too_short" not in codes:
+                where = f"never observed (flag {NEVER})"
+            count = f"{self.beyond_tested:,} of the entries ({percent(self.beyond_tested, self.missing)})"
+            rows.append(("beyond tested", f"{count}, {where}: coverage unknown"))
         elif any(one.code == "pseudo_gaps_deep_enough" for one in self.choices):
             rows.append(("beyond tested", "no entry lies deeper inside a gap than what was tested"))
         if self.infinite:
-            text = f"{self.infinite:,} entries ({self.infinite / self.missing:.1%}) have no finite interval"
+            text = f"{self.infinite:,} entries ({percent(self.infinite, self.missing)}) have no finite interval"
             rows.append(("infinite", f"{text} (flag {INFINITE})"))
         if self.forecast:
             text = f"{self.forecast:,} entries before the first or after the last observed time"
             rows.append(("forecast", f"{text} (flag {FORECAST})"))
         if self.extrapolated:
             rows.append(("extrapolated", f"slices without any observation: {self.extrapolated}"))
-        rows += self._left_out_rows()
         if "seconds" in self.facts:
             engine = self.facts.get("engine")
-            memory = next((f", {one.taken} of memory" for one in self.choices if one.what == "peak memory"), "")
+            memory = next((f", {one.taken} beside Python" for one in self.choices if one.what == "peak memory"), "")
             memory = memory if "MB" in memory or "GB" in memory else ""
-            on = f" on {engine}" if engine else ""
-            rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}"))
+            on = f" on {_in_words(engine)}" if engine else ""
+            rounds = next((f"; rounds on {one.taken}" for one in self.choices if one.what == "rounds run on"), "")
+            rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}{rounds}"))
         return rows
 
     def _interval_row(self) -> tuple[str, str] | None:
@@ -190,27 +189,29 @@ class Summary:
             return None
         unit = f" {unit_sign(self.units)}" if self.units else ""
         if self.median_width is None:
-            return "intervals", f"{self.coverage:.4g} coverage asked; none is finite"
+            return "intervals", f"nominal coverage {self.coverage:.4g}; none is finite"
         low, high = map(_short, self.most_widths or (self.median_width, self.median_width))
         spread = "" if low == high else f" (most {low} to {high})"
-        return "intervals", f"{self.coverage:.4g} coverage asked; width {_short(self.median_width)}{unit}{spread}"
+        return "intervals", f"nominal coverage {self.coverage:.4g}; width {_short(self.median_width)}{unit}{spread}"
 
     def _error_row(self) -> tuple[str, str] | None:
         error = self.facts.get("mean_absolute_error_on_hidden_entries")
         if error is None:
             return None
         unit = f" {unit_sign(self.units)}" if self.units else ""
-        plain_error = _short(self.facts["mean_absolute_error_of_the_baseline"])
-        return "error", f"{_short(error)}{unit} on hidden entries; {self.facts['baseline']}: {plain_error}"
+        other = _short(self.facts["mean_absolute_error_of_the_baseline"])
+        return "absolute error", f"mean {_short(error)}{unit} on hidden entries; {self.facts['baseline']}: {other}"
 
     def _coverage_row(self) -> tuple[str, str] | None:
         found = self.facts.get("coverage_on_hidden_entries")
         if found is None:
             return None
-        for kind, how in (("rounds", "of entries hidden like the gaps"), ("folds", "of entries hidden at random")):
+        carried = any(one.code == "filled_by_a_fit" for one in self.choices)
+        for kind, how in (("rounds", "entries hidden like the gaps"), ("folds", "entries hidden at random")):
             most = self.facts.get(f"coverage_in_most_{kind}")
             if most is not None:
-                return "coverage", f"{found:.1%} {how} (most {kind} {most[0]:.0%} to {most[1]:.0%})"
+                how = "entries hidden in the earlier fit" if carried else how
+                return "coverage", f"{found:.1%} of {how} (most {kind} {most[0]:.0%} to {most[1]:.0%})"
         return "coverage", f"{found:.1%} of hidden entries"
 
     def _left_out_rows(self) -> list[tuple[str, str]]:
@@ -227,14 +228,15 @@ class Summary:
                 rows.append(("skipped", f"{text} (fill_never_observed=True fills them)"))
                 entries, places = entries - skipped, places - own
             if places and not (self.extrapolated and len(self.axes) == 2):  # there they are slices
-                rows.append(("never observed", f"{places:,} places ({entries:,} entries), filled"))
+                flagged = "" if one.values.get("by_chance") else f" (flag {NEVER})"
+                rows.append(("never observed", f"{places:,} places ({entries:,} entries), filled{flagged}"))
         if given > 0:
             rows.insert(0, ("skipped", f"{given:,} entries outside the domain (flag {OUTSIDE})"))
         return rows
 
     def _tensor(self) -> str:
         sizes = ", ".join(f"{name} {length}" for name, length in self.axes)
-        return f"{self.name or 'values'} ({sizes})"
+        return f"{self.name or 'value'} ({sizes})"
 
     def _settings(self) -> list[tuple[str, ...]]:
         """Name, value and reason of each setting; a reason that is also a warning is not repeated."""
@@ -275,7 +277,7 @@ class Summary:
                 chosen.add_row(*(text(one) for one in row))
             parts += [Text(), chosen, Text()]
         parts += [text(f"! {warning}", "yellow") for warning in self._shown_warnings()]
-        parts.append(Text(self.footnote if self.full else f"{self.footnote} {MORE}", style="dim"))
+        parts.append(text(self.footnote if self.full else f"{self.footnote} {MORE}", "dim"))
         return Group(*parts)
 
     def __str__(self) -> str:
@@ -312,13 +314,7 @@ class Summary:
 
 
 def duration(seconds: float) -> str:
-    """A time in words, with two digits.
-
-    Examples
-    --------
-    >>> duration(0.42), duration(12.3), duration(150), duration(7300)
-    ('0.4 s', '12 s', '2.5 min', '2.0 h')
-    """
+    """A time in words, with two digits."""
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
     minutes = seconds / 60
@@ -368,6 +364,12 @@ def _empty(observed: ObservedTensor) -> str:
         + (f" and {len(indices) - 3} more" if len(indices) > 3 else "")
         for name, indices in by_axis.items()
     )
+
+
+def _in_words(engine: str) -> str:
+    """The name of an engine; "threads (2)" as "2 threads"."""
+    count = engine.removeprefix("threads (").removesuffix(")")
+    return f"{count} thread{'' if count == '1' else 's'}" if count.isdigit() else engine
 
 
 def _short(value: float) -> str:

@@ -6,52 +6,43 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from corten.data.arrays import Flags, Floats
 from corten.simulate import fields, masks
 from corten.simulate.fields import TecLike, block_parameter, noise, tec_like, tucker_signal
 from corten.simulate.gibbs import bernoulli, ising
 from corten.simulate.sea import sea_like
 
 __all__ = [
-    "PaperSetting",
-    "TecLike",
-    "bernoulli",
-    "block_parameter",
-    "ising",
-    "masks",
-    "noise",
-    "paper_setting",
-    "sea_like",
-    "tec_like",
-    "tucker_signal",
-]
+    "PaperSetting", "TecLike", "bernoulli", "block_parameter", "ising", "masks", "noise", "paper_setting", "sea_like",
+    "tec_like", "tucker_signal",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class PaperSetting:
     """One draw of the paper's simulation: parameter, mask, signal and data; `observed` is the input of a method."""
 
-    parameter: NDArray[np.float64]
-    mask: NDArray[np.bool_]
-    truth_signal: NDArray[np.float64]
-    data: NDArray[np.float64]
+    parameter: Floats
+    mask: Flags
+    truth_signal: Floats
+    data: Floats
 
     @property
-    def observed(self) -> NDArray[np.float64]:
+    def observed(self) -> Floats:
         """The data with NaN where the mask says missing."""
         return np.where(self.mask, self.data, np.nan)
 
 
 def paper_setting(
-    d: int,
+    d: int | tuple[int, ...],
     rank: int,
     model: Literal["bernoulli", "ising"] = "ising",
     noise: Literal["constant", "adversarial"] = "adversarial",
     seed: int = 0,
     sweeps: int = 200,
 ) -> PaperSetting:
-    """Draw a d x d x d setting of the paper's simulation: parameter of block rank `rank`, signal of rank 3.
+    """Draw a setting of the paper's simulation, of shape d or d x d x d: block rank `rank`, signal of rank 3.
 
     Examples
     --------
@@ -60,10 +51,10 @@ def paper_setting(
     """
     if model not in ("bernoulli", "ising"):
         raise ValueError(f'model is {model!r}; give "bernoulli" or "ising".')
-    shape = (d, d, d)
+    shape = (d, d, d) if isinstance(d, int) else d
     seeds = [int(s) for s in np.random.SeedSequence(seed).generate_state(4)]
     parameter = block_parameter(shape, rank, seeds[0])
-    signal = tucker_signal(shape, 3, seeds[1])
+    signal = tucker_signal(shape, min(3, *shape), seeds[1])
     data = signal + fields.noise(parameter, noise, signal, seed=seeds[2])
     if model == "ising":
         mask = ising(parameter, sweeps=sweeps, seed=seeds[3])

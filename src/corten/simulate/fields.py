@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
+from corten.data.arrays import Flags, Floats, Numbers
+
 if TYPE_CHECKING:
     import xarray
 
@@ -20,13 +22,8 @@ Rank = int | Sequence[int]
 
 
 def block_parameter(
-    shape: Sequence[int],
-    rank: Rank,
-    seed: int = 0,
-    noise: float = 0.2,
-    maximum: float = 2.0,
-    spread: float = 0.5,
-) -> NDArray[np.float64]:
+    shape: Sequence[int], rank: Rank, seed: int = 0, noise: float = 0.2, maximum: float = 2.0, spread: float = 0.5
+) -> Floats:
     """Draw the paper's Ising parameter B*: a checkerboard of blocks plus noise, scaled to a largest size.
 
     Block means come from 0.5 N(1, spread) + 0.5 N(-1, spread); a block is ceil(d/r) consecutive indices of
@@ -45,9 +42,7 @@ def block_parameter(
     return _scaled(parameter, maximum)
 
 
-def tucker_signal(
-    shape: Sequence[int], rank: Rank = 3, seed: int = 0, maximum: float = 2.0
-) -> NDArray[np.float64]:
+def tucker_signal(shape: Sequence[int], rank: Rank = 3, seed: int = 0, maximum: float = 2.0) -> Floats:
     """Draw the paper's noiseless data X*: Gaussian core and factors of a given Tucker rank, scaled.
 
     Examples
@@ -65,12 +60,8 @@ def tucker_signal(
 
 
 def noise(
-    parameter: NDArray[np.floating],
-    kind: Literal["constant", "adversarial"],
-    signal: NDArray[np.floating],
-    ratio: float = 2.0,
-    seed: int = 0,
-) -> NDArray[np.float64]:
+    parameter: Numbers, kind: Literal["constant", "adversarial"], signal: Numbers, ratio: float = 2.0, seed: int = 0
+) -> Floats:
     """Draw the paper's noise E, scaled so that max|signal| / max|E| is `ratio`.
 
     "constant" has one standard deviation; "adversarial" has (1 + exp(-B*))/2, large where entries go missing.
@@ -91,18 +82,18 @@ class TecLike:
     settings: all arguments and versions.
     """
 
-    truth: NDArray[np.float64]
-    mask: NDArray[np.bool_]
-    land: NDArray[np.bool_]
-    lat: NDArray[np.float64]
-    lon: NDArray[np.float64]
+    truth: Floats
+    mask: Flags
+    land: Flags
+    lat: Floats
+    lon: Floats
     time: NDArray[np.datetime64]
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
 
     axis_names = ("lat", "lon", "time")
 
     @property
-    def observed(self) -> NDArray[np.float64]:
+    def observed(self) -> Floats:
         """The field with NaN where no receiver measures."""
         return np.where(self.mask, self.truth, np.nan)
 
@@ -169,9 +160,7 @@ def recipe(*, shape: Sequence[int], **arguments: Any) -> dict[str, Any]:
     return arguments | {"shape": lengths, "corten": __version__, "numpy": np.__version__}
 
 
-def _ionosphere(
-    lat: NDArray[np.float64], lon: NDArray[np.float64], hours: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.float64]:
+def _ionosphere(lat: Floats, lon: Floats, hours: Floats, rng: np.random.Generator) -> Floats:
     """The electron content: quiet day, equatorial crest, storm plume, waves, small-scale structure."""
     north, east, clock = lat[:, None, None], lon[None, :, None], hours[None, None, :]
     solar = (clock + east / 15.0 - 14.0 + 12.0) % 24.0 - 12.0
@@ -194,9 +183,7 @@ def _ionosphere(
     return np.maximum(content, 0.5)
 
 
-def _continent(
-    lat: NDArray[np.float64], lon: NDArray[np.float64], rng: np.random.Generator
-) -> NDArray[np.float64]:
+def _continent(lat: Floats, lon: Floats, rng: np.random.Generator) -> Floats:
     """A height map: land towards the north, oceans in both southern corners, an island or a bay by chance."""
     north, east = np.meshgrid((lat - 20.0) / 49.0, (lon + 113.0) / 57.0, indexing="ij")
     middle = 0.12 + rng.uniform(-0.1, 0.1)
@@ -205,13 +192,7 @@ def _continent(
     return slope + 0.22 * rough
 
 
-def _sight(
-    height: NDArray[np.float64],
-    lat: NDArray[np.float64],
-    lon: NDArray[np.float64],
-    hours: NDArray[np.float64],
-    rng: np.random.Generator,
-) -> NDArray[np.float64]:
+def _sight(height: Floats, lat: Floats, lon: Floats, hours: Floats, rng: np.random.Generator) -> Floats:
     """For every entry the height of the highest receiver site that measures it (-inf for none)."""
     cells = _step(lat) * _step(lon)
     density = 1.6 * np.exp(-np.maximum(0.0, lat - 45.0) / 5.5) + 0.008
@@ -240,7 +221,7 @@ def _sight(
     return reach
 
 
-def smooth_field(shape: Sequence[int], lengths: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
+def smooth_field(shape: Sequence[int], lengths: Sequence[float], rng: np.random.Generator) -> Floats:
     """A stationary Gaussian field of unit variance; lengths in grid steps."""
     wide = [length + 2 * ceil(3 * reach) for length, reach in zip(shape, lengths)]
     field = gaussian_filter(rng.standard_normal(wide), lengths, mode="wrap")
@@ -249,11 +230,11 @@ def smooth_field(shape: Sequence[int], lengths: Sequence[float], rng: np.random.
     return field[inner]
 
 
-def _step(coordinate: NDArray[np.float64]) -> float:
+def _step(coordinate: Floats) -> float:
     return float(coordinate[1] - coordinate[0]) if coordinate.size > 1 else 1.0
 
 
-def _scaled(tensor: NDArray[np.float64], maximum: float) -> NDArray[np.float64]:
+def _scaled(tensor: Floats, maximum: float) -> Floats:
     return tensor * (maximum / np.abs(tensor).max())
 
 
@@ -261,7 +242,6 @@ def _ranks(rank: Rank, shape: Sequence[int]) -> tuple[int, ...]:
     ranks = (rank,) * len(shape) if isinstance(rank, int) else tuple(int(r) for r in rank)
     if len(ranks) != len(shape) or any(not 1 <= r <= length for r, length in zip(ranks, shape)):
         raise ValueError(
-            f"rank is {rank!r} for shape {tuple(shape)}; give one number, or one per axis, "
-            "from 1 to the axis length."
+            f"rank is {rank!r} for shape {tuple(shape)}; give one number, or one per axis, from 1 to the axis length."
         )
     return ranks

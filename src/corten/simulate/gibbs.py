@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit
 
-from corten.engine import gibbs
+from corten.data.arrays import Flags, Numbers
+from corten.engine import as_engine, gibbs
 from corten.propensity.coupling import Coupling, Product, as_coupling
 from corten.propensity.link import Link, as_link
 from corten.propensity.neighborhood import Neighborhood, resolve
@@ -17,9 +19,7 @@ from corten.propensity.neighborhood import Neighborhood, resolve
 __all__ = ["bernoulli", "ising"]
 
 
-def bernoulli(
-    parameter: NDArray[np.floating], link: str | Link = "logit", seed: int = 0
-) -> NDArray[np.bool_]:
+def bernoulli(parameter: Numbers, link: str | Link = "logit", seed: int = 0) -> Flags:
     """Draw independent entries with log-odds 2 h(B): the Ising model without coupling.
 
     Examples
@@ -33,7 +33,7 @@ def bernoulli(
 
 
 def ising(
-    parameter: NDArray[np.floating],
+    parameter: Numbers,
     coupling: float | str | Coupling = Product(1 / 15),  # noqa: B008 - a frozen object
     link: str | Link = "logit",
     sweeps: int = 200,
@@ -42,16 +42,18 @@ def ising(
     samples: int = 1,
     thin: int | None = None,
     burn_in: int | None = None,
-    domain: NDArray[np.bool_] | None = None,
+    domain: Flags | None = None,
     periodic: Sequence[bool] = (),
     threads: int | None = None,
-) -> NDArray[np.bool_]:
+    engine: object = "auto",
+) -> Flags:
     """Draw masks from the Ising model by block-Gibbs sampling; True is observed.
 
     The chain drops `burn_in` sweeps (a quarter of `sweeps`) and then takes one sample every `thin` sweeps
     (what is left of `sweeps`, shared evenly). One sample comes in the shape of `parameter`; more are stacked
     in front. The paper's draws are `sweeps=40_000, burn_in=10_000, samples=30`. Entries outside `domain` are
-    False and have no influence. The result depends on the seed, not on `threads`.
+    False and have no influence. The result depends on the seed, not on `threads` or `engine`; "jax" and "gpu" sweep on
+    a device.
 
     Examples
     --------
@@ -81,23 +83,22 @@ def ising(
     if domain is not None:
         spins[~domain] = 0
     threads = min(8, os.cpu_count() or 1) if threads is None else threads
+    sweep = getattr(as_engine(engine), "sweep", None) or partial(gibbs.sweep, threads=threads)
     taken = np.empty((samples, *parameter.shape), dtype=bool)
     done = sweeps - thin * samples  # sweeps that no sample needs are spent before the first one
-    spins = gibbs.sweep(plan, spins, done, seed, threads=threads)
+    spins = sweep(plan, spins, done, seed)
     for sample in taken:
-        spins = gibbs.sweep(plan, spins, thin, seed, first=done, threads=threads)
+        spins = sweep(plan, spins, thin, seed, first=done)
         done += thin
         np.greater(spins, 0, out=sample)
     return taken[0] if samples == 1 else taken
 
 
-def _checked(parameter: NDArray[np.floating]) -> NDArray[np.floating]:
+def _checked(parameter: Numbers) -> Numbers:
     parameter = np.asarray(parameter)
     parameter = parameter if parameter.dtype == np.float32 else parameter.astype(np.float64)
     if parameter.ndim < 2 or parameter.size == 0:
-        raise ValueError(
-            f"parameter has shape {parameter.shape}; give a non-empty array of two axes or more."
-        )
+        raise ValueError(f"parameter has shape {parameter.shape}; give a non-empty array of two axes or more.")
     if not np.isfinite(parameter).all():
         raise ValueError("parameter holds NaN or infinity; every entry must be finite.")
     return parameter

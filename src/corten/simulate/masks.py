@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
+from corten.data.arrays import Flags, Floats
 from corten.propensity.coupling import Product
 from corten.simulate.gibbs import ising
 
 __all__ = ["block_mask", "ising_mask", "patch_mask", "random_mask"]
 
 
-def random_mask(shape: Sequence[int], missing: float = 0.3, seed: int = 0) -> NDArray[np.bool_]:
+def random_mask(shape: Sequence[int], missing: float = 0.3, seed: int = 0) -> Flags:
     """Hide each entry on its own with probability `missing`.
 
     Examples
@@ -26,9 +26,7 @@ def random_mask(shape: Sequence[int], missing: float = 0.3, seed: int = 0) -> ND
     return np.random.default_rng(seed).random(tuple(shape)) >= missing
 
 
-def block_mask(
-    shape: Sequence[int], missing: float = 0.3, size: int | Sequence[int] = 4, seed: int = 0
-) -> NDArray[np.bool_]:
+def block_mask(shape: Sequence[int], missing: float = 0.3, size: int | Sequence[int] = 4, seed: int = 0) -> Flags:
     """Hide boxes of a given size, placed at random, until at least a share `missing` is hidden.
 
     Examples
@@ -53,9 +51,7 @@ def block_mask(
     return mask
 
 
-def patch_mask(
-    shape: Sequence[int], missing: float = 0.3, size: float | Sequence[float] = 3.0, seed: int = 0
-) -> NDArray[np.bool_]:
+def patch_mask(shape: Sequence[int], missing: float = 0.3, size: float | Sequence[float] = 3.0, seed: int = 0) -> Flags:
     """Hide rounded patches, like clouds: where a smooth random field of correlation length `size` is low.
 
     Examples
@@ -75,7 +71,7 @@ def ising_mask(
     strength: float = 1 / 15,
     contrast: float = 2.0,
     seed: int = 0,
-) -> NDArray[np.bool_]:
+) -> Flags:
     """Draw a mask from the Ising model over a smooth parameter: noisy patches, about `missing` of it hidden.
 
     Examples
@@ -89,7 +85,7 @@ def ising_mask(
     return ising(parameter, Product(strength), seed=seed)
 
 
-def _smooth(shape: Sequence[int], size: float | Sequence[float], seed: int) -> NDArray[np.float64]:
+def _smooth(shape: Sequence[int], size: float | Sequence[float], seed: int) -> Floats:
     return gaussian_filter(np.random.default_rng(seed).standard_normal(tuple(shape)), size, mode="wrap")
 
 

@@ -34,7 +34,7 @@ function coverageChart(figure, label, rows) {
       { kind: "errors", points: rows.map((r) => [r.level, Math.max(low, r.low), Math.min(1, r.high)]) },
       { kind: "dots", class: "main", radius: 4.5, points: rows.map((r) => [r.level, r.coverage]) },
     ],
-    hover: rows.map((r) => ({ x: r.level, text: `asked ${show(r.level)}\nfound ${show(r.coverage)}${r.words}` })),
+    hover: rows.map((r) => ({ x: r.level, text: `nominal ${show(r.level)}\nfound ${show(r.coverage)}${r.words}` })),
   });
 }
 
@@ -64,23 +64,23 @@ function hiddenCard(host, rows, audited) {
   figure.append(numbersOf(["nominal", "found", `most ${kind} from`, "to"], rows.map((r) => [r.level, r.found, r.low, r.high])));
 }
 
-// Coverage found in groups, one place per row; the dashed line is what was asked for.
+// Coverage found in groups, one place per row; the dashed line is the nominal coverage.
 function groupCard(host, title, words, across, rows) {
   if (rows.length < 2) return;
   const figure = card(title, words);
   host.append(figure);
-  const asked = rows[0].level, ends = rows.flatMap((r) => [r.coverage - 2 * r.standard_error, r.coverage]);
-  const low = Math.max(0, Math.min(asked, ...ends) - 0.03);
+  const nominal = rows[0].level, ends = rows.flatMap((r) => [r.coverage - 2 * r.standard_error, r.coverage]);
+  const low = Math.max(0, Math.min(nominal, ...ends) - 0.03);
   addChart(figure, {
-    label: `${title}: coverage found by the audit in ${rows.length} groups; nominal coverage ${asked}.`, height: 190,
+    label: `${title}: coverage found by the audit in ${rows.length} groups; nominal coverage ${nominal}.`, height: 190,
     x: { title: across, domain: [-0.5, rows.length - 0.5], ticks: rows.map((r, k) => [k, r.group]) },
     y: { title: "coverage found", domain: [low, 1.005] },
     layers: [
-      { kind: "line", class: "quiet", points: [[-0.5, asked], [rows.length - 0.5, asked]] },
+      { kind: "line", class: "quiet", points: [[-0.5, nominal], [rows.length - 0.5, nominal]] },
       { kind: "errors", points: rows.map((r, k) => [k, Math.max(low, r.coverage - 2 * r.standard_error), Math.min(1, r.coverage + 2 * r.standard_error)]) },
       { kind: "dots", class: "main", radius: 4.5, points: rows.map((r, k) => [k, r.coverage]) },
     ],
-    hover: rows.map((r, k) => ({ x: k, text: `${across} ${r.group}\nasked ${show(r.level)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}` })),
+    hover: rows.map((r, k) => ({ x: k, text: `${across} ${r.group}\nnominal ${show(r.level)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}` })),
   });
   figure.append(numbersOf([across, "found", "standard error"], rows.map((r) => [r.group, r.coverage, r.standard_error])));
 }
@@ -89,10 +89,10 @@ function groupCard(host, title, words, across, rows) {
 function pastCard(host, past) {
   if (!past) return;
   const rows = past.rows, error = (r) => 2 * (r.standard_error || 0);
-  const figure = card("Coverage over time", "Intervals that were given earlier, against values that arrived later. The dashed line is the coverage that was asked for; the band is two standard errors, with the blocks of a slice as independent observations.");
+  const figure = card("Coverage over time", "Intervals that were given earlier, against values that arrived later. The dashed line is the nominal coverage; the band is two standard errors, with the blocks of a slice as independent observations.");
   figure.classList.add("whole");
   host.append(figure);
-  const low = Math.max(0, Math.min(...rows.map((r) => Math.min(r.asked, r.coverage) - error(r))) - 0.02);
+  const low = Math.max(0, Math.min(...rows.map((r) => Math.min(r.nominal, r.coverage) - error(r))) - 0.02);
   const last = rows.length - 1, step = Math.max(1, Math.ceil(rows.length / 8));
   addChart(figure, {
     label: `Coverage over ${rows.length} slices along ${past.axis}.`, height: 230,
@@ -100,15 +100,15 @@ function pastCard(host, past) {
     y: { title: "coverage found", domain: [low, 1.005] },
     layers: [
       { kind: "band", points: rows.map((r, k) => [k, Math.max(low, r.coverage - error(r)), Math.min(1, r.coverage + error(r))]) },
-      { kind: "line", class: "quiet", points: rows.length > 1 ? rows.map((r, k) => [k, r.asked]) : [[-0.5, rows[0].asked], [0.5, rows[0].asked]] },
+      { kind: "line", class: "quiet", points: rows.length > 1 ? rows.map((r, k) => [k, r.nominal]) : [[-0.5, rows[0].nominal], [0.5, rows[0].nominal]] },
       { kind: "line", points: rows.map((r, k) => [k, r.coverage]) },
       { kind: "dots", class: "main", radius: rows.length > 60 ? 2 : 4, points: rows.map((r, k) => [k, r.coverage]) },
     ],
-    hover: rows.map((r, k) => ({ x: k, text: `${past.axis} ${r.slice}\n${r.entries.toLocaleString("en")} entries\nasked ${show(r.asked)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}\ninterval score ${show(r.interval_score)}` })),
+    hover: rows.map((r, k) => ({ x: k, text: `${past.axis} ${r.slice}\n${r.entries.toLocaleString("en")} entries\nnominal ${show(r.nominal)}\nfound ${show(r.coverage)} ± ${show(r.standard_error, 2)}\ninterval score ${show(r.interval_score)}` })),
   });
   figure.append(...past.summary.map((line) => make("p", { text: line })));
-  if (past.blocks.length > 1) figure.append(make("p", { text: "Where intervals fail, the lowest coverage first:" }), tableOf(["part", "entries", "asked", "found"], past.blocks.slice(0, 5).map((b) => [b.block, b.entries, b.asked, b.coverage])));
-  figure.append(numbersOf([past.axis, "entries", "asked", "found", "standard error", "interval score"], rows.map((r) => [r.slice, r.entries, r.asked, r.coverage, r.standard_error, r.interval_score])));
+  if (past.blocks.length > 1) figure.append(make("p", { text: "Where intervals fail, the lowest coverage first:" }), tableOf(["part", "entries", "nominal", "found"], past.blocks.slice(0, 5).map((b) => [b.block, b.entries, b.nominal, b.coverage])));
+  figure.append(numbersOf([past.axis, "entries", "nominal", "found", "standard error", "interval score"], rows.map((r) => [r.slice, r.entries, r.nominal, r.coverage, r.standard_error, r.interval_score])));
 }
 
 // Widths by something, one place per row, with the share of infinite intervals in a strip below.
@@ -120,7 +120,7 @@ function widthCard(host, title, words, across, rows) {
   const ticks = rows.map((r, k) => [k, r.tick ?? r.label]);
   const x = { domain: [-0.5, rows.length - 0.5], ticks };
   const infinite = rows.some((r) => r.infinite_share > 0);
-  const told = rows.map((r, k) => ({
+  const shown = rows.map((r, k) => ({
     x: k,
     text: `${across} ${r.label}\n${r.count.toLocaleString("en")} filled entries\nmedian width ${withUnits(r.median)}\n10 % to 90 % quantile ${show(r.low)} to ${show(r.high)}\ninfinite ${percent(r.infinite_share)}`,
   }));
@@ -132,13 +132,13 @@ function widthCard(host, title, words, across, rows) {
       { kind: "band", points: rows.map((r, k) => [k, r.low, r.high]) }, { kind: "line", points: rows.map((r, k) => [k, r.median]) },
       { kind: "dots", class: "main", points: rows.map((r, k) => [k, r.median]) },
     ],
-    hover: told,
+    hover: shown,
   });
   if (infinite) addChart(figure, {
     label: `Share of infinite intervals in the same groups.`, height: 118, left: 62,
     x: { ...x, title: across }, y: { title: "infinite share", domain: [0, 1], ticks: [[0, "0 %"], [1, "100 %"]] },
     layers: [{ kind: "bars", points: spots.map((k) => [k - 0.45, k + 0.45, rows[k].infinite_share]) }],
-    hover: told,
+    hover: shown,
   });
   figure.append(
     keysOf(["line", "median of finite widths"], ["band", "10 % to 90 % quantile"]),
@@ -152,8 +152,8 @@ function levelCard(host, rows) {
   host.append(figure);
   const domain = [rows[0].coverage, 1];
   const rule = { kind: "rule", x: content.coverage, text: "this result" };
-  const told = rows.map((r) => ({ x: r.coverage, text: `coverage ${show(r.coverage)}\nmedian finite width ${withUnits(r.median)}\ninfinite ${percent(r.infinite_share)}` }));
-  const curve = (y, key, kind) => ({ y, left: 62, height: key === "median" ? 190 : 150, layers: [{ kind: "line", class: kind, points: rows.map((r) => [r.coverage, r[key]]) }, { kind: "dots", class: kind || "main", radius: 2.6, points: rows.map((r) => [r.coverage, r[key]]) }, rule], hover: told });
+  const shown = rows.map((r) => ({ x: r.coverage, text: `coverage ${show(r.coverage)}\nmedian finite width ${withUnits(r.median)}\ninfinite ${percent(r.infinite_share)}` }));
+  const curve = (y, key, kind) => ({ y, left: 62, height: key === "median" ? 190 : 150, layers: [{ kind: "line", class: kind, points: rows.map((r) => [r.coverage, r[key]]) }, { kind: "dots", class: kind || "main", radius: 2.6, points: rows.map((r) => [r.coverage, r[key]]) }, rule], hover: shown });
   addChart(figure, { label: "Median finite width against coverage.", x: { domain }, ...curve({ title: `median finite width${content.units ? ` (${content.units})` : ""}`, domain: domainOf(rows.map((r) => r.median), { zero: true }) }, "median", "") });
   const most = Math.max(0.02, ...rows.map((r) => r.infinite_share));
   addChart(figure, { label: "Share of infinite intervals against coverage.", x: { title: "coverage", domain }, ...curve({ title: "infinite share", domain: [0, 1.08 * most], format: percent }, "infinite_share", "alt") });
@@ -205,7 +205,7 @@ function choiceCard(choice) {
   const bare = (text) => String(text).replace(/[^0-9a-z.]+/gi, " ").trim();
   const taken = values.findIndex((row) => [bare(row[0]), bare(row[0]).replaceAll("x", " ")].includes(bare(choice.taken)));
   const measure = columns.findIndex((_, c) => c > 0 && values.every((row) => isNumber(row[c])) && !/rank/.test(columns[c]));
-  const named = values.every((row) => isNumber(row[0]) || !/[[{]/.test(String(row[0])));
+  const named = new Set(values.map((row) => String(row[0]))).size === rows.length && values.every((row) => isNumber(row[0]) || !/[[{]/.test(String(row[0])));
   if (measure > 0 && rows.length > 2 && named) {
     const points = values.map((row, k) => [k, row[measure]]);
     addChart(figure, {
@@ -230,7 +230,7 @@ function evidence() {
   groupCard(trust, "Coverage by depth inside gaps", "Hidden entries of the audit by their distance to the nearest remaining entry. The dashed line is the nominal coverage; bars are two standard errors.", "distance in entries", given.audit_by_depth);
   levelCard(trust, given.coverage);
   weightCard(trust, given.weights);
-  widthCard(trust, "Width by probability of being observed", "Entries with a low probability of being observed resemble few calibration entries, so their intervals are wider.", "probability of being observed", given.propensity);
+  widthCard(trust, "Width by probability of being observed", "Entries with a low probability of being observed resemble fewer calibration entries. Their intervals can be wider.", "probability of being observed", given.propensity);
   widthCard(trust, "Width by depth inside gaps", "Depth is the distance to the nearest observed entry along ordered axes.", "distance in entries", given.depth);
   lossCard(fit, given.loss, given.stopped);
   find("choices").replaceChildren(...content.choices.map(choiceCard));

@@ -91,7 +91,7 @@ function frameOf(plane, tensor, width) {
 }
 
 function paint(panel, tensor, plane, base, frame, outline, cursor, picked) {
-  const { canvas, kind, map, image } = panel;
+  const { canvas, kind } = panel;
   const { rows, columns } = frame;
   const ratio = devicePixelRatio || 1, width = canvas.clientWidth;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(frame.canvas * ratio)) {
@@ -109,13 +109,41 @@ function paint(panel, tensor, plane, base, frame, outline, cursor, picked) {
   const key = [plane.rows, plane.columns, base, panel.colours.observed].join();
   if (panel.key !== key) cells(panel, tensor, plane, base, rows, columns);
   panel.key = key;
-  pen.imageSmoothingEnabled = columns > frame.width * ratio || rows > frame.height * ratio;
-  pen.drawImage(image, frame.left, frame.top, frame.width, frame.height);
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(shrunk(panel, frame.width * ratio, frame.height * ratio), frame.left, frame.top, frame.width, frame.height);
   if (outline) gaps(pen, tensor, plane, base, frame);
   axes(pen, tensor, plane, frame);
   if (picked) mark(pen, plane, frame, picked, 2.2);
   if (cursor) mark(pen, plane, frame, cursor, 1.4);
   panel.box = frame;
+}
+
+// The picture with no more cells than pixels along either axis: several cells in one pixel are averaged, others keep their edges.
+function shrunk(panel, width, height) {
+  const { image } = panel, wide = Math.min(image.width, Math.round(width)), tall = Math.min(image.height, Math.round(height));
+  if (image.width === wide && image.height === tall) return image;
+  if (panel.small && panel.small.width === wide && panel.small.height === tall) return panel.small;
+  const from = image.getContext("2d").getImageData(0, 0, image.width, image.height).data, picture = new ImageData(wide, tall);
+  const cut = (k, cells, pixels) => Math.floor((k * cells) / pixels);
+  for (let r = 0; r < tall; r++) {
+    for (let c = 0; c < wide; c++) {
+      const sum = [0, 0, 0, 0];
+      let count = 0;
+      for (let y = cut(r, image.height, tall); y < cut(r + 1, image.height, tall); y++) {
+        for (let x = cut(c, image.width, wide); x < cut(c + 1, image.width, wide); x++, count++) {
+          const o = 4 * (y * image.width + x), opaque = from[o + 3];
+          for (let k = 0; k < 3; k++) sum[k] += from[o + k] * opaque;
+          sum[3] += opaque;
+        }
+      }
+      const o = 4 * (r * wide + c);
+      for (let k = 0; k < 3; k++) picture.data[o + k] = sum[3] ? sum[k] / sum[3] : 0;
+      picture.data[o + 3] = sum[3] / count;
+    }
+  }
+  panel.small = make("canvas", { width: wide, height: tall });
+  panel.small.getContext("2d").putImageData(picture, 0, 0);
+  return panel.small;
 }
 
 function rgb(colour) {
@@ -129,6 +157,7 @@ function cells(panel, tensor, plane, base, rows, columns) {
   const { kind, map, image } = panel;
   image.width = columns;
   image.height = rows;
+  panel.small = null;
   const pen = image.getContext("2d");
   const picture = pen.createImageData(columns, rows);
   const out = picture.data;

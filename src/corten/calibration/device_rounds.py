@@ -1,0 +1,128 @@
+"""The rounds of pseudo-gaps on a device: several are filled at once, and reduced there to their scored entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from corten.calibration.task import Round
+from corten.completion.protocol import Prepared
+from corten.completion.stack import BatchedFill, BatchedStack, PreparedStack, why_not
+from corten.conformal.batched_features import features_of_rounds
+from corten.conformal.local_scale import EntryFeatures
+from corten.data.choices import Choice
+from corten.engine import as_engine
+from corten.engine.arrays import DeviceArrays, device_arrays
+from corten.engine.memory import USABLE_SHARE, available, in_words
+
+BYTES_PER_ENTRY_AND_ROUND = 120  # of the device
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a device gives back of a round: estimates of the members, features and depths at its scored entries."""
+
+    members: dict[str, np.ndarray]
+    features: np.ndarray
+    depths: np.ndarray
+
+
+@dataclass(frozen=True)
+class DeviceRounds:
+    """A prepared stack on a device, and how many rounds fit there at once."""
+
+    stack: PreparedStack
+    arrays: DeviceArrays
+    at_once: int
+    choice: Choice
+
+    def filled(
+        self, rounds: Sequence[Round], values_of: Callable[[np.ndarray], np.ndarray], mask: np.ndarray
+    ) -> Iterator[tuple[BatchedFill, range, list[np.ndarray], list[np.ndarray]]]:
+        """Batches: the fill, the numbers of the rounds, their values and training masks.
+
+        The last one ends with the fill from all entries of `mask`, whose number is that after the last round: with it
+        in a batch no other program is compiled for it.
+        """
+        batched = BatchedStack(self.stack, self.arrays)
+        for first in range(0, len(rounds) + 1, self.at_once):
+            numbers = range(first, min(first + self.at_once, len(rounds) + 1))
+            trains = [rounds[number].train if number < len(rounds) else mask for number in numbers]
+            values = [values_of(train) for train in trains]
+            yield batched.fill(values, trains), numbers, values, trains
+
+
+def scored_on_device(batch: BatchedFill, describe: EntryFeatures, entries: Sequence[np.ndarray]) -> list[Scored]:
+    """What is kept of each round of a batch at its flat `entries`, for tensors whose axes are all ordered."""
+    arrays, most = batch.arrays, max(map(len, entries))
+    # Rounds with fewer entries repeat their first one: all rounds of a batch have arrays of the same shape.
+    padded = np.stack([np.pad(one, (0, most - len(one)), constant_values=one[0] if len(one) else 0) for one in entries])
+    features, depths = described_on_device(batch, describe, padded)
+    at = arrays.put(padded.astype(np.int32))
+    found = []
+    gathered = {name: arrays.get(arrays.at(one, at)).astype(np.float64) for name, one in batch.members.items()}
+    for b, own in enumerate(entries):
+        n = len(own)
+        each = {name: batch.data[b].undo(one[b, :n]).reshape(-1) for name, one in gathered.items()}
+        found.append(Scored(each, features[b, :n], depths[b, :n]))
+    return found
+
+
+def described_on_device(
+    batch: BatchedFill, describe: EntryFeatures, entries: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Features and depths of the flat `entries` of each round, for tensors whose axes are all ordered."""
+    centre, scale = (np.array([getattr(one, side).item() for one in batch.data]) for side in ("centre", "scale"))
+    members = list(batch.members.values())
+    return features_of_rounds(
+        batch.arrays, describe, entries, batch.known, batch.kept, members, batch.mixed(), centre, scale
+    )
+
+
+class Need(NamedTuple):
+    """What rounds take of a device: how many fit there at once, their bytes, and the bytes that may be used."""
+
+    at_once: int
+    each: int
+    room: int
+
+    @property
+    def bytes(self) -> int:
+        return self.at_once * self.each
+
+    @staticmethod
+    def of(arrays: DeviceArrays, shape: Sequence[int], rounds: int) -> Need:
+        each = BYTES_PER_ENTRY_AND_ROUND * prod(shape)
+        room = arrays.memory() or int(USABLE_SHARE * available())
+        return Need(int(min(rounds + 1, USABLE_SHARE * room // each)), each, room)
+
+
+def rounds_on_device(
+    engine: object, prepared: Prepared, shape: tuple[int, ...], rounds: int
+) -> tuple[DeviceRounds | None, tuple[Choice, ...]]:
+    """Rounds on the device of an engine, None on the host; and the record of where they run and why."""
+    arrays = device_arrays(as_engine(engine))
+    if arrays is None:
+        return None, ()
+    reason, need = why_not(prepared, shape), Need.of(arrays, shape, rounds)
+    if reason is None and not need.at_once:
+        of_all = in_words(need.room)
+        reason = f"one round needs about {in_words(need.each)} of device memory, and {of_all} are available"
+    if reason is not None:
+        because = f"the engine is {arrays.label}, but {reason}"
+        return None, (Choice("rounds run on", "this machine's processor", because, code="rounds_on_host"),)
+    assert isinstance(prepared, PreparedStack)
+    choice = Choice(
+        "rounds run on",
+        f"{arrays.label}, {need.at_once} at a time",
+        "fills, features of the scale, held-out errors of covariances and passes over the mask; the likelihood of "
+        "covariances and the trees of the scale are computed on the host. Predicted memory of the device: about "
+        f"{in_words(need.bytes)}, of {in_words(need.room)}",
+        code="rounds_on_device",
+        values={"device": arrays.label, "rounds_at_once": need.at_once, "device_bytes": need.bytes},
+    )
+    return DeviceRounds(prepared, arrays, need.at_once, choice), (choice,)

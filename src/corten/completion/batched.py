@@ -1,0 +1,205 @@
+"""The members of the stack for many rounds at once, on a device: pyramid, Gaussian process, low rank of unfoldings.
+
+Every array has a leading axis of rounds, and all products are along single axes with small dense matrices. Settings
+come from the prepared stack; the host standardises each round. The code runs with NumPy too, which the tests use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from corten.completion.axes_kinds import Standardised, standardise
+from corten.completion.gaussian_process import (
+    COARSE_ITERATIONS,
+    GaussianProcessCompletion,
+    PreparedProcess,
+    SpectralPrior,
+    _between_pairs,
+    _pair_means,
+    conditioned,
+)
+from corten.completion.protocol import Completion, Prepared
+from corten.completion.smooth import PreparedSmooth, pyramid
+from corten.completion.spectral_solver import condition
+from corten.completion.unfoldings import (
+    MAX_DENSE_SIZE,
+    POWER,
+    PreparedUnfoldings,
+    UnfoldingCompletion,
+    _centred,
+    _unfoldings,
+    minimise,
+    relative,
+)
+from corten.completion.units import unit_correlations
+from corten.data.axes import Axis
+from corten.engine.arrays import Arrays
+
+MAX_LENGTH = 4096  # of an axis: products are with dense matrices
+
+
+def why_not_member(member: object, shape: tuple[int, ...]) -> str | None:
+    """The reason why a member cannot run in batches, None if it can."""
+    if not isinstance(member, PreparedSmooth | PreparedProcess | PreparedUnfoldings):
+        return f"{type(member).__name__} runs on the host only"
+    if any(grid.positions is not None for grid in getattr(member, "grids", ())):
+        return "an axis has unequal steps"
+    if isinstance(member, PreparedProcess) and member.covariance.seasons:
+        return "the covariance has a cycle"
+    if isinstance(member, PreparedUnfoldings) and not _dense(shape):
+        return f"the smaller side of an unfolding is longer than {MAX_DENSE_SIZE}"
+    return None
+
+
+def prepare_member(
+    arrays: Arrays | None, member: Completion, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
+) -> Prepared:
+    """The member with its settings, chosen with the help of a device where there is one."""
+    if arrays is not None and isinstance(member, GaussianProcessCompletion):
+        return member.prepare_on(arrays, values, mask, axes, seed)
+    if arrays is not None and isinstance(member, UnfoldingCompletion) and _dense(mask.shape):
+        return member.prepare_with(partial(_errors_on, arrays), values, mask, axes, seed)
+    return member.prepare(values, mask, axes, seed)
+
+
+def fill_member(
+    arrays: Arrays,
+    member: Any,
+    values: Sequence[np.ndarray],
+    masks: Sequence[np.ndarray],
+    data: Sequence[Standardised],
+    known: Any,
+    kept: Any,
+    start: Any,
+) -> Any:
+    """The estimates of a member for each round, in the standardised variable `known`; `start` or None for its own."""
+    if isinstance(member, PreparedSmooth):
+        return pyramid(arrays, member, known, kept)
+    if isinstance(member, PreparedProcess):
+        start = pyramid(arrays, member.pyramid, known, kept) if start is None else start
+        start = _coarse_start(arrays, member, data, masks, known, kept, start)
+        priors = priors_of(member, data, masks, kept.shape[1:])
+        return conditioned(arrays, priors, known, kept, start, member.iterations)
+    assert isinstance(member, PreparedUnfoldings)
+    start = pyramid(arrays, member.pyramid, known, kept) if start is None else start
+    if member.origin == "mean":
+        return minimise(arrays, known, kept, start, member.iterations)
+    own = [_centred(v, m, member.kinds, member.origin) for v, m in zip(values, masks)]
+    centred = arrays.put(np.stack([one.values.astype(np.float32) for one in own]))
+
+    def put(numbers: Sequence[Any]) -> Any:
+        return arrays.put(np.stack([np.asarray(one, np.float32) for one in numbers]))
+
+    if member.origin == "power":
+        # As `undo` of what was centred, then standardised as the others.
+        scale, centre = put([o.scale for o in own]), put([o.centre for o in own])
+        base = put([(o.base - d.centre) / d.scale for o, d in zip(own, data)])  # type: ignore[attr-defined]
+        inverse = put([1 / d.scale for d in data])
+        start = (arrays.xp.maximum((start - base) / inverse, 0) ** POWER - centre) / scale
+        estimate = minimise(arrays, centred, kept, start, member.iterations)
+        return arrays.xp.maximum(estimate * scale + centre, 0) ** (1 / POWER) * inverse + base
+    scale = put([o.scale / d.scale for o, d in zip(own, data)])
+    shift = put([(o.centre - d.centre) / d.scale for o, d in zip(own, data)])
+    return minimise(arrays, centred, kept, (start - shift) / scale, member.iterations) * scale + shift
+
+
+def _coarse_start(
+    arrays: Arrays,
+    member: PreparedProcess,
+    data: Sequence[Standardised],
+    masks: Sequence[np.ndarray],
+    known: Any,
+    kept: Any,
+    start: Any,
+) -> Any:
+    """The start with its smooth part solved on a grid with half the positions, as `PreparedProcess._with_coarse`."""
+    halved, coarser = member.halved(kept.shape[1:])
+    if not halved:
+        return start
+    shape = kept.shape[1:]
+    pairs = tuple(arrays.put(_pair_means(np.eye(shape[k], dtype=np.float32), 0)) for k in halved)
+    between = tuple(
+        arrays.put(_between_pairs(np.eye((shape[k] + 1) // 2, dtype=np.float32), 0, shape[k])) for k in halved
+    )
+    of_axes = {"axes": tuple(halved)}
+    first, weight, values = arrays.compiled(_halve, **of_axes)(pairs, known, kept, start)
+    priors = priors_of(coarser, data, masks, weight.shape[1:])
+    solved = condition(arrays, priors, values, weight, first, COARSE_ITERATIONS)
+    return arrays.compiled(_add_between, **of_axes)(between, start, solved - first)
+
+
+def _halve(
+    arrays: Arrays, pairs: tuple[Any, ...], known: Any, kept: Any, start: Any, *, axes: tuple[int, ...]
+) -> tuple[Any, Any, Any]:
+    """The start, the weights and the values on the coarse grid."""
+    left, weight, first = kept * (known - start), kept, start
+    for k, matrix in zip(axes, pairs):
+        left, weight, first = (arrays.along(matrix, array, k + 1) for array in (left, weight, first))
+    return first, weight, first + arrays.xp.where(weight > 0, left / arrays.xp.where(weight > 0, weight, 1), 0)
+
+
+def _add_between(arrays: Arrays, between: tuple[Any, ...], start: Any, change: Any, *, axes: tuple[int, ...]) -> Any:
+    """The start with a change on the coarse grid interpolated and added."""
+    for k, matrix in zip(axes, between):
+        change = arrays.along(matrix, change, k + 1)
+    return start + change
+
+
+def _dense(shape: tuple[int, ...]) -> bool:
+    """Whether no unfolding has a long smaller side."""
+    return max(part.size for part in _unfoldings(shape)) <= MAX_DENSE_SIZE
+
+
+def _errors_on(
+    arrays: Arrays,
+    values: np.ndarray,
+    known: np.ndarray,
+    hidden: np.ndarray,
+    smooth: PreparedSmooth,
+    *,
+    kinds: Sequence[str],
+    origins: Sequence[str],
+    numbers: Sequence[int],
+) -> dict[tuple[str, int], float]:
+    """Mean absolute errors of hidden entries by origin and number of iterations, all origins at once."""
+    first = standardise(values, known, kinds)
+    with arrays.running():
+        given = (arrays.put(one.astype(np.float32)[None]) for one in (first.values, known))
+        start = first.undo(arrays.get(pyramid(arrays, smooth, *given))[0].astype(np.float64))
+    data = [_centred(values, known, kinds, origin) for origin in origins]
+    at, truth = np.flatnonzero(hidden), values[hidden]
+    at_hidden = [
+        replace(
+            one, **{side: np.broadcast_to(getattr(one, side), hidden.shape)[hidden] for side in ("scale", "centre")}
+        )
+        for one in data
+    ]
+    errors: dict[tuple[str, int], float] = {}
+
+    def visit(number: int, estimates: Any) -> None:
+        for origin, one, estimate in zip(origins, at_hidden, estimates):
+            part = arrays.get(estimate.reshape(-1)[at]).astype(np.float64)
+            errors[origin, number] = float(np.abs(one.undo(part) - truth).mean())
+
+    with arrays.running():
+        both = arrays.put(np.stack([one.values.astype(np.float32) for one in data]))
+        kept = arrays.put(np.broadcast_to(known, both.shape)).astype(np.float32)
+        begun = arrays.put(np.stack([relative(one, start) for one in data]))
+        minimise(arrays, both, kept, begun, max(numbers), visit, numbers)
+    return errors
+
+
+def priors_of(
+    member: PreparedProcess, data: Sequence[Standardised], masks: Sequence[np.ndarray], shape: tuple[int, ...]
+) -> list[SpectralPrior]:
+    """The prior of each round, or one for all: the correlation of units is estimated from the entries of a round."""
+    kinds = member.kinds
+    if "unordered" not in kinds:
+        return [SpectralPrior.of(member.covariance, kinds, shape, {}, member.grids)]
+    units = (unit_correlations(one.values.astype(np.float64), mask, kinds) for one, mask in zip(data, masks))
+    return [SpectralPrior.of(member.covariance, kinds, shape, own, member.grids) for own in units]

@@ -1,0 +1,326 @@
+"""Conditional means of Gaussian processes by conjugate gradients, for a batch of rounds, on the host or on a device.
+
+With reflecting ends the prior covariance is diagonal in the cosine basis. The coefficients c of the mean satisfy
+(noise / spectrum + B M B') c = B M y, with B the transform and M the mask. Conjugate gradients need two transforms an
+iteration. The preconditioner is the sum of two: the inverse as if every entry were observed, and the exact inverse on
+the modes with the largest variance. The first alone leaves smooth directions inside gaps, which need several hundred
+iterations; those are the directions that the second solves.
+
+The code is the same for NumPy and JAX (`corten.engine.arrays`). On the host the transforms are those of `Basis`, folded
+or fast; on a device they are products with dense matrices, and ten iterations are one compiled program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
+from math import ceil, sqrt
+from operator import add
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from corten.completion.axes_kinds import MAX_DENSE_LENGTH, Basis
+from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.threads import in_order
+
+COARSE_MODES = 1500
+"""At most so many modes are solved exactly: a dense matrix of this size is inverted once in a fill."""
+COARSE_NUMBERS = 2e7
+"""Numbers in the largest array of products of two modes along one axis."""
+MAX_INVERTED_ON_HOST, MAX_ROUNDS_INVERTED_ON_HOST = 100_000, 16
+"""Entries of a tensor and rounds up to which the systems of these modes are inverted on the host."""
+MAX_POSITIONS = 1 << 14
+"""Positions of an axis whose products of modes are held at once."""
+BETWEEN_CHECKS = 10
+"""Iterations between two checks whether the missing entries still change."""
+SETTLED = 2e-3
+"""Iterations stop when ten of them move the missing entries by less than this, in standard deviations of the data."""
+TOLERANCE = 1e-10
+"""A round has converged when its preconditioned residual falls below this share of the largest one."""
+
+Box = tuple[tuple[int, tuple[int, ...] | None, tuple[int, ...], int], ...]
+
+
+class Prior(Protocol):
+    """A Gaussian prior that is diagonal in the bases of the axes."""
+
+    @property
+    def bases(self) -> tuple[Basis, ...]: ...
+    @property
+    def spectrum(self) -> np.ndarray: ...
+    @property
+    def noise(self) -> Any: ...
+
+
+class System(NamedTuple):
+    """The equations of a batch of rounds: (noise / spectrum + B M B') c = B M y.
+
+    transforms: for each axis of the tensor its basis on the host, its rows on a device, None if the axis has length
+    one; ratio: noise / spectrum; shrink: the inverse as if every entry were observed; kept: the weights M; modes: flat
+    indices of the modes with the largest variance, and inverse that of the system restricted to them.
+    """
+
+    transforms: tuple[Any, ...]
+    ratio: Any
+    shrink: Any
+    kept: Any
+    modes: Any
+    inverse: Any
+
+    def to_coefficients(self, arrays: Arrays, array: Any) -> Any:
+        """Coefficients of fields."""
+        for k, one in enumerate(self.transforms):
+            if one is not None:
+                array = one.forward(array) if isinstance(one, Basis) else arrays.along(one, array, k + 1)
+        return array
+
+    def to_field(self, arrays: Arrays, array: Any) -> Any:
+        """Fields with these coefficients."""
+        for k, one in enumerate(self.transforms):
+            if one is not None:
+                turned = isinstance(one, Basis)
+                array = one.inverse(array) if turned else arrays.along(one.swapaxes(-1, -2), array, k + 1)
+        return array
+
+
+class Iterate(NamedTuple):
+    """Conjugate gradients between two iterations; `going`: whether a round has not converged."""
+
+    mean: Any
+    residual: Any
+    direction: Any
+    before: Any
+    first: Any
+    going: Any
+
+
+def condition(arrays: Arrays, priors: Sequence[Prior], values: Any, kept: Any, start: Any, iterations: int) -> Any:
+    """Means of the fields given `values` with weights `kept` (0 where missing), (rounds, ...).
+
+    `priors` has one prior for each round or one for all; the last round may be there several times, with the same
+    prior, to fill up a batch. Iterations begin with `start`. They stop when the missing entries of all rounds have
+    settled.
+    """
+    with arrays.running():
+        system = system_of(arrays, priors, kept)
+        state = arrays.compiled(first_iterate)(system, values, start)
+        field: Any = None
+        to_field, settled = arrays.compiled(_field), arrays.compiled(_settled)
+        for done in range(0, iterations, BETWEEN_CHECKS):
+            steps = min(BETWEEN_CHECKS, iterations - done)
+            state = arrays.repeated(iterate, steps)(system, state)
+            if done + steps == iterations or not bool(state.going.any()):
+                break
+            before, field = field, to_field(system, state)
+            if before is not None and bool(settled(kept, before, field)):
+                return field
+        return to_field(system, state)
+
+
+def first_iterate(arrays: Arrays, system: System, values: Any, start: Any) -> Iterate:
+    """The coefficients of a start, shrunk, and what they leave."""
+    mean = system.to_coefficients(arrays, start) * system.shrink
+    residual = system.to_coefficients(arrays, system.kept * (values - system.to_field(arrays, mean)))
+    residual -= system.ratio * mean
+    ones = arrays.xp.ones((len(values), *(1,) * (values.ndim - 1)), residual.dtype)
+    return Iterate(mean, residual, arrays.xp.zeros_like(mean), ones, 0 * ones, ones > 0)
+
+
+def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
+    """One iteration of preconditioned conjugate gradients. A round that has converged keeps its mean."""
+    xp = arrays.xp
+    mean, residual, direction, before, first, _ = now
+    scaled = system.shrink * residual
+    part = residual.reshape(len(residual), -1)[:, system.modes]
+    scaled = arrays.add_at(scaled, system.modes, arrays.times(system.inverse, part))
+    size = arrays.inner(residual, scaled)
+    first = xp.maximum(first, size)
+    direction *= xp.where(before > 0, size / xp.where(before > 0, before, 1), 0)
+    direction += scaled
+    seen = system.to_field(arrays, direction)
+    seen *= system.kept
+    image = system.to_coefficients(arrays, seen)
+    image += system.ratio * direction
+    curvature = arrays.inner(direction, image)
+    # A curvature of zero: residuals too small to be squared; there is nothing left to fit.
+    going = (size > TOLERANCE * first) & (curvature > 0)
+    step = xp.where(going, size / xp.where(going, curvature, 1), 0)
+    mean += step * direction
+    image *= step
+    residual -= image
+    return Iterate(mean, residual, direction, size, first, going)
+
+
+def _field(arrays: Arrays, system: System, state: Iterate) -> Any:
+    return system.to_field(arrays, state.mean)
+
+
+def _settled(arrays: Arrays, kept: Any, before: Any, after: Any) -> Any:
+    """Whether the missing entries of every round differ by less than `SETTLED`, root mean square."""
+    missing = kept == 0
+    change = missing * (after - before)
+    count = missing.sum(axis=tuple(range(1, kept.ndim)), keepdims=True)
+    return (arrays.inner(change, change) <= SETTLED**2 * count).all()
+
+
+def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | None = None) -> System:
+    """The equations of rounds with these weights `kept`; at most so many modes are solved exactly."""
+    first, shape = priors[0], kept.shape[1:]
+    spectrum = np.stack([prior.spectrum for prior in priors])
+    number = first.spectrum.dtype.type
+    ratio = np.stack([prior.noise / prior.spectrum for prior in priors])
+    # A grid that is finer than the entries has fewer than one entry for each of its points.
+    shrink = 1 / (number(kept[0].size / first.spectrum.size) + ratio)
+    most = most or max(min(kept[0].size, 200), min(COARSE_MODES, kept[0].size // 20))
+    chosen = box_of_modes(first.bases, spectrum.max(axis=0), most)
+    every: list[np.ndarray] = [np.arange(1)] * len(shape)
+    for basis, modes in zip(first.bases, chosen):
+        every[basis.axis] = modes
+    at = np.ravel_multi_index(np.ix_(*every), first.spectrum.shape).ravel()
+    box = tuple(
+        (
+            basis.axis,
+            None if basis.cosines is None else tuple(basis.cosines[modes].tolist()),
+            tuple(modes.tolist()),
+            len(basis.frequencies),
+        )
+        for basis, modes in zip(first.bases, chosen)
+    )
+    on_host = isinstance(arrays, HostArrays)
+    if on_host:
+        given: dict[int, Any] = {basis.axis: _of_rounds(basis) for basis in first.bases}
+    else:
+        given = {basis.axis: arrays.put(_rows_of_rounds(priors, number, i)) for i, basis in enumerate(first.bases)}
+    # A few small systems are inverted on the host: a program for each number of modes takes seconds to compile.
+    few = len(kept) <= MAX_ROUNDS_INVERTED_ON_HOST and kept[0].size <= MAX_INVERTED_ON_HOST
+    inverting: Arrays = HostArrays() if on_host or few else arrays
+    invert = inverting.compiled(inverse_on_modes, box=box)
+    weights = kept if on_host or inverting is arrays else arrays.get(kept)
+
+    def inverse(b: int) -> Any:
+        prior, own = (priors[b], ratio[b]) if len(priors) > 1 else (first, ratio[0])
+        rows = tuple(
+            inverting.put(rows_of(basis, number, modes).astype(np.float64))
+            for basis, modes in zip(prior.bases, chosen)
+            if basis.cosines is None
+        )
+        here = inverting.put(own.ravel()[at].astype(np.float64))
+        return invert(rows, here, weights[b])
+
+    # The last round of a batch may be repeated to fill it up.
+    count = len(kept)
+    while len(priors) > 1 and count > 1 and priors[count - 1] is priors[count - 2]:
+        count -= 1
+    threads = 1 if inverting is arrays else None
+    inverses = list(in_order(inverse, range(count), threads))
+    inverses += inverses[-1:] * (len(kept) - count)
+    if not on_host:
+        # Every solve with this number of entries has arrays of the same shape, and the same programs.
+        at = np.pad(at, (0, most - len(at)))
+    transforms = tuple(given.get(k) for k in range(len(shape)))
+    of_all = arrays.put(ratio), arrays.put(shrink)
+    return System(transforms, *of_all, kept, arrays.put(at), arrays.together(inverses, most))
+
+
+def _of_rounds(basis: Basis) -> Basis:
+    """The basis along the same axis behind an axis of rounds."""
+    return replace(basis, axis=basis.axis + 1)
+
+
+def _rows_of_rounds(priors: Sequence[Prior], dtype: Any, number: int) -> np.ndarray:
+    """The functions of one basis of the priors: a matrix, or one for each round if they differ."""
+    bases = [prior.bases[number] for prior in priors]
+    if len(bases) > 1 and bases[0].kind == "unordered":
+        return np.stack([rows_of(basis, dtype) for basis in bases])
+    return rows_of(bases[0], dtype)
+
+
+def rows_of(basis: Basis, dtype: Any, modes: np.ndarray | None = None) -> np.ndarray:
+    """The functions of a basis, or some of them, as the rows of a matrix."""
+    if basis.rows is not None:
+        return basis.rows if modes is None else basis.rows[modes]
+    length = len(basis.frequencies)
+    modes = np.arange(length) if modes is None else modes
+    unit = np.zeros((len(modes), length), dtype)
+    unit[np.arange(len(modes)), modes] = 1
+    return replace(basis, axis=1, folded=None).inverse(unit)
+
+
+def box_of_modes(bases: Sequence[Basis], spectrum: np.ndarray, most: int) -> list[np.ndarray]:
+    """Modes along each axis, added one by one where the variance is largest, at most `most` in the box."""
+    profiles = [spectrum.max(axis=tuple(k for k in range(spectrum.ndim) if k != basis.axis)) for basis in bases]
+    orders = [np.argsort(-profile, kind="stable") for profile in profiles]
+    counts = [1] * len(bases)
+    limits = [min(len(p), max(1, int(np.sqrt(COARSE_NUMBERS / len(p))))) for p in profiles]
+    while True:
+        size = int(np.prod(counts))
+        free = [i for i, n in enumerate(counts) if n < limits[i] and size // n * (n + 1) <= most]
+        if not free:
+            return [np.sort(order[:n]) for order, n in zip(orders, counts)]
+        counts[max(free, key=lambda i: profiles[i][orders[i][counts[i]]])] += 1
+
+
+def inverse_on_modes(arrays: Arrays, rows: tuple[Any, ...], ratio: Any, kept: Any, *, box: Box) -> Any:
+    """The inverse of the system of one round restricted to a box of modes.
+
+    box: for each axis its number, the numbers of its cosines (None for another basis, whose functions are the next of
+    `rows`), its modes, and the length of its grid. Double precision: directions that live in gaps have eigenvalues far
+    below the rounding of single precision.
+    """
+    xp, shape = arrays.xp, kept.shape
+    given = dict(zip([axis for axis, cosines, _, _ in box if cosines is None], rows))
+    products = kept.astype(np.float64)[None]
+    # An axis with few modes for its length first: it makes the array smaller.
+    for axis, cosines, modes, length in sorted(box, key=lambda one: len(one[2]) ** 2 / shape[one[0]]):
+        if isinstance(arrays, HostArrays) and cosines is not None and shape[axis] > MAX_DENSE_LENGTH:
+            products = _sums_along(products, axis + 1, 2 * max(cosines) + 1, length)
+            continue
+        parts = []
+        for start in range(0, shape[axis], MAX_POSITIONS):  # of a long axis: matrices of all positions take much memory
+            here = slice(start, min(start + MAX_POSITIONS, shape[axis]))
+            if cosines is not None:
+                matrix = xp.asarray(_sums_of_cosines(cosines, length, here))
+            else:
+                own = given[axis][:, here]
+                matrix = (own[:, None, :] * own[None, :, :]).reshape(len(modes) ** 2, -1)
+            parts.append(arrays.along(matrix, products[(slice(None),) * (axis + 1) + (here,)], axis + 1))
+        products = reduce(add, parts)
+    for axis, cosines, _, length in box:
+        if cosines is not None:
+            products = _products_of_cosines(xp, products, np.array(cosines), axis + 1, length)
+    counts = [len(modes) for _, _, modes, _ in box]
+    size = int(np.prod(counts))
+    split = products.reshape([n for count in counts for n in (count, count)])
+    order = [*range(0, split.ndim, 2), *range(1, split.ndim, 2)]
+    system = split.transpose(order).reshape(size, size)
+    return arrays.inverse_of_positive(system + xp.diag(ratio))
+
+
+def _sums_of_cosines(numbers: Sequence[int], length: int, here: slice) -> np.ndarray:
+    """Cosines of all numbers up to twice the largest of `numbers` at some positions, without their norms."""
+    return np.cos(np.pi / length * np.outer(np.arange(2 * max(numbers) + 1), np.arange(here.start, here.stop) + 0.5))
+
+
+def _sums_along(array: np.ndarray, axis: int, count: int, length: int) -> np.ndarray:
+    """Sums of an array times the first `count` cosines along a long axis, without their norms.
+
+    The axis is cut into blocks: cosine and sine of a sum of angles need those of one block and of the starts only.
+    """
+    moved = np.moveaxis(array, axis, -1)
+    side = ceil(sqrt(moved.shape[-1]))
+    blocks = np.pad(moved, [(0, 0)] * (moved.ndim - 1) + [(0, side**2 - moved.shape[-1])])
+    blocks = blocks.reshape(*moved.shape[:-1], side, side)
+    angles = np.pi / length * np.arange(count)
+    inside, starts = np.outer(np.arange(side) + 0.5, angles), np.outer(np.arange(side) * side, angles)
+    sums = (blocks @ np.cos(inside)) * np.cos(starts) - (blocks @ np.sin(inside)) * np.sin(starts)
+    return np.moveaxis(sums.sum(axis=-2), -1, axis)
+
+
+def _products_of_cosines(xp: Any, sums: Any, numbers: np.ndarray, axis: int, length: int) -> Any:
+    """Sums of products of all pairs of normed cosines, from sums of cosines: 2 cos a cos b = cos(a-b) + cos(a+b)."""
+    norm = np.where(numbers == 0, np.sqrt(1 / length), np.sqrt(2 / length))
+    difference, total = np.abs(np.subtract.outer(numbers, numbers)).ravel(), np.add.outer(numbers, numbers).ravel()
+    share = (np.outer(norm, norm) / 2).reshape([-1 if k == axis else 1 for k in range(sums.ndim)])
+    return share * (xp.take(sums, difference, axis=axis) + xp.take(sums, total, axis=axis))

@@ -1,0 +1,246 @@
+"""Arrays of the host (NumPy) and of a device (JAX), for code that is written once for both.
+
+Such code takes `Arrays`, calls `xp` for what NumPy and JAX spell alike, and the methods here for the rest. It may
+use `a += b`: NumPy adds in place, JAX makes a new array. All arrays have a leading axis of rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache, partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from scipy import ndimage
+
+from corten.engine.lapack import cholesky, inverse_from_cholesky, symmetric_product
+
+
+class Arrays:
+    """The methods, for NumPy; `xp` is the namespace."""
+
+    xp: Any = np
+    label = "host"
+
+    def put(self, array: Any) -> Any:
+        """The array where it is computed with."""
+        return np.asarray(array)
+
+    def get(self, array: Any) -> np.ndarray:
+        """The array on the host."""
+        return np.asarray(array)
+
+    def along(self, matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
+        """Products of a matrix, or of one matrix for each round, with every fibre of `array` along `axis`."""
+        shape = array.shape
+        if matrix.ndim == 3:
+            return np.stack([self.along(m, a[None], axis)[0] for m, a in zip(matrix, array)])
+        if axis == array.ndim - 1:
+            return np.asarray(array @ matrix.T)
+        before = int(np.prod(shape[:axis], dtype=np.intp))
+        product = np.matmul(matrix, array.reshape(before, shape[axis], -1))
+        return product.reshape(*shape[:axis], matrix.shape[0], *shape[axis + 1 :])
+
+    def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Products of two matrices for each round."""
+        return np.matmul(a, b)
+
+    def inner(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """The inner product of two arrays for each round, with axes of length one to multiply arrays with."""
+        each = [np.vdot(one, other) for one, other in zip(a, b)]
+        return np.array(each, a.dtype).reshape(-1, *(1,) * (a.ndim - 1))
+
+    def at(self, array: np.ndarray, entries: np.ndarray) -> np.ndarray:
+        """The numbers of each round at its flat indices `entries`, (rounds, entries)."""
+        return np.stack([one.reshape(-1)[own] for one, own in zip(array, entries)])
+
+    def running_max(self, array: np.ndarray) -> np.ndarray:
+        """The largest number so far along the last axis."""
+        return np.maximum.accumulate(array, axis=-1)
+
+    def moving_average(self, array: np.ndarray, width: int, axis: int, periodic: bool) -> np.ndarray:
+        """Averages over an odd width along an axis: with zeros beyond the ends, or around a periodic axis."""
+        return np.asarray(ndimage.uniform_filter1d(array, width, axis=axis, mode="wrap" if periodic else "constant"))
+
+    def add_at(self, array: np.ndarray, index: Any, values: np.ndarray) -> np.ndarray:
+        """The array with values added at flat indices, the same for each round."""
+        array[(slice(None), *np.unravel_index(index, array.shape[1:]))] += values
+        return array
+
+    def inverse_of_positive(self, matrix: np.ndarray) -> np.ndarray:
+        """The inverse of a symmetric positive definite matrix (its lower triangle); `times` multiplies with it."""
+        if not cholesky(matrix):
+            raise np.linalg.LinAlgError("the matrix of the modes is not positive definite")
+        inverse_from_cholesky(matrix)
+        return matrix
+
+    def together(self, inverses: list[np.ndarray], size: int) -> list[np.ndarray]:
+        """Inverses of all rounds, on a device with zeros up to a size; the host may have inverted them."""
+        return inverses
+
+    def times(self, inverses: list[np.ndarray], vectors: np.ndarray) -> np.ndarray:
+        """Products of the inverses with one vector for each round, in double precision."""
+        return np.stack([symmetric_product(inverse, vector) for inverse, vector in zip(inverses, vectors)])
+
+    def repeated(self, step: Callable[..., Any], times: int) -> Callable[..., Any]:
+        """`step(self, system, state) -> state`, as a function that takes so many steps; states have a field `going`."""
+
+        def run(system: Any, state: Any) -> Any:
+            for _ in range(times):
+                if not state.going.any():
+                    break
+                state = step(self, system, state)
+            return state
+
+        return run
+
+    def loop(self, times: int, body: Callable[[Any, Any], Any], start: Any) -> Any:
+        """`body(number, state)` for the numbers from zero, inside a program."""
+        for number in range(times):
+            start = body(number, start)
+        return start
+
+    def eigh(self, matrices: Any) -> Any:
+        """Eigenvalues, ascending, and eigenvectors of a symmetric matrix for each round."""
+        return self.xp.linalg.eigh(matrices)
+
+    def compiled(self, function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+        """`function(arrays, ..., **settings)` as a function of its other arguments, compiled on a device."""
+        return partial(function, self, **settings)
+
+    def running(self) -> Any:
+        """A context in which arrays are made where they are computed with, and may have double precision."""
+        return nullcontext()
+
+
+class HostArrays(Arrays):
+    """NumPy."""
+
+
+class DeviceArrays(Arrays):
+    """JAX on one device. Products of single precision are exact to single precision, not to that of tensor cores."""
+
+    def __init__(self, device: Any) -> None:
+        import jax
+        import jax.numpy as jnp
+
+        self.jax, self.xp, self.device = jax, jnp, device
+        self.label = str(device.device_kind)
+
+    def put(self, array: Any) -> Any:
+        return self.jax.device_put(array, self.device)
+
+    def along(self, matrix: Any, array: Any, axis: int) -> Any:
+        letters = "abcdefghijklmnop"[: array.ndim]
+        at = letters[axis]
+        own = f"{letters[0]}z{at}" if matrix.ndim == 3 else f"z{at}"
+        out = letters.replace(at, "z")
+        return self.xp.einsum(f"{own},{letters}->{out}", matrix, array, precision="highest")
+
+    def matmul(self, a: Any, b: Any) -> Any:
+        return self.xp.matmul(a, b, precision="highest")
+
+    def inner(self, a: Any, b: Any) -> Any:
+        return (a * b).sum(axis=tuple(range(1, a.ndim)), keepdims=True)
+
+    def at(self, array: Any, entries: Any) -> Any:
+        return self.xp.take_along_axis(array.reshape(len(array), -1), entries, axis=1)
+
+    def running_max(self, array: Any) -> Any:
+        return self.jax.lax.cummax(array, axis=array.ndim - 1)
+
+    def moving_average(self, array: Any, width: int, axis: int, periodic: bool) -> Any:
+        place = self.xp.arange(array.shape[axis])
+        apart = abs(place[:, None] - place)
+        counted = (apart <= width // 2).astype(array.dtype)
+        if periodic:
+            counted += (apart > 0) & (len(place) - apart <= width // 2)
+        return self.along(counted / width, array, axis)
+
+    def add_at(self, array: Any, index: Any, values: Any) -> Any:
+        flat = array.reshape(len(array), -1)
+        return flat.at[:, index].add(values.astype(array.dtype)).reshape(array.shape)
+
+    def inverse_of_positive(self, matrix: Any) -> Any:
+        factor = self.xp.linalg.cholesky(matrix)
+        return self.jax.scipy.linalg.cho_solve((factor, True), self.xp.eye(len(matrix), dtype=matrix.dtype))
+
+    def together(self, inverses: list[Any], size: int) -> Any:
+        whole = [one if not isinstance(one, np.ndarray) else np.tril(one) + np.tril(one, -1).T for one in inverses]
+        return self.xp.stack([self.xp.pad(self.put(one), (0, size - len(one))) for one in whole])
+
+    def times(self, inverses: Any, vectors: Any) -> Any:
+        return self.xp.einsum("bij,bj->bi", inverses, vectors.astype(inverses.dtype), precision="highest")
+
+    def repeated(self, step: Callable[..., Any], times: int) -> Callable[..., Any]:
+        return _repeated(self, step, times)
+
+    def loop(self, times: int, body: Callable[[Any, Any], Any], start: Any) -> Any:
+        return self.jax.lax.fori_loop(0, times, body, start)
+
+    def compiled(self, function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+        return _compiled(self, function, tuple(sorted(settings.items())))
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        # A context, not the flag of the process; older versions of JAX have it in another place.
+        owner: Any = self.jax if hasattr(self.jax, "enable_x64") else import_module("jax.experimental")
+        with owner.enable_x64(True), self.jax.default_device(self.device):
+            yield
+
+    def memory(self) -> int | None:
+        """Bytes of the device that this process may use, None where it does not say."""
+        found = self.device.memory_stats() or {}
+        return found.get("bytes_limit")
+
+    def __hash__(self) -> int:
+        return hash(self.device)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeviceArrays) and other.device == self.device
+
+
+@cache
+def _repeated(arrays: DeviceArrays, step: Callable[..., Any], times: int) -> Callable[..., Any]:
+    def run(system: Any, state: Any) -> Any:
+        # A loop in the program: one step is compiled.
+        return arrays.jax.lax.fori_loop(0, times, lambda _, now: step(arrays, system, now), state)
+
+    return _jit(arrays, run)
+
+
+@cache
+def _compiled(arrays: DeviceArrays, function: Callable[..., Any], settings: tuple[Any, ...]) -> Callable[..., Any]:
+    return _jit(arrays, partial(function, arrays, **dict(settings)))
+
+
+def _jit(arrays: DeviceArrays, function: Callable[..., Any]) -> Callable[..., Any]:
+    jitted: Callable[..., Any] = arrays.jax.jit(function, compiler_options=_compiler_options())
+    return jitted
+
+
+@cache
+def _compiler_options() -> dict[str, Any]:
+    """Options of the compiler: matrix products by the vendor's library, as it chooses.
+
+    Trying out kernels for every product takes seconds a program, and generated ones that were not tried out are slow.
+    """
+    import jax
+
+    options: dict[str, Any] = {"xla_gpu_autotune_level": 0}
+    more = {**options, "xla_gpu_enable_triton_gemm": False}
+    try:
+        jax.jit(lambda x: x, compiler_options=more)(0.0)
+    except jax.errors.JaxRuntimeError:  # a version without this option
+        return options
+    return more
+
+
+def device_arrays(engine: Any) -> DeviceArrays | None:
+    """Arrays on the first device of an engine that runs on JAX, None for other engines."""
+    devices = getattr(engine, "devices", None)
+    if not devices or not hasattr(devices[0], "device_kind"):
+        return None
+    return DeviceArrays(devices[0])

@@ -1,0 +1,70 @@
+"""LAPACK and BLAS of SciPy with the lock of the interpreter released: SciPy's own wrappers hold it, and threads wait.
+
+All matrices are symmetric, of double precision and in C order. Only their lower triangle is read and written: to these
+routines, which count along columns first, that is the upper one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba.extending import get_cython_function_address
+
+
+def cholesky(matrix: np.ndarray) -> bool:
+    """Replace a positive definite matrix by its factor, in place; False if it is not positive definite.
+
+    Examples
+    --------
+    >>> matrix = np.array([[4.0, 0.0], [2.0, 5.0]])
+    >>> cholesky(matrix), matrix.tolist()
+    (True, [[2.0, 0.0], [1.0, 2.0]])
+    """
+    size, failed = _size(matrix), ctypes.c_int(0)
+    _routine("lapack", "dpotrf")(b"U", size, _data(matrix), size, ctypes.byref(failed))
+    return failed.value == 0
+
+
+def inverse_from_cholesky(factor: np.ndarray) -> None:
+    """Replace the factor of a matrix by the inverse of the matrix, in place."""
+    size, failed = _size(factor), ctypes.c_int(0)
+    _routine("lapack", "dpotri")(b"U", size, _data(factor), size, ctypes.byref(failed))
+
+
+def solve_from_cholesky(factor: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """The product of the inverse of a matrix with a vector, from the factor of the matrix."""
+    size, failed, one = _size(factor), ctypes.c_int(0), ctypes.byref(ctypes.c_int(1))
+    solution = np.array(vector, np.float64, order="C")
+    _routine("lapack", "dpotrs")(b"U", size, one, _data(factor), size, _data(solution), size, ctypes.byref(failed))
+    return solution
+
+
+def symmetric_product(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+    """The product of a matrix with a vector."""
+    size, one = _size(matrix), ctypes.byref(ctypes.c_int(1))
+    factor, nothing = ctypes.byref(ctypes.c_double(1.0)), ctypes.byref(ctypes.c_double(0.0))
+    vector = np.ascontiguousarray(vector, np.float64)
+    product = np.empty(len(vector))
+    _routine("blas", "dsymv")(b"U", size, factor, _data(matrix), size, _data(vector), one, nothing, _data(product), one)
+    return product
+
+
+@cache
+def _routine(library: str, name: str) -> Any:
+    """A routine as a function of pointers. A call through `ctypes` releases the lock of the interpreter."""
+    address = get_cython_function_address(f"scipy.linalg.cython_{library}", name)
+    return ctypes.CFUNCTYPE(None)(address)
+
+
+def _size(matrix: np.ndarray) -> Any:
+    n = len(matrix)
+    if matrix.shape != (n, n) or matrix.dtype != np.float64 or not matrix.flags.c_contiguous:
+        raise ValueError(f"matrix is {matrix.dtype}{matrix.shape}: give a square float64 matrix in C order")
+    return ctypes.byref(ctypes.c_int(n))
+
+
+def _data(array: np.ndarray) -> Any:
+    return ctypes.c_void_p(array.ctypes.data)

@@ -1,0 +1,100 @@
+"""Where the work on tiles runs: in threads of this process, or as tasks of a Dask cluster.
+
+A task on a cluster reads its tile from files that all workers see, and returns little: what it fills it writes to the
+store itself. If a worker is lost, Dask runs its tasks again elsewhere. A task writes whole chunks that no other task
+writes, so that a second run changes nothing.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from corten.engine.cluster import Cluster
+from corten.engine.threads import in_order, one_library_thread
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Tell = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class TileRunner:
+    """Runs the same work on many tiles, in threads or on the workers of a cluster that see `folder`."""
+
+    threads: int
+    cluster: Cluster | None = None
+    folder: Path | None = None
+
+    @staticmethod
+    @contextmanager
+    def of(engine: Any, threads: int, beside: Path) -> Iterator[TileRunner]:
+        """The runner of an engine; for a cluster with a folder in `beside`, removed at the end."""
+        if not isinstance(engine, Cluster):
+            yield TileRunner(threads)
+            return
+        engine.check()
+        with tempfile.TemporaryDirectory(prefix=".corten-", suffix=".tasks", dir=beside) as folder:
+            yield TileRunner(max(engine.workers().values()), engine, Path(folder))
+
+    def run(self, work: Callable[[Item], Result], items: Sequence[Item], tell: Tell) -> list[Result]:
+        """What `work` returns for each item, in the order of the items; `tell` hears the share that is done."""
+        if self.cluster is None:
+            found = []
+            for one in in_order(work, items, self.threads):
+                found.append(one)
+                tell(len(found) / len(items))
+            return found
+        return self._on_cluster(self.cluster.client, work, items, tell)
+
+    def _on_cluster(
+        self, client: Any, work: Callable[[Item], Result], items: Sequence[Item], tell: Tell
+    ) -> list[Result]:
+        import cloudpickle
+        from distributed import as_completed
+        from distributed.scheduler import KilledWorker
+
+        # A file, not data sent to workers: those would be lost with the workers that hold them.
+        with tempfile.NamedTemporaryFile(suffix=".work", dir=self.folder, delete=False) as file:
+            cloudpickle.dump(work, file)
+        futures = client.map(_run, [file.name] * len(items), list(items), pure=False)
+        numbers = {future.key: number for number, future in enumerate(futures)}
+        found: dict[int, Result] = {}
+        try:
+            with client.as_current():
+                for future, result in as_completed(futures, with_results=True):
+                    found[numbers[future.key]] = result
+                    tell(len(found) / len(items))
+        except KilledWorker as problem:
+            raise MemoryError(
+                f"a tile was lost with {problem.last_worker.address} and with every worker before it that took it: "
+                "most often their memory was too small; give workers more memory, or a smaller memory= here"
+            ) from problem
+        finally:
+            client.cancel(futures)
+        return [found[number] for number in range(len(items))]
+
+
+def _run(path: str, item: Any) -> Any:
+    """One item, on a worker."""
+    with one_library_thread:
+        return _loaded(path)(item)
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: str) -> Callable[[Any], Any]:
+    """The work in a file, kept for the next item."""
+    try:
+        with Path(path).open("rb") as file:
+            work: Callable[[Any], Any] = pickle.load(file)  # written by the process that sent this task
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"this worker does not see {path}: the folder of the output must be on a disk that all workers share"
+        ) from None
+    return work

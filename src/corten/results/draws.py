@@ -1,0 +1,98 @@
+"""Random filled tensors with calibrated errors that are dependent like the errors of hidden entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from corten.conformal.split import CalibratedSplit
+from corten.data.arrays import Entries, Floats
+from corten.results.dependence import Dependence, learn_dependence
+from corten.results.groups import lists_of
+from corten.results.predictive import signed_scores
+
+if TYPE_CHECKING:
+    from corten.results.fitted import Fitted
+
+
+def draws(fitted: Fitted, count: int, seed: int = 0, statistic: Callable[[Floats], Any] | None = None) -> NDArray[Any]:
+    """The tensors, or what `statistic` gives of each, that `Intervals.draws` documents.
+
+    A field of correlated standard normal numbers is mapped, entry by entry, to the distribution of `quantile` (a
+    Gaussian copula). Its correlation is that of the errors of hidden entries, see `corten.results.dependence`, and the
+    same in all gaps. With merged splits each draw is from one of the splits, taken at random.
+    """
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"count is {count!r}: give a whole number of at least 1")
+    each = _each(fitted, count, seed)
+    if statistic is not None:
+        return np.stack([np.asarray(statistic(one)) for one in each])
+    filled = np.empty((count, *fitted.observed.shape))
+    for place, one in zip(filled, each):
+        place[...] = one
+    return filled
+
+
+def _each(fitted: Fitted, count: int, seed: int) -> Iterator[Floats]:
+    """The draws, one after the other, each in an array of its own."""
+    observed, where = fitted.observed, fitted.missing_entries
+    known = np.array(fitted.estimate, np.float64)
+    known[observed.mask] = observed.values[observed.mask]
+    if observed.domain is not None:
+        known[~observed.domain] = np.nan
+    if fitted.calibrated is None:
+        for _ in range(count):
+            yield known.copy()
+        return
+    lists = lists_of(fitted)
+    ends = np.cumsum([one.scores.size for one in lists])[:-1]
+    tables = [_Quantiles(one, scores) for one, scores in zip(lists, np.split(signed_scores(fitted), ends))]
+    for number in range(count):
+        rng = np.random.default_rng([seed, number])
+        one = int(rng.integers(len(lists)))
+        level = ndtr(fitted.dependence.draw(observed.axes, rng).reshape(-1)[where])
+        values = tables[one].at(where, level)
+        filled = known.copy()
+        filled.reshape(-1)[where] = values if fitted.limits is None else np.clip(values, *fitted.limits)
+        yield filled
+
+
+class _Quantiles:
+    """The distribution of every missing entry under one list of scores, by its quantiles."""
+
+    def __init__(self, source: CalibratedSplit, scores: Floats) -> None:
+        order = np.argsort(scores, kind="stable")
+        logs = np.asarray(source.log_weights, np.float64)[order]
+        self.source, self.scores = source, scores[order]
+        self.sums = np.cumsum(np.exp(logs - logs.max()))
+
+    def at(self, entries: Entries, level: Floats) -> Floats:
+        """The quantile of each entry at a level of its own, in the unit of the data."""
+        taken = np.searchsorted(self.sums, level * self.sums[-1], side="right")
+        middle = self.source.estimate.reshape(-1)[entries].astype(np.float64)
+        error = self.source.scale.at(entries) * self.scores[np.minimum(taken, self.scores.size - 1)]
+        return self.source.to_data(entries, middle + error)
+
+
+def dependence_of(fitted: Fitted) -> Dependence:
+    """The dependence of the errors of a fit, learned from its calibration entries."""
+    calibrated: Any = fitted.calibrated
+    axes = fitted.observed.axes
+    local = getattr(calibrated, "local", None)
+    if local is not None:
+        axes = local.describe.axes  # of the data that were calibrated, after `Fitted.fill` those of the fit
+    elif fitted.carried:
+        return Dependence.none(len(axes))
+    signed, errors = signed_scores(fitted), np.asarray(fitted.residuals, np.float64)
+    return learn_dependence(
+        np.asarray(fitted.entries),
+        signed,
+        np.asarray(fitted.log_weights, np.float64),
+        np.divide(errors, signed, out=np.zeros(len(errors)), where=signed != 0),
+        np.asarray(calibrated.round_numbers),
+        axes,
+    )
