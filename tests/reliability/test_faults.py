@@ -1,6 +1,6 @@
 """Faults, with real processes and real signals: one of each here, many in `make reliability`.
 
-How soon the program ends is held to a second there only: machines that run tests are busy.
+A signal at a random moment tests another moment on every machine, so these tests are slow ones (`make test-all`).
 """
 
 import functools
@@ -31,14 +31,8 @@ pytestmark = [
 ]
 
 
-LONG = ("killed_from_disk", "killed_study_of_two")  # start several programs each
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [pytest.param(f, marks=pytest.mark.slow if f.__name__ in LONG else ()) for f in faults.FAULTS.values()],
-    ids=lambda fault: fault.__name__,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", faults.FAULTS.values(), ids=lambda fault: fault.__name__)
 def test_survived(fault):
     for k in range(20):
         try:
@@ -71,6 +65,7 @@ def test_faults_that_missed_are_drawn_again_and_counted_apart(monkeypatch):
     monkeypatch.setattr(faults.ended, "WAITS", [])
 
 
+@pytest.mark.slow
 def test_an_interrupted_program_ends_at_once(tmp_path):
     """The program as a shell starts it, from its first moments on."""
     np.save(tmp_path / "in.npy", data())

@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -18,7 +19,8 @@ from pathlib import Path
 from corten.io.files import by_desktop
 
 MAX_RENAME_ATTEMPTS = 20
-MAX_REMOVE_ATTEMPTS = 20  # a thread may still create one file in a folder that is being removed
+MAX_REMOVE_ATTEMPTS = 20  # a thread may still create a file in a folder that is being removed
+SECONDS_BETWEEN_ATTEMPTS = 0.01
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _HERE = sha256(platform.node().encode()).hexdigest()[:6]
 _LEFT = re.compile(r"\.corten-(?P<host>[0-9a-f]{6})-(?P<pid>\d+)-[0-9a-f]{8}\.")
@@ -149,9 +151,13 @@ def discard_unfinished() -> None:
     """
     _naming.acquire()
     unfinished = tuple(_unfinished)
-    moved = [gone for temporary in unfinished for gone in _block_name(temporary)]
-    for path in (*moved, *unfinished):
-        _remove(path)
+    for _ in range(MAX_REMOVE_ATTEMPTS):
+        moved = [gone for temporary in unfinished for gone in _block_name(temporary)]
+        for path in (*moved, *unfinished):
+            _remove(path)
+        time.sleep(SECONDS_BETWEEN_ATTEMPTS)
+        if not any(path.exists() for path in unfinished):
+            return
 
 
 def _block_name(temporary: Path) -> list[Path]:
