@@ -223,6 +223,7 @@ def processes():
         yield found
 
 
+@pytest.mark.slow  # kills a process; `test_blocks_of_a_worker_that_is_gone_are_made_again` does not
 @pytest.mark.parametrize("lazy", [False, True])
 def test_a_worker_lost_in_the_middle_of_a_fit_changes_nothing(processes, monkeypatch, lazy):
     processes.wait_for_workers(2, timeout=600)

@@ -235,6 +235,7 @@ def test_what_tiles_cannot_do_is_refused(tmp_path):
         needs.TileNeeds.of(AXES, 10**8, 2)
 
 
+@pytest.mark.slow  # kills a process
 def test_a_worker_killed_in_the_middle_changes_nothing(field, stored, tmp_path, monkeypatch):
     distributed = pytest.importorskip("distributed", reason="needs Dask: pip install 'corten[cluster]'")
     small_tiles(monkeypatch)

@@ -7,6 +7,7 @@ import pytest
 from reliability.load import soak, together
 
 
+@pytest.mark.slow  # forks a process that has threads
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:os.fork:RuntimeWarning")
 def test_fits_from_threads_and_processes_have_the_bits_of_serial_ones():
     with warnings.catch_warnings():

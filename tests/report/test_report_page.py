@@ -191,7 +191,7 @@ def test_slider_buttons_and_keyboard_turn_the_slice(visit):
     until(page, "document.getElementById('slider-2').value !== '8'")
     page.locator("#play-2").click()
     stopped = slider.input_value()
-    page.wait_for_timeout(450)
+    page.wait_for_timeout(450)  # longer than one step: a slider that still plays moves on
     assert slider.input_value() == stopped
 
 
@@ -218,13 +218,16 @@ def test_arrow_keys_move_the_chosen_cell_the_way_the_picture_lies(visit):
         words = page.locator("#series-title").text_content()
         return [float(number) for number in re.findall(r"l(?:at|on) (-?[\d.]+)", words)]
 
-    for key in ("ArrowUp", "ArrowLeft", "ArrowLeft"):
-        page.locator("#panel-data").press(key)
-    page.wait_for_timeout(100)
+    def press(*keys):
+        """Press keys one by one, each until the title follows."""
+        for key in keys:
+            before = page.locator("#series-title").text_content()
+            page.locator("#panel-data").press(key)
+            until(page, "before => document.getElementById('series-title').textContent !== before", before)
+
+    press("ArrowUp", "ArrowLeft", "ArrowLeft")
     lat, lon = place()
-    for key in ("ArrowDown", "ArrowRight"):
-        page.locator("#panel-data").press(key)
-    page.wait_for_timeout(100)
+    press("ArrowDown", "ArrowRight")
     below, right = place()
     assert below < lat and right > lon
 
