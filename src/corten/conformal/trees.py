@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
@@ -18,7 +19,34 @@ ALL_LEAVES = np.uint32(2**32 - 1)
 ORDER = 0x077CB531  # a de Bruijn sequence: the five highest bits of its product with 2^k differ for all k below 32
 PART_ROWS = 256  # whose features stay in the cache
 
-_one_fit = Lock()
+
+class _KeptFilters:
+    """Inside, fits in several threads may change the filters of warnings; after the last of them they are as before.
+
+    scikit-learn sets the filters of the whole process for a moment. Of two threads that do so at once, the second may
+    put back what the first has set.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._users = 0
+        self._kept = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._kept = warnings.catch_warnings()
+                self._kept.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._kept.__exit__(None, None, None)
+
+
+_kept_filters = _KeptFilters()
 
 
 def fit_trees(
@@ -34,8 +62,7 @@ def fit_trees(
 ) -> Trees:
     """Boosted trees of `leaves` leaves with at least `least` rows each.
 
-    One fit at a time: scikit-learn changes the warning filters of the whole process while it sorts features into bins.
-    One thread: the same bits on every machine, and no waiting threads on a busy one.
+    One thread for a fit: the same bits on every machine, and no waiting threads on a busy one.
     """
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
@@ -44,7 +71,7 @@ def fit_trees(
         loss=loss, max_iter=trees, learning_rate=learning_rate, max_leaf_nodes=leaves, min_samples_leaf=least,
         l2_regularization=1.0, early_stopping=False, random_state=seed,
     )  # fmt: skip
-    with _one_fit, threadpool_limits(1, user_api="openmp"):
+    with _kept_filters, threadpool_limits(1, user_api="openmp"):
         boosted.fit(features, target)
     return Trees.of(boosted)
 
