@@ -67,7 +67,7 @@ def test_members_of_a_batch_agree_with_those_of_single_rounds(
     # Short axes and small tensors as if they were long: with a start on a coarse grid, and systems inverted on devices.
     monkeypatch.setattr("corten.completion.gaussian_process.MIN_HALVED_ENTRIES", 1)
     monkeypatch.setattr("corten.completion.gaussian_process.MIN_HALVED_LENGTH", 10)
-    monkeypatch.setattr("corten.completion.spectral_solver.MAX_INVERTED_ON_HOST", 0 if unordered else 10_000)
+    monkeypatch.setattr("corten.completion.spectral_solver.MAX_ENTRIES_ON_HOST", 0 if unordered else 10_000)
     stack, values, masks = case(unordered, origin)
     arrays = make()
     if unordered and isinstance(arrays, HostArrays):

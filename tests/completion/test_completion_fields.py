@@ -66,7 +66,7 @@ def test_folded_basis_is_the_cosine_basis_in_another_order(axis: int, length: in
 
 
 @pytest.mark.parametrize("shape", [(3, 500), (500, 3), (401, 2, 2)])
-def test_modes_of_long_axes_are_inverted_as_those_of_short_ones(
+def test_systems_on_modes_of_long_axes_are_those_of_short_ones(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = (np.random.default_rng(0).random(shape) < 0.7).astype(np.float32)
@@ -76,7 +76,7 @@ def test_modes_of_long_axes_are_inverted_as_those_of_short_ones(
     found = []
     for limit in (384, 1000):
         monkeypatch.setattr(spectral_solver, "MAX_DENSE_LENGTH", limit)
-        found.append(spectral_solver.inverse_on_modes(HostArrays(), (), ratio, kept, box=box))
+        found.append(spectral_solver.system_on_modes(HostArrays(), (), ratio, kept, box=box))
     np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
 
 

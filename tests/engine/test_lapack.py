@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba import njit
 
-from corten.engine.lapack import cholesky, inverse_from_cholesky, solve_from_cholesky, symmetric_product
+from corten.engine.lapack import (
+    addresses, call_at, cholesky, inverse_from_cholesky, numbers_of, symmetric_product,
+)  # fmt: skip
+
+
+@njit(nogil=True)
+def solve(routines, factor, vector):
+    lower, size, one, failed = numbers_of(len(factor))
+    call_at(routines[0], (lower, size, one, factor, size, vector, size, failed))
 
 
 @pytest.mark.parametrize("size", [1, 2, 37])
@@ -19,7 +28,9 @@ def test_routines_read_and_write_the_lower_triangle_only(size: int) -> None:
     np.testing.assert_allclose(symmetric_product(inside, vector), matrix @ vector, rtol=1e-12)
     assert cholesky(inside)
     np.testing.assert_allclose(np.tril(inside), np.linalg.cholesky(matrix), rtol=1e-12)
-    np.testing.assert_allclose(solve_from_cholesky(inside, vector), np.linalg.solve(matrix, vector), rtol=1e-10)
+    solution = vector.copy()
+    solve(addresses("dpotrs"), inside, solution)
+    np.testing.assert_allclose(solution, np.linalg.solve(matrix, vector), rtol=1e-10)
     inverse_from_cholesky(inside)
     np.testing.assert_allclose(np.tril(inside), np.tril(np.linalg.inv(matrix)), rtol=1e-10, atol=1e-14)
     assert np.isnan(inside[above]).all()

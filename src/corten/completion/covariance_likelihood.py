@@ -14,7 +14,7 @@ from numba import njit
 from corten.completion.covariance import Component, Covariance, Groups, Season, matern
 from corten.completion.positions import Grid
 from corten.completion.units import UnitCorrelation
-from corten.engine.lapack import cholesky, inverse_from_cholesky, solve_from_cholesky
+from corten.engine.lapack import addresses, call_at, numbers_of
 from corten.engine.threads import in_order
 
 NOISE_FLOOR = 2e-5
@@ -182,6 +182,35 @@ def _collect(  # type: ignore[no-untyped-def]
             by_own[c, u] -= total * own[c, u]
 
 
+# Two calls for a sample: with one for each step, threads wait for each other to release the lock of the interpreter.
+@njit(cache=True, nogil=True)
+def _solve(  # type: ignore[no-untyped-def]
+    routines, squares, pairs, variances, scales, group, tables, own, noise, parts, matrix, alpha
+):  # fmt: skip
+    """Fill `parts`, replace `matrix` by the factor of the covariance and `alpha` by the solution; False if it fails."""
+    _assemble(squares, pairs, variances, scales, group, tables, own, parts)
+    _fill_lower(parts, noise, matrix)
+    lower, size, one, failed = numbers_of(len(matrix))
+    call_at(routines[0], (lower, size, matrix, size, failed))
+    if failed[0] != 0:
+        return False
+    call_at(routines[1], (lower, size, one, matrix, size, alpha, size, failed))
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _differentiate(  # type: ignore[no-untyped-def]
+    routines, matrix, alpha, squares, pairs, group, parts, own, by_variance, by_square, by_smoothness, by_own
+):  # fmt: skip
+    """Add the derivatives of minus the log-likelihood, from the factor; returns that by the noise."""
+    lower, size, _, failed = numbers_of(len(matrix))
+    call_at(routines[2], (lower, size, matrix, size, failed))
+    weight = np.empty(squares.shape[1])
+    trace = _weights(matrix, alpha, weight)
+    _collect(squares, pairs, group, parts, own, weight, by_variance, by_square, by_smoothness, by_own)
+    return trace
+
+
 @dataclass(frozen=True)
 class Sample:
     """Entries of a sample: their values, and of each pair (i, j <= i) the squared distances and correlations.
@@ -283,27 +312,22 @@ class Likelihood:
 
     def __call__(self, theta: np.ndarray) -> tuple[float, np.ndarray]:
         variances, log_lengths, log_smoothness, own, noise = self._unpack(theta)
-        scales = np.exp(-2 * log_lengths)
+        scales, noise, routines = np.exp(-2 * log_lengths), noise + NOISE_FLOOR, addresses("dpotrf", "dpotrs", "dpotri")
         tables = np.empty((len(variances), self.most_groups, _tables()[0].shape[1], 3))
         for place, x in np.ndenumerate(log_smoothness):
             tables[place] = np.stack(_tables_at(float(x)), axis=1)
 
         def one(sample: Sample) -> tuple[float, list[np.ndarray]] | None:
             """Minus the log-likelihood of one sample and its derivatives; None if its matrix cannot be factored."""
-            n = len(sample.values)
-            parts = np.empty((len(variances), 1 + 2 * self.most_groups, sample.squares.shape[1]))
-            _assemble(sample.squares, sample.pairs, variances, scales, self.group, tables, own, parts)
-            matrix = np.empty((n, n))
-            _fill_lower(parts, NOISE_FLOOR + noise, matrix)
-            if not cholesky(matrix):
+            n, pairs = len(sample.values), sample.squares.shape[1]
+            parts = np.empty((len(variances), 1 + 2 * self.most_groups, pairs))
+            matrix, alpha = np.empty((n, n)), sample.values.copy()
+            distances, kernels = (sample.squares, sample.pairs), (variances, scales, self.group, tables, own, noise)
+            if not _solve(routines, *distances, *kernels, parts, matrix, alpha):
                 return None
-            alpha = solve_from_cholesky(matrix, sample.values)
             value = 0.5 * float(sample.values @ alpha) + float(np.log(np.diag(matrix)).sum())
-            inverse_from_cholesky(matrix)
-            weight = np.empty(sample.squares.shape[1])
-            trace = _weights(matrix, alpha, weight)
             sums = [np.zeros(len(variances)), *(np.zeros_like(one) for one in (log_lengths, log_smoothness, own))]
-            _collect(sample.squares, sample.pairs, self.group, parts, own, weight, *sums)
+            trace = _differentiate(routines, matrix, alpha, *distances, self.group, parts, own, *sums)
             return value, [*sums, trace]
 
         total, gradient = 0.0, np.zeros_like(theta)
@@ -318,7 +342,7 @@ class Likelihood:
         for c in range(len(variances)):  # a smoother group of the same range is shorter
             np.subtract.at(by_smoothness[c], self.group[c], 0.5 * by_length[c])
         gradient[:-1] = np.concatenate([by_variance[:, None], by_length, by_smoothness, by_own], axis=1).ravel()
-        gradient[-1] = by_noise * noise
+        gradient[-1] = by_noise * (noise - NOISE_FLOOR)
         return total, gradient
 
     def starts(self, simpler: Likelihood, theta: np.ndarray) -> Iterator[np.ndarray]:

@@ -29,8 +29,8 @@ COARSE_MODES = 1500
 """At most so many modes are solved exactly: a dense matrix of this size is inverted once in a fill."""
 COARSE_NUMBERS = 2e7
 """Numbers in the largest array of products of two modes along one axis."""
-MAX_INVERTED_ON_HOST, MAX_ROUNDS_INVERTED_ON_HOST = 100_000, 16
-"""Entries of a tensor and rounds up to which the systems of these modes are inverted on the host."""
+MAX_ENTRIES_ON_HOST, MAX_ROUNDS_ON_HOST = 100_000, 16
+"""Entries of a tensor and rounds up to which the systems of these modes are set up on the host."""
 MAX_POSITIONS = 1 << 14
 """Positions of an axis whose products of modes are held at once."""
 BETWEEN_CHECKS = 10
@@ -193,35 +193,41 @@ def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | No
         given: dict[int, Any] = {basis.axis: _of_rounds(basis) for basis in first.bases}
     else:
         given = {basis.axis: arrays.put(_rows_of_rounds(priors, number, i)) for i, basis in enumerate(first.bases)}
-    # A few small systems are inverted on the host: a program for each number of modes takes seconds to compile.
-    few = len(kept) <= MAX_ROUNDS_INVERTED_ON_HOST and kept[0].size <= MAX_INVERTED_ON_HOST
-    inverting: Arrays = HostArrays() if on_host or few else arrays
-    invert = inverting.compiled(inverse_on_modes, box=box)
-    weights = kept if on_host or inverting is arrays else arrays.get(kept)
+    # A few small systems are set up on the host: a program for each number of modes takes seconds to compile.
+    few = len(kept) <= MAX_ROUNDS_ON_HOST and kept[0].size <= MAX_ENTRIES_ON_HOST
+    making: Arrays = HostArrays() if on_host or few else arrays
+    restrict = making.compiled(system_on_modes, box=box)
+    weights = kept if on_host or making is arrays else arrays.get(kept)
 
-    def inverse(b: int) -> Any:
+    def restricted(b: int) -> Any:
         prior, own = (priors[b], ratio[b]) if len(priors) > 1 else (first, ratio[0])
         rows = tuple(
-            inverting.put(rows_of(basis, number, modes).astype(np.float64))
+            making.put(rows_of(basis, number, modes).astype(np.float64))
             for basis, modes in zip(prior.bases, chosen)
             if basis.cosines is None
         )
-        here = inverting.put(own.ravel()[at].astype(np.float64))
-        return invert(rows, here, weights[b])
+        here = making.put(own.ravel()[at].astype(np.float64))
+        return restrict(rows, here, weights[b])
+
+    def inverse(b: int) -> Any:
+        return arrays.inverse_of_positive(restricted(b))
 
     # The last round of a batch may be repeated to fill it up.
     count = len(kept)
     while len(priors) > 1 and count > 1 and priors[count - 1] is priors[count - 2]:
         count -= 1
-    threads = 1 if inverting is arrays else None
-    inverses = list(in_order(inverse, range(count), threads))
+    if on_host:
+        inverses = list(in_order(inverse, range(count)))
+    else:
+        systems = in_order(restricted, range(count), 1 if making is arrays else None)
+        inverses = [arrays.padded_inverse(system, most) for system in systems]
     inverses += inverses[-1:] * (len(kept) - count)
     if not on_host:
         # Every solve with this number of entries has arrays of the same shape, and the same programs.
         at = np.pad(at, (0, most - len(at)))
     transforms = tuple(given.get(k) for k in range(len(shape)))
     of_all = arrays.put(ratio), arrays.put(shrink)
-    return System(transforms, *of_all, kept, arrays.put(at), arrays.together(inverses, most))
+    return System(transforms, *of_all, kept, arrays.put(at), arrays.together(inverses))
 
 
 def _of_rounds(basis: Basis) -> Basis:
@@ -262,8 +268,8 @@ def box_of_modes(bases: Sequence[Basis], spectrum: np.ndarray, most: int) -> lis
         counts[max(free, key=lambda i: profiles[i][orders[i][counts[i]]])] += 1
 
 
-def inverse_on_modes(arrays: Arrays, rows: tuple[Any, ...], ratio: Any, kept: Any, *, box: Box) -> Any:
-    """The inverse of the system of one round restricted to a box of modes.
+def system_on_modes(arrays: Arrays, rows: tuple[Any, ...], ratio: Any, kept: Any, *, box: Box) -> Any:
+    """The matrix of one round restricted to a box of modes.
 
     box: for each axis its number, the numbers of its cosines (None for another basis, whose functions are the next of
     `rows`), its modes, and the length of its grid. Double precision: directions that live in gaps have eigenvalues far
@@ -295,7 +301,7 @@ def inverse_on_modes(arrays: Arrays, rows: tuple[Any, ...], ratio: Any, kept: An
     split = products.reshape([n for count in counts for n in (count, count)])
     order = [*range(0, split.ndim, 2), *range(1, split.ndim, 2)]
     system = split.transpose(order).reshape(size, size)
-    return arrays.inverse_of_positive(system + xp.diag(ratio))
+    return system + xp.diag(ratio)
 
 
 def _sums_of_cosines(numbers: Sequence[int], length: int, here: slice) -> np.ndarray:

@@ -76,8 +76,12 @@ class Arrays:
         inverse_from_cholesky(matrix)
         return matrix
 
-    def together(self, inverses: list[np.ndarray], size: int) -> list[np.ndarray]:
-        """Inverses of all rounds, on a device with zeros up to a size; the host may have inverted them."""
+    def padded_inverse(self, matrix: Any, size: int) -> Any:
+        """The inverse of a positive definite matrix of the host or of a device, on a device with zeros up to a size."""
+        return self.inverse_of_positive(matrix)
+
+    def together(self, inverses: list[np.ndarray]) -> list[np.ndarray]:
+        """Inverses of all rounds."""
         return inverses
 
     def times(self, inverses: list[np.ndarray], vectors: np.ndarray) -> np.ndarray:
@@ -167,9 +171,18 @@ class DeviceArrays(Arrays):
         factor = self.xp.linalg.cholesky(matrix)
         return self.jax.scipy.linalg.cho_solve((factor, True), self.xp.eye(len(matrix), dtype=matrix.dtype))
 
-    def together(self, inverses: list[Any], size: int) -> Any:
-        whole = [one if not isinstance(one, np.ndarray) else np.tril(one) + np.tril(one, -1).T for one in inverses]
-        return self.xp.stack([self.xp.pad(self.put(one), (0, size - len(one))) for one in whole])
+    def padded_inverse(self, matrix: Any, size: int) -> Any:
+        count = len(matrix)
+        if isinstance(matrix, np.ndarray):
+            padded = np.eye(size)
+            padded[:count, :count] = matrix
+            matrix = self.put(padded)
+        else:
+            matrix = self.xp.eye(size, dtype=matrix.dtype).at[:count, :count].set(matrix)
+        return self.compiled(_inverse_of_first)(matrix, count)
+
+    def together(self, inverses: list[Any]) -> Any:
+        return self.xp.stack(inverses)
 
     def times(self, inverses: Any, vectors: Any) -> Any:
         return self.xp.einsum("bij,bj->bi", inverses, vectors.astype(inverses.dtype), precision="highest")
@@ -200,6 +213,12 @@ class DeviceArrays(Arrays):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DeviceArrays) and other.device == self.device
+
+
+def _inverse_of_first(arrays: DeviceArrays, matrix: Any, count: Any) -> Any:
+    """The inverse of the first rows and columns, with zeros in the others, in which the matrix is the identity."""
+    used = arrays.xp.arange(len(matrix)) < count
+    return arrays.xp.where(used[:, None] & used, arrays.inverse_of_positive(matrix), 0)
 
 
 @cache

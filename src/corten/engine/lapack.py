@@ -11,7 +11,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba.extending import get_cython_function_address
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import get_cython_function_address, intrinsic
 
 
 def cholesky(matrix: np.ndarray) -> bool:
@@ -34,14 +37,6 @@ def inverse_from_cholesky(factor: np.ndarray) -> None:
     _routine("lapack", "dpotri")(b"U", size, _data(factor), size, ctypes.byref(failed))
 
 
-def solve_from_cholesky(factor: np.ndarray, vector: np.ndarray) -> np.ndarray:
-    """The product of the inverse of a matrix with a vector, from the factor of the matrix."""
-    size, failed, one = _size(factor), ctypes.c_int(0), ctypes.byref(ctypes.c_int(1))
-    solution = np.array(vector, np.float64, order="C")
-    _routine("lapack", "dpotrs")(b"U", size, one, _data(factor), size, _data(solution), size, ctypes.byref(failed))
-    return solution
-
-
 def symmetric_product(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     """The product of a matrix with a vector."""
     size, one = _size(matrix), ctypes.byref(ctypes.c_int(1))
@@ -52,11 +47,44 @@ def symmetric_product(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
     return product
 
 
+def addresses(*names: str) -> np.ndarray:
+    """Where routines of LAPACK lie in memory, for compiled code that calls them by `call_at`."""
+    return np.array([_address("lapack", name) for name in names], np.intp)
+
+
+@intrinsic
+def call_at(_: Any, address: Any, arrays: Any) -> Any:
+    """Call the routine at an address with pointers to the data of a tuple of arrays, in compiled code.
+
+    The address is an argument, not a constant, so that the compiled code can be kept on disk.
+    """
+
+    def codegen(context: Any, builder: Any, _: Any, values: Any) -> Any:
+        pointers = []
+        for place, kind in enumerate(arrays):
+            array = context.make_array(kind)(context, builder, builder.extract_value(values[1], place))
+            pointers.append(builder.bitcast(array.data, cgutils.voidptr_t))
+        routine = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t] * len(pointers))
+        builder.call(builder.inttoptr(values[0], routine.as_pointer()), pointers)
+        return context.get_dummy_value()
+
+    return types.void(address, arrays), codegen
+
+
+@njit(nogil=True)
+def numbers_of(size):  # type: ignore[no-untyped-def]
+    """What routines are told of a matrix of this size: the triangle "U", the size, one, and a place for errors."""
+    return np.array([ord("U")], np.uint8), np.array([size], np.int32), np.ones(1, np.int32), np.zeros(1, np.int32)
+
+
 @cache
 def _routine(library: str, name: str) -> Any:
     """A routine as a function of pointers. A call through `ctypes` releases the lock of the interpreter."""
-    address = get_cython_function_address(f"scipy.linalg.cython_{library}", name)
-    return ctypes.CFUNCTYPE(None)(address)
+    return ctypes.CFUNCTYPE(None)(_address(library, name))
+
+
+def _address(library: str, name: str) -> int:
+    return int(get_cython_function_address(f"scipy.linalg.cython_{library}", name))
 
 
 def _size(matrix: np.ndarray) -> Any:
