@@ -7,7 +7,12 @@ import pytest
 from numba import njit
 
 from corten.engine.lapack import (
-    addresses, call_at, cholesky, inverse_from_cholesky, numbers_of, symmetric_product,
+    addresses,
+    call_at,
+    cholesky,
+    inverse_from_cholesky,
+    numbers_of,
+    symmetric_product,
 )  # fmt: skip
 
 
