@@ -34,8 +34,6 @@ COARSE_ITERATIONS = 60
 """Largest number of iterations on the grid with half the positions."""
 MIN_HALVED_LENGTH, MIN_HALVED_ENTRIES = 16, 20_000
 """Axes and tensors that are smaller are not halved."""
-UNEVEN_FACTOR = 3
-"""So many times the iterations where an axis has unequal steps or a cycle: no coarse grid has half its positions."""
 NOISE_FACTORS, MIN_NOISE_GAIN = (1, 4, 16), 0.02
 """Multiples of the most likely noise that are compared by held-out error, and the gain that a larger one must have."""
 FILLS_AT_ONCE = 16
@@ -166,8 +164,7 @@ class PreparedProcess:
         number = prior.spectrum.dtype
         known, kept, first = (one.astype(number) for one in (data.values, mask, first))
         first = self._with_coarse(known, kept, first, units)
-        iterations = self.iterations * (1 if number == np.float32 else UNEVEN_FACTOR)
-        mean = conditioned(HostArrays(), [prior], known[None], kept[None], first[None], iterations)[0]
+        mean = conditioned(HostArrays(), [prior], known[None], kept[None], first[None], self.iterations)[0]
         return Fill(data.undo(mean.astype(np.float64)))
 
     def _with_coarse(
@@ -229,12 +226,12 @@ class GaussianProcessCompletion:
 
     Parameters
     ----------
-    iterations : int, default 50
+    iterations : int, default 150
         Largest number of iterations of conjugate gradients in a fill. They stop earlier when the estimate at the
         missing entries no longer changes.
     """
 
-    iterations: int = 50
+    iterations: int = 150
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedProcess:
         return self.prepare_on(None, values, mask, axes, seed)
@@ -333,7 +330,7 @@ def _fills_on(arrays: Arrays, work: Sequence[tuple[PreparedProcess, Part]]) -> l
             arrays.put(np.stack([np.asarray(one, np.float32) for one in each]))
             for each in zip(*((d.values, part.kept, (part.start - d.centre) / d.scale) for d, part in begun))
         )
-        means = arrays.get(conditioned(arrays, priors, known, kept, first, UNEVEN_FACTOR * work[0][0].iterations))
+        means = arrays.get(conditioned(arrays, priors, known, kept, first, work[0][0].iterations))
     return [d.undo(mean.astype(np.float64)) for (d, _), mean in zip(begun[:count], means)]
 
 
