@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from corten.lowrank.tangent import Frame
-from corten.lowrank.tensor_train import TensorTrain
+from corten.lowrank.tensor_train import Frame, TensorTrain
 from corten.lowrank.tucker import Tucker
 
 ITERATIONS = 4  # measured: close enough to TT-SVD that a descent from either needs the same number of passes

@@ -24,7 +24,6 @@ from corten.engine.threads import one_library_thread
 from corten.lowrank import (
     Armijo,
     BarzilaiBorwein,
-    ConjugateGradient,
     Descent,
     FixedStep,
     MaxEvaluations,
@@ -49,7 +48,6 @@ BOUND_CHECK_ENTRIES = 4_000_000  # entries of B computed at once to find its lar
 STEPS: dict[str, StepRule] = {
     "barzilai-borwein": BarzilaiBorwein(first_step=FIRST_STEP, noise=LOSS_ROUNDING),
     "armijo": Armijo(first_step=FIRST_STEP, noise=LOSS_ROUNDING),
-    "conjugate": ConjugateGradient(first_step=FIRST_STEP, noise=LOSS_ROUNDING),
     "fixed": FixedStep(0.1),
 }
 
