@@ -33,7 +33,7 @@ def spectral_start(
     point = guess
     for _ in range(iterations):
         frame: Any = point.frame()
-        tangent = frame.project(contract(getattr(frame, "tt", frame)))
+        tangent = frame.project(contract(frame.tt))
         lifted = tangent.to_tucker() if isinstance(point, Tucker) else tangent.to_tt()
         point = lifted.round(guess.rank)
         if point.norm() == 0.0:

@@ -229,6 +229,11 @@ class Frame(TangentSpace):
         left, right = tt.gauges()
         return cls(left.cores, right.cores, left)
 
+    @property
+    def tt(self) -> Frame:
+        """The frame that a pass over the data contracts with: this one."""
+        return self
+
     def project(self, contractions: Sequence[npt.ArrayLike]) -> Tangent:
         """Project a gradient on to the tangent space, given its contractions D_k with the frame.
 

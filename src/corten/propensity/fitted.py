@@ -11,8 +11,8 @@ import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, as_engine
-from corten.engine.lazy import behind, is_lazy, lazy_spins, takes_lazy
-from corten.engine.memory import byte_tensor, let_go, parts
+from corten.engine.lazy import behind, check_codes, is_lazy, lazy_spins, takes_lazy
+from corten.engine.memory import byte_tensor, let_go
 from corten.lowrank import TensorTrain
 from corten.propensity.coupling import Coupling
 from corten.propensity.link import Link
@@ -254,7 +254,7 @@ def spins_of(mask: np.ndarray, domain: np.ndarray | None = None, lazy: bool = Fa
     if not isinstance(mask, np.ndarray):
         mask = _from_store(mask) if hasattr(mask, "chunks") and hasattr(mask, "dtype") else np.asarray(mask)
     if mask.dtype == np.int8 and mask.ndim > 1:
-        _check_codes(mask)
+        check_codes(mask)
         if domain is None and mask.flags.c_contiguous:
             return mask
         observed = mask > 0
@@ -284,14 +284,6 @@ def _from_store(stored: Any) -> np.ndarray:
         out[start : start + step] = stored[start : start + step]
         let_go(out[start : start + step])
     return out.view(bool) if stored.dtype == bool else out
-
-
-def _check_codes(spins: np.ndarray) -> None:
-    """Raise if a spin is not -1, 0 or +1."""
-    for _, _, part in parts(spins):
-        low, high = int(np.min(part)), int(np.max(part))
-        if low < -1 or high > 1:
-            raise ValueError(f"mask has {low if low < -1 else high}; spins are +1 observed, -1 missing, 0 outside")
 
 
 def _dense_log_odds(

@@ -38,12 +38,11 @@ DEFAULT_RIDGE = 0.02  # of the descents: a larger one changes the direction of B
 
 
 class Learned(NamedTuple):
-    """A fitted B, the learned strength and offset, and the setting that records them."""
+    """A fitted B, whose `choices` record the learned strength and offset, and these two."""
 
     estimate: Estimate
     strength: float
     offset: float
-    choice: Choice
 
 
 @dataclass(frozen=True)
@@ -141,23 +140,12 @@ def learn(
         tuple(path),
         code="strength_at_limit" if at_limit else "learning_converged" if converged else "learning_not_converged",
         values={
-            "strength": numbers.strength,
-            "offset": numbers.offset,
-            "turns": turn + 1,
-            "effective_size": effective_size,
+            "strength": numbers.strength, "offset": numbers.offset, "turns": turn + 1, "effective_size": effective_size
         },
     )
     passes += final.passes
-    made = Estimate(
-        point=fitted,
-        loss=loss,
-        passes=passes,
-        stopped_because=found.stopped_because,
-        history=history + found.history,
-        scale=numbers.size,
-        choices=(choice,),
-    )
-    return Learned(made, numbers.strength, numbers.offset, choice)
+    made = Estimate(fitted, loss, passes, found.stopped_because, history + found.history, (choice,))
+    return Learned(made, numbers.strength, numbers.offset)
 
 
 @dataclass
