@@ -155,7 +155,7 @@ def test_an_open_neighborhood_finds_who_pulls_on_whom(around, strength):
     choice = fitted.choices[0]
     assert choice.what == "neighborhood and coupling strength"
     if strength:
-        assert fitted.neighborhood.label() == around
+        assert fitted.neighborhood.name == around
         assert choice.taken.startswith(f"{around}, ")
     else:
         assert fitted.independent

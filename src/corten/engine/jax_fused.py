@@ -188,7 +188,7 @@ def _kernel(
     top = group * deep
     zero = tiles[tile, 0, top, :] * 0.0  # a vector that is laid out over the lanes, as a constant is not
 
-    def meet() -> None:
+    def synchronise() -> None:
         gpu.barrier_arrive(barrier)
         gpu.barrier_wait(barrier)
 
@@ -207,7 +207,7 @@ def _kernel(
     for at in range(0, factors.shape[0], GROUPS * LANES):
         start = jnp.minimum(at + group * LANES, factors.shape[0] - LANES)
         factors[pl.ds(start, LANES)] = first[pl.ds(start, LANES)]
-    meet()
+    synchronise()
     shape = [[tiles[tile, a, top + i, :] for a in range(rank)] for i in range(deep)]
     mirror = [[right[tile, a, top + i, :] for a in range(rank)] for i in range(deep)]
     twice, share, planes = numbers[0], numbers[1], count[0]
@@ -257,7 +257,7 @@ def _kernel(
                 parts = [ends[1 - write, turn, other, :] for other in range(GROUPS)]
                 firsts[tile, done, turn, :] = (parts[0] + parts[1]) + (parts[2] + parts[3])
 
-        meet()
+        synchronise()
         return new_b, new_s, s, new_code, new_w, w, new_t, new_u, ahead, total, loss
 
     rows = [zero] * deep

@@ -242,6 +242,7 @@ def residual_pass_of(values: Array, mask: Array, vector: Array, cut: Cut, packin
 
 
 def _eta(spins: Array, vector: Array, at: Array, formula: Formula, cut: Cut, packing: Packing) -> Array:
+    """eta of the slab that starts at plane `at`."""
     cores = packing.unpack(vector)
     radius = formula.radius
     start, tall = at + cut.halo - radius, cut.height + 2 * radius
@@ -251,10 +252,7 @@ def _eta(spins: Array, vector: Array, at: Array, formula: Formula, cut: Cut, pac
     return fields(formula, cores, block, Shift(formula.offsets, formula.periodic, radius))[0]
 
 
-@program("formula", "cut", "packing")
-def eta_of_slab(spins: Array, vector: Array, at: Array, formula: Formula, cut: Cut, packing: Packing) -> Array:
-    """eta of the slab that starts at plane `at`."""
-    return _eta(spins, vector, at, formula, cut, packing)
+eta_of_slab = program("formula", "cut", "packing")(_eta)
 
 
 @program("formula", "cut", "packing")

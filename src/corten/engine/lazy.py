@@ -38,7 +38,7 @@ def lazy_spins(mask: Any, domain: Any = None) -> Any:
 
 
 def in_planes(spins: Any, change: Callable[[np.ndarray, int], np.ndarray]) -> Any:
-    """Spins changed block by block: `change(planes, number of the first)`; whole planes, whatever the chunks."""
+    """Spins changed block by block: `change(planes, number of the first)`; whole planes, for any chunks."""
     whole = spins.rechunk(dict.fromkeys(range(1, spins.ndim), -1))
 
     def one(planes: np.ndarray, block_info: Any = None) -> np.ndarray:

@@ -47,9 +47,12 @@ def reach_along_planes(offsets):
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def enter_plane(
-    spins, held, plane, rows, first, middle, last, left, factorised, reach, periodic_last, ring_b, ring_s
+    spins, held, plane, rows, first, middle, last, left, factorised, thinned, reach, periodic_last, ring_b, ring_s
 ):  # fmt: skip
-    """Evaluate B and S (B W, or W where the coupling does not factorise) of one plane into its place in the rings."""
+    """Evaluate B and S (B W, or W where the coupling does not factorise) of one plane into its place in the rings.
+
+    If `thinned`, S is left to the caller, except for rows outside the tensor, where it is zero.
+    """
     n = spins.shape[2]
     for row in range(rows.shape[0]):
         if plane < 0 or rows[row] < 0:
@@ -60,6 +63,8 @@ def enter_plane(
         code = spins[held, rows[row]]
         left_vector(first, middle, plane, rows[row], left)
         evaluate_row(left, last, b)
+        if thinned:
+            continue
         for j in range(n):
             w = sign_of(code[j])
             s[j] = b[j] * w if factorised else w
@@ -117,13 +122,13 @@ def likelihood_box(
         if lead < plane_index.shape[0]:
             slot, plane, held = lead % size, plane_index[lead], lead - spin_start
             enter_plane(
-                spins, held, plane, rows, first, middle, last, left, factorised, reach, periodic_last,
-                ring_b[slot], ring_s[slot],
+                spins, held, plane, rows, first, middle, last, left, factorised, thinned, reach,
+                periodic_last, ring_b[slot], ring_s[slot],
             )  # fmt: skip
             if thinned:
                 enter_plane(
-                    spins, held, plane, rows, first0, middle0, last0, left0, factorised, reach, periodic_last,
-                    ring_b0[slot], ring_y[slot],
+                    spins, held, plane, rows, first0, middle0, last0, left0, factorised, thinned, reach,
+                    periodic_last, ring_b0[slot], ring_y[slot],
                 )  # fmt: skip
                 for row in range(count_rows):
                     if plane >= 0 and rows[row] >= 0:
@@ -244,7 +249,7 @@ def field_box(
         if lead < plane_index.shape[0]:
             slot = lead % size
             enter_plane(
-                spins, lead - spin_start, plane_index[lead], rows, first, middle, last, left, kind == 1, reach,
+                spins, lead - spin_start, plane_index[lead], rows, first, middle, last, left, kind == 1, False, reach,
                 periodic_last, ring_b[slot], ring_s[slot],
             )  # fmt: skip
         at = lead - radius

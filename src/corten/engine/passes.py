@@ -41,7 +41,7 @@ class PlainFrame(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """What a kernel needs to know of the missingness model."""
+    """The propensity model in the form that kernels read."""
 
     coupling_kind: int
     terms: np.ndarray

@@ -55,7 +55,7 @@ def rows(cores: Sequence[Array], index: Sequence[npt.NDArray[np.intp]]) -> Array
 
 
 def chunks(count: int, length: int = CHUNK_ENTRIES) -> Iterator[slice]:
-    """Slices that walk through `count` items in bounded pieces."""
+    """Slices of at most `length` items that together cover `count` items."""
     for start in range(0, count, length):
         yield slice(start, min(start + length, count))
 

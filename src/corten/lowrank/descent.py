@@ -50,7 +50,7 @@ class StoppingRule(ABC):
 
 @dataclass(frozen=True)
 class AnyOf(StoppingRule):
-    """Stop as soon as one of the rules says so."""
+    """Stop as soon as one of the rules gives a reason."""
 
     rules: tuple[StoppingRule, ...]
 
@@ -132,7 +132,7 @@ class ValueChange(StoppingRule):
 
 @dataclass(frozen=True)
 class Descent:
-    """Where a descent ended: the best point met, its value and gradient, what it cost and why it stopped.
+    """The result of a descent: the best point, its value and gradient, the cost and why it stopped.
 
     evaluations: calls of the objective, each one pass over the data; history: the value at every iterate.
     """
@@ -156,7 +156,7 @@ def descend(
 ) -> Descent:
     """Minimise an objective from a start (Algorithm RGrad, with a choice of step rules).
 
-    step: `BarzilaiBorwein()` unless told otherwise; stop: by default a small gradient, no more improvement or
+    step: by default `BarzilaiBorwein()`; stop: by default a small gradient, no more improvement or
     500 iterations; callback: called after every iteration with the `Progress`; returning True stops.
 
     Examples

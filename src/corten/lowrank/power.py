@@ -1,4 +1,4 @@
-"""A spectral start that never sees the tensor: power iteration in tangent spaces, from contractions alone."""
+"""A spectral start from contractions with the tensor alone: power iteration in tangent spaces."""
 
 from __future__ import annotations
 

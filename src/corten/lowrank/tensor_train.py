@@ -196,7 +196,7 @@ class TensorTrain(LowRank):
         for k in range(1, self.order):
             part = interface([left[0][:, start:stop], *left[1:k]])
             here = np.square(part).sum(axis=-1).reshape(shape[:k] + (1,) * (self.order - k))
-            # one row of the right interface at a time: together they can outweigh the slab
+            # one row of the right interface at a time: together they can be larger than the slab
             rho = np.zeros(shape[k:])
             for a in range(right[k].shape[0]):
                 rho += np.square(interface([right[k][a : a + 1], *right[k + 1 :]])[..., 0])

@@ -92,14 +92,13 @@ class AutoPropensity(FitsMasks):
     def _fit(self, given: TrainingMask) -> FittedPropensity:
         """Choose and fit; the first of the returned `choices` names the model and lists the loss of every candidate."""
         runner, spins, q = given.runner, given.spins, given.train_share
-        axis_names, periodic, engine = given.axis_names, given.periodic, given.engine
-        found, notes = self._candidates(runner, spins, q, axis_names, periodic)
+        found, notes = self._candidates(given)
         order, rows = _by_evidence(found)
         training = tally(spins).training
         calibration = training * (1 - q) / q if q < 1 else float(training)
         need, refused, refused_names = min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * int(calibration)), "", []
         for one in reversed(order):
-            fitted = one.config.fit(spins, q, axis_names=axis_names, periodic=periodic, engine=engine)
+            fitted = one.config.fit(spins, q, axis_names=given.axis_names, periodic=given.periodic, engine=given.engine)
             size = expected_effective_size(fitted, runner, spins, q)
             if size >= need or one is order[0]:
                 break
@@ -133,14 +132,13 @@ class AutoPropensity(FitsMasks):
         }
         return made[fitted.choices[0].taken]
 
-    def _candidates(
-        self, engine: Engine, spins: Any, q: float, names: Sequence[str] | None, periodic: Sequence[bool]
-    ) -> tuple[list[_Scored], tuple[Choice, ...]]:
+    def _candidates(self, given: TrainingMask) -> tuple[list[_Scored], tuple[Choice, ...]]:
         """Every candidate with its held-out losses, from simple to rich, and the settings chosen before."""
+        engine, spins, q = given.runner, given.spins, given.train_share
         shape = spins.shape
         configs: list[tuple[str, PropensityModel]]
         configs = [("constant", UniformPropensity()), ("additive", AdditivePropensity())]
-        around = resolve("adjacent", shape, names, periodic)
+        around = resolve("adjacent", shape, given.axis_names, given.periodic)
         config = IsingPropensity(max_rank=self.max_rank, seed=self.seed)
         fitter = Fitter(config, engine, spins=spins, train_share=q, neighborhoods=[around])
         notes: tuple[Choice, ...] = ()

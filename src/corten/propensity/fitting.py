@@ -11,8 +11,8 @@ import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, Threads
-from corten.engine.memory import parts
 from corten.lowrank import TensorTrain, Tucker, check_rank, check_tucker_rank
+from corten.propensity.additive import tally
 from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
 from corten.propensity.estimation import Estimate, Recipe, estimate, start_of
 from corten.propensity.fitted import FittedPropensity
@@ -110,7 +110,7 @@ class Fitter:
             found, _ = self._search(self.model(Product(strength)), recipe, "held-out", free.rank)
             table[f"{strength:.3g}"] = found
             spent += found.estimate.passes + 1
-        taken, choice = choose_model(table, self._training(), "coupling strength")
+        taken, choice = choose_model(table, tally(self.spins).training, "coupling strength")
         if self.train_share == 1 and self.config.criterion == "held-out":  # no expected spins: comparable with ranks
             self.known = table[taken]
         named: dict[str, Coupling] = dict(zip(table, (Zero(), *map(Product, STRENGTHS))))
@@ -127,13 +127,14 @@ class Fitter:
         for candidate in self.neighborhoods:
             for strength in STRENGTHS if len(candidate.offsets) else ():
                 divided = strength * usual / len(candidate.offsets)
-                models[f"{candidate.label()}, {divided:.3g}"] = Product(divided), candidate
+                models[f"{candidate.name}, {divided:.3g}"] = Product(divided), candidate
         table = {}
         for name, (coupling, self.neighborhood) in models.items():
             passes = self.engine.mask_pass(self.spins, self.model(coupling), self.train_share)
             found = candidate_at(passes, recipe, start=free.estimate.point)
             table[name] = replace(found, score=found.score + (0.0 if isinstance(coupling, Zero) else penalty))
-        taken, choice = choose_model(table, self._training(), "neighborhood and coupling strength", "penalised loss")
+        what, training = "neighborhood and coupling strength", tally(self.spins).training
+        taken, choice = choose_model(table, training, what, score="penalised loss")
         coupling, self.neighborhood = models[taken]
         return coupling, choice, sum(c.estimate.passes + 1 for c in table.values())
 
@@ -165,10 +166,6 @@ class Fitter:
         """A pass at this strength and offset; on threads, as accelerators have no pass with these derivatives."""
         threads = self.engine if isinstance(self.engine, Threads) else Threads()
         return threads.mask_pass(self.spins, self.model(Product(strength), 2 * offset), self.train_share)
-
-    def _training(self) -> int:
-        """The number of training entries."""
-        return sum(int(np.count_nonzero(part == 1)) for _, _, part in parts(self.spins))
 
     def _search(
         self, model: Model, recipe: Recipe, criterion: str, only: int | None = None, known: Candidate | None = None

@@ -24,6 +24,7 @@ from corten.data.choices import Choice
 from corten.engine.passes import MaskPass, SoftSpins
 from corten.engine.threads import one_library_thread
 from corten.lowrank import TensorTrain, Tucker
+from corten.propensity.additive import tally
 from corten.propensity.estimation import Estimate, Recipe, descend_in, effective_training_size, train_frame
 
 MAX_TURNS = 20  # alternations of descent and scoring
@@ -140,7 +141,10 @@ def learn(
         tuple(path),
         code="strength_at_limit" if at_limit else "learning_converged" if converged else "learning_not_converged",
         values={
-            "strength": numbers.strength, "offset": numbers.offset, "turns": turn + 1, "effective_size": effective_size
+            "strength": numbers.strength,
+            "offset": numbers.offset,
+            "turns": turn + 1,
+            "effective_size": effective_size,
         },
     )
     passes += final.passes
@@ -217,9 +221,8 @@ def _held(soft: SoftSpins | None, base: float, strength: float) -> SoftSpins | N
 
 def _even_odds(mask_pass: MaskPass) -> float:
     """The offset that gives the share of observed entries without B: the start of the search."""
-    up = sum(int(np.count_nonzero(np.asarray(plane) == 1)) for plane in mask_pass.spins)
-    down = sum(int(np.count_nonzero(np.asarray(plane) == -1)) for plane in mask_pass.spins)
-    share = float(np.clip(up / max(mask_pass.train_share * (up + down), 1), 0.01, 0.99))
+    counted = tally(mask_pass.spins)
+    share = float(np.clip(counted.training / max(mask_pass.train_share * counted.entries, 1), 0.01, 0.99))
     return 0.5 * float(np.log(share / (1 - share)))
 
 
