@@ -32,14 +32,15 @@ class Part:
 
     def place(self, body: Any, plane: Callable[[int], np.ndarray]) -> Any:
         """An array of planes on the device: `body` has its own planes, `plane(i)` gives one of the few others."""
-        middle = jax.device_put(body, self.device)
-        outside = [self.index[: self.halo], self.index[self.halo + self.stop - self.start :]]
-        nothing = np.zeros(middle.shape[1:], middle.dtype)
-        edges = [np.stack([plane(i) if i >= 0 else nothing for i in planes]) for planes in outside if len(planes)]
-        if not edges:
-            return middle
-        before, after = (edges[0], edges[-1:]) if self.halo else (nothing[:0].reshape(0, *nothing.shape), edges)
-        return jnp.concatenate([jax.device_put(before, self.device), middle, *jax.device_put(after, self.device)])
+        own = jax.device_put(body, self.device)
+        nothing = np.zeros(own.shape[1:], own.dtype)
+
+        def others(index: np.ndarray) -> list[Any]:
+            planes = [plane(i) if i >= 0 else nothing for i in index]
+            return [jax.device_put(np.stack(planes), self.device)] if planes else []
+
+        parts = [*others(self.index[: self.halo]), own, *others(self.index[self.halo + self.stop - self.start :])]
+        return jnp.concatenate(parts) if len(parts) > 1 else own
 
     def rows_of(self, first: np.ndarray) -> np.ndarray:
         """The first core's rows for every plane held."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from math import prod
 from typing import Any
 
@@ -82,19 +83,17 @@ class DeviceMaskPass(AnyMaskPass):
         """eta slab by slab: (start, stop, planes start:stop). One pass; the next slab is computed while one is read."""
         self.passes += 1
         packed = flattened(cores)
-        ahead: tuple[int, int, Any] | None = None
-        for k, part in enumerate(self.parts):
-            vector, packing = self._vector(part, packed)
-            for at in range(0, part.stop - part.start, self.cut.height):
-                eta = eta_of_slab(
-                    self._spins[k], vector, np.int32(at), formula=self.formula, cut=self.cut, packing=packing
-                )
-                now = part.start + at, min(part.start + at + self.cut.height, part.stop), eta
-                if ahead is not None:
-                    yield _read(ahead)
-                ahead = now
-        if ahead is not None:
-            yield _read(ahead)
+
+        def slabs() -> Iterator[tuple[int, int, Any]]:
+            for part, spins in zip(self.parts, self._spins):
+                vector, packing = self._vector(part, packed)
+                static = {"formula": self.formula, "cut": self.cut, "packing": packing}
+                for at in range(0, part.stop - part.start, self.cut.height):
+                    stop = min(part.start + at + self.cut.height, part.stop)
+                    yield part.start + at, stop, eta_of_slab(spins, vector, np.int32(at), **static)
+
+        for (start, stop, eta), _ in pairwise(chain(slabs(), [(0, 0, None)])):
+            yield start, stop, np.asarray(eta)[: stop - start]
 
     def soft_spins(self, frame: FrameLike) -> DeviceSoftSpins:
         """Expected spins of entries not in training, as `MaskPass.soft_spins`; they stay on the devices."""
@@ -169,11 +168,6 @@ class DeviceMaskPass(AnyMaskPass):
             mine = spins[part.halo : part.halo + part.stop - part.start] == 1
             count += int(np.asarray(jnp.sum(mine, axis=tuple(range(1, mine.ndim))), np.int64).sum())
         return count
-
-
-def _read(slab: tuple[int, int, Any]) -> tuple[int, int, np.ndarray]:
-    start, stop, eta = slab
-    return start, stop, np.asarray(eta)[: stop - start]
 
 
 class DeviceResidualPass(AnyResidualPass):

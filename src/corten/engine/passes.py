@@ -155,34 +155,29 @@ class MaskPass(AnyMaskPass):
         model, layout = self.model, self.layout
         terms = np.ascontiguousarray(model.terms, np.float64).reshape(-1, 3)
 
-        def one(box: Box) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-            moments = np.zeros(count)
-            first = np.zeros(cores[0].shape)
-            middle = np.zeros(cores[1].shape)
-            last = np.zeros(cores[2].shape)
+        def zeros() -> list[np.ndarray]:
+            return [*(np.zeros(core.shape) for core in cores), np.zeros(count)]
+
+        def one(box: Box) -> tuple[float, list[np.ndarray]]:
+            found = zeros()
             loss = likelihood_box(
                 self._planes(self._flat, box), self._planes(tau, box) if soft is not None else EMPTY,
                 box.spin_start, box.plane_index, box.plane_level, box.rows, box.row_level,
                 layout.offsets, box.table, layout.reach, layout.periodic_last,
                 *cores, right[1], right[2], *base, model.coupling_kind, terms, model.link_kind,
-                np.float32(model.shift), q, first, middle, last, moments,
+                np.float32(model.shift), q, *found,
             )  # fmt: skip
-            return loss, first, middle, last, moments
+            return loss, found
 
-        total, behind = 0.0, 0
-        sums: list[np.ndarray] | None = None
-        for box, (loss, *found) in zip(layout.boxes, in_order(one, layout.boxes, self.threads)):
+        total, sums, behind = 0.0, zeros(), 0
+        for box, (loss, found) in zip(layout.boxes, in_order(one, layout.boxes, self.threads)):
             total += loss
-            if sums is None:
-                sums = found
-            else:
-                for have, part in zip(sums, found):
-                    have += part
+            for have, part in zip(sums, found):
+                have += part
             needed = box.start - 2 * layout.radius  # the other boxes of this slab still read so far back
             if needed > behind:
                 self._let_go(behind, needed, tau)
                 behind = needed
-        assert sums is not None
         self._let_go(behind, layout.shape[0], tau)
         return total + self._observed_constant(), unpack(sums[:3], frame), sums[3]
 
