@@ -238,7 +238,8 @@ class Blocks:
 
         while True:
             try:
-                wait(tasks, timeout=LOOK_SECONDS)
+                with self.client.as_current():  # `wait` needs a client; this one may not be the default of the process
+                    wait(tasks, timeout=LOOK_SECONDS)
             except TimeoutError:
                 if not set(self.owners) <= set(self.cluster.workers()):
                     raise CancelledError from None
