@@ -12,7 +12,6 @@ import pytest
 from corten.lowrank import (
     Armijo,
     BarzilaiBorwein,
-    ConjugateGradient,
     FixedStep,
     GradientNorm,
     MaxEvaluations,
@@ -27,7 +26,7 @@ from corten.lowrank import (
 from corten.lowrank.line_search import Iterate
 
 SHAPE = (10, 11, 12)
-RULES = [FixedStep(1.0), Armijo(4.0), BarzilaiBorwein(), BarzilaiBorwein(first_step=2.0), ConjugateGradient()]
+RULES = [FixedStep(1.0), Armijo(4.0), BarzilaiBorwein(), BarzilaiBorwein(first_step=2.0)]
 Objective = Callable[[Any], tuple[float, Any]]
 
 
@@ -76,15 +75,13 @@ def test_curvature_steps_need_fewer_passes_than_the_papers() -> None:
         rule: descend(objective, start, step=rule, stop=stop).evaluations for rule in (*RULES, FixedStep(0.1))
     }
     assert passes[BarzilaiBorwein()] < 0.5 * passes[FixedStep(1.0)] < 0.5 * passes[FixedStep(0.1)]
-    assert passes[ConjugateGradient()] < 0.5 * passes[FixedStep(1.0)]
 
 
-@pytest.mark.parametrize("rule", [Armijo(4.0), ConjugateGradient()], ids=repr)
-def test_monotone_rules_go_down_by_the_armijo_amount(rule: Any) -> None:
+def test_the_monotone_rule_goes_down_by_the_armijo_amount() -> None:
     objective, data = completion(TensorTrain.random(SHAPE, 3, seed=2))
     seen: list[Progress] = []
     end = descend(
-        objective, TensorTrain.from_dense(data, 2), step=rule, stop=MaxIterations(15), callback=seen.append
+        objective, TensorTrain.from_dense(data, 2), step=Armijo(4.0), stop=MaxIterations(15), callback=seen.append
     )
     assert all(later < earlier for earlier, later in zip(end.history, end.history[1:]))
     assert [p.iterations for p in seen] == list(range(1, 16))
@@ -111,7 +108,7 @@ def test_over_specified_and_deficient_starts_still_descend(rank: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", [FixedStep(1.0), Armijo(8.0), BarzilaiBorwein(8.0), ConjugateGradient(8.0)], ids=repr
+    "rule", [FixedStep(1.0), Armijo(8.0), BarzilaiBorwein(8.0)], ids=repr
 )
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_values_that_are_not_finite_are_refused(rule: Any, bad: float) -> None:
@@ -153,13 +150,7 @@ def test_stopping_rules_compose_and_say_why() -> None:
     assert reason(RelativeChange(1e-3) | MaxIterations(500)).startswith("relative change")
     assert reason(ValueChange(0.5, 2) | MaxIterations(500)).startswith("objective changed")
     assert reason(GradientNorm(0.0, absolute=1e9)).startswith("gradient norm")
-    both = MaxIterations(2) & MaxIterations(5)
-    end = descend(objective, start, stop=both)
-    assert end.iterations == 5
-    assert end.stopped_because == "reached the limit of 2 iterations and reached the limit of 5 iterations"
     assert reason(MaxIterations(9), callback=lambda p: p.iterations == 2) == "the callback asked to stop"
-    nested = (GradientNorm(1e-12) & RelativeChange(1e-12)) | MaxIterations(1)
-    assert reason(nested) == "reached the limit of 1 iterations"
 
 
 def test_a_stationary_start_stops_at_once() -> None:

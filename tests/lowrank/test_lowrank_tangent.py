@@ -13,11 +13,10 @@ from corten.lowrank import (
     TensorTrain,
     Tucker,
     TuckerFrame,
-    check_gradient,
-    check_retraction,
     check_tucker_rank,
     feasible_tucker_rank,
 )
+from slope_checks import check_gradient, check_retraction
 
 TRAINS = [
     TensorTrain.random((5, 6), 2, seed=1),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corten.lowrank import TensorTrain, check_rank, feasible_rank
-from corten.lowrank.range_finder import leading_left
+from corten.lowrank.cores import leading_left
 
 CASES = [
     ((5, 6), 2),

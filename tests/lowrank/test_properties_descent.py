@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from corten.lowrank import (
     Armijo,
     BarzilaiBorwein,
-    ConjugateGradient,
     Descent,
     FixedStep,
     Frame,
@@ -21,7 +20,6 @@ from corten.lowrank import (
     MaxIterations,
     Progress,
     RelativeChange,
-    SlopeCheck,
     StoppingRule,
     Tangent,
     TensorTrain,
@@ -29,17 +27,16 @@ from corten.lowrank import (
     TuckerFrame,
     TuckerTangent,
     ValueChange,
-    check_gradient,
     check_rank,
-    check_retraction,
     check_tucker_rank,
     descend,
     feasible_rank,
     feasible_tucker_rank,
 )
+from slope_checks import SlopeCheck, check_gradient, check_retraction
 from strategies import costly, seeds, shapes
 
-RULES = [FixedStep(0.5), Armijo(4.0), BarzilaiBorwein(), ConjugateGradient()]
+RULES = [FixedStep(0.5), Armijo(4.0), BarzilaiBorwein()]
 
 
 @st.composite
@@ -79,7 +76,7 @@ def test_every_step_rule_goes_down_and_keeps_its_books(start, seed, rule, share,
     assert end.value == objective(end.point)[0]
     assert [one.iterations for one in told] == list(range(1, len(told) + 1))
     history, slack = np.array(end.history), 1e-12 * end.history[0]
-    memory = {Armijo: 1, ConjugateGradient: 1, BarzilaiBorwein: 5}.get(type(rule))
+    memory = {Armijo: 1, BarzilaiBorwein: 5}.get(type(rule))
     if memory is not None:  # no value above the worst of the last ones that the rule looks back at
         for k in range(1, len(history)):
             assert history[k] <= history[max(0, k - memory) : k].max() + slack
@@ -116,15 +113,12 @@ def rules(draw: Any) -> StoppingRule:
 
 
 @given(states(), rules(), rules(), rules())
-def test_stopping_rules_compose_as_and_and_or(state, a, b, c):
+def test_stopping_rules_compose_as_or(state, a, b, c):
     says = [rule.reason(state) for rule in (a, b, c)]
     assert all(one is None or one for one in says)
     assert bool((a | b).reason(state)) == bool(says[0] or says[1])
-    assert bool((a & b).reason(state)) == bool(says[0] and says[1])
-    assert bool((a | b & c).reason(state)) == bool(says[0] or (says[1] and says[2]))
+    assert bool((a | b | c).reason(state)) == any(says)
     assert (a | b).reason(state) in says[:2]
-    if says[0] and says[1]:
-        assert (a & b).reason(state) == f"{says[0]} and {says[1]}"
 
 
 @given(states(), st.floats(0.0, 5.0), st.floats(0.0, 5.0), st.integers(0, 5), st.integers(0, 5))

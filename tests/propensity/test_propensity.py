@@ -5,7 +5,7 @@ import pytest
 
 from corten import ConformalCompleter, simulate
 from corten.engine import Threads
-from corten.lowrank import TensorTrain, check_gradient
+from corten.lowrank import TensorTrain
 from corten.propensity import (
     BernoulliPropensity,
     IsingPropensity,
@@ -20,6 +20,7 @@ from corten.propensity.estimation import effective_training_size
 from corten.propensity.fitted import spins_of
 from corten.propensity.fitting import open_neighborhoods
 from corten.propensity.selection import choose_model, held_out, needed_effective_size, swapped
+from slope_checks import check_gradient
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_the_thinning_correction_helps_where_neighbours_matter():
     assert np.mean(gains) > 0
 
 
-@pytest.mark.parametrize("step", ["barzilai-borwein", "armijo", "conjugate"])
+@pytest.mark.parametrize("step", ["barzilai-borwein", "armijo"])
 def test_step_rules_agree(setting, step):
     _, _, training = setting
     reference = IsingPropensity(Product(1 / 15), rank=3, thinning=False).fit(training, 0.7)
@@ -154,7 +155,7 @@ def test_an_open_neighborhood_finds_who_pulls_on_whom(around, strength):
     choice = fitted.choices[0]
     assert choice.what == "neighborhood and coupling strength"
     if strength:
-        assert fitted.neighborhood.label() == around
+        assert fitted.neighborhood.name == around
         assert choice.taken.startswith(f"{around}, ")
     else:
         assert fitted.independent

@@ -171,9 +171,8 @@ def test_probability_of_a_draw(eta):
 
 
 def test_refusals():
-    flat = np.zeros(5, dtype=np.float32)
-    with pytest.raises(ValueError, match="at least two"):
-        gibbs.prepare(flat, flat, Zero(), np.zeros((0, 1), int), (False,), 1, [np.zeros(5, int)])
+    with pytest.raises(ValueError, match="two axes or more"):
+        ising(np.zeros(5))
     with pytest.raises(ValueError, match="spins has shape"):
         square = np.zeros((3, 3), dtype=np.float32)
         gibbs.sweep(plan_for(square, Zero(), "adjacent"), np.ones((3, 4), np.int8), 1, seed=0)

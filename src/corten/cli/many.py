@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from corten.cli.options import DataOptions
 from corten.cli.terminal import Terminal
-from corten.engine.cluster_placement import LOOK_SECONDS
+from corten.engine.cluster_blocks import LOOK_SECONDS
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter

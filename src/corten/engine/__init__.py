@@ -18,9 +18,9 @@ def check_engine(engine: object) -> None:
 def as_engine(engine: object) -> Engine:
     """An engine from what a user writes: "auto" or "threads", "jax" or "gpu", "dask" or a client, a number of threads.
 
-    "jax" runs on whatever JAX has; "gpu" is the same but refuses to run without a GPU. A `distributed.Client` stands
-    for the workers of its cluster, "dask" for the client that the process has, or for one with a worker inside this
-    process, which is started now and listens on the loopback address only. An engine object is taken as it is.
+    "jax" runs on the devices of JAX; "gpu" is the same but refuses to run without a GPU. A `distributed.Client` means
+    the workers of its cluster, "dask" the client of the process, or a new one with a worker inside this process, which
+    listens on the loopback address only. An engine object is returned as it is.
     """
     if isinstance(engine, str) and engine == "dask":
         from corten.engine.cluster import default_client

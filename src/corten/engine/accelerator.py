@@ -1,8 +1,8 @@
-"""Passes on whatever JAX runs on: the same slabs, halos and sums as the threads, on one device or several.
+"""Passes on the devices of JAX: the same slabs, halos and sums as the threads, on one device or several.
 
-A mask is uploaded once and stays; a pass sends the cores as one vector and gets the sums back as one vector.
-Several devices share the planes of mode 1: each keeps its run with a halo, devices exchange nothing during a pass, and
-the host adds what they send in float64. JAX is imported when an engine is made, and none of its flags is changed.
+A mask is uploaded once and stays; a pass sends the cores as one vector and gets the sums back as one vector. Several
+devices share the planes of mode 1: each keeps a block with a halo, devices exchange nothing during a pass, and the host
+adds what they send in float64. JAX is imported when an engine is made, and none of its flags is changed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _first_device(device: str) -> tuple[Any, ...]:
     try:
         import jax
     except ImportError as error:
-        raise ImportError(f'engine "{_word(device)}" needs JAX: {INSTALL}') from error
+        raise ImportError(f'engine "{"gpu" if device == "gpu" else "jax"}" needs JAX: {INSTALL}') from error
     if jax.__version_info__[:2] < OLDEST_JAX:
         raise ImportError(f"JAX {jax.__version__} is too old; {INSTALL} brings 0.6 or newer")
     if device == "any":
@@ -85,7 +85,3 @@ def _first_device(device: str) -> tuple[Any, ...]:
             f'engine "gpu" found no GPU: JAX {jax.__version__} sees {jax.local_devices()[0].device_kind} only. '
             "Install JAX for your GPU (see docs.jax.dev, installation), or take engine='jax' or engine='threads'"
         ) from error
-
-
-def _word(device: str) -> str:
-    return "gpu" if device == "gpu" else "jax"

@@ -1,6 +1,6 @@
 """Row arithmetic that compiled kernels share: a packed exponential and the links' safe forms.
 
-Numba's wheels carry no vector mathematics library, so `math.exp` in a loop is one scalar call per entry.
+Numba's wheels contain no vector mathematics library, so `math.exp` in a loop is one scalar call per entry.
 `exp_of_minus` is branch free and made of multiplications, so LLVM packs it sixteen entries at a time.
 """
 

@@ -1,21 +1,38 @@
-"""Passes on the workers of a Dask cluster: each keeps a run of planes, and only factors and sums travel.
+"""Passes on the workers of a Dask cluster: each keeps a block of planes, and only factors and sums are sent.
 
-Blocks are pinned: sent once, or loaded by the worker itself where the tensor is a Dask array. Where a worker is lost
-its blocks are loaded again elsewhere and the pass is repeated. Dask is imported when an engine is made.
+A block is sent once, or loaded by the worker itself where the tensor is a Dask array. If a worker is lost, its blocks
+are loaded again elsewhere and the pass is repeated. Dask is imported when an engine is made.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from typing import Any, ClassVar
 
-from corten.engine.cluster_blocks import offer
-from corten.engine.cluster_passes import ClusterMaskPass, ClusterResidualPass
-from corten.engine.cluster_placement import WORKER_SECONDS, address_of, no_workers
-from corten.engine.passes import Model
+import numpy as np
+
+from corten.engine.arithmetic import PRODUCT
+from corten.engine.cluster_blocks import (
+    Blocks,
+    MaskBlock,
+    ResidualBlock,
+    SoftRecipe,
+    address_of,
+    parts_of,
+    rows_of,
+    warn_of_chunks,
+)
+from corten.engine.local import as_local_engine
+from corten.engine.passes import AnyMaskPass, FrameLike, Model, PlainFrame, check_spins, size_of
 
 INSTALL = "pip install 'corten[cluster]'"
 CONNECT_SECONDS = 5.0
+WORKER_SECONDS = 30.0  # how long a cluster may be without any worker
+
+_soft_numbers = count()
 
 
 @dataclass(frozen=True)
@@ -68,7 +85,10 @@ class Cluster:
             try:
                 self.client.wait_for_workers(1, timeout=WORKER_SECONDS)
             except TimeoutError:
-                raise no_workers(self.client) from None
+                raise ConnectionError(
+                    f"the cluster at {address_of(self.client)} has had no worker for {WORKER_SECONDS:.0f} s: start "
+                    f"some with `dask worker {address_of(self.client)}`"
+                ) from None
             found = self._threads()
         return found
 
@@ -90,7 +110,7 @@ class Cluster:
         scheduler = f"the scheduler {address_of(self.client)}"
         try:
             answers[scheduler] = self.client.run_on_scheduler(offer, None)
-        except Exception as problem:  # whatever is wrong there
+        except Exception as problem:
             answers[scheduler] = problem
         for member, answer in answers.items():
             if isinstance(answer, Exception) and "No module named 'corten" in str(answer):
@@ -99,6 +119,103 @@ class Cluster:
                 raise ValueError(f"{member} cannot take part: {answer}")
             if answer != mine:
                 raise ImportError(f"{member} has corten {answer}, this machine {mine}: install one version everywhere")
+
+
+class _ClusterPass:
+    """Passes over arrays whose planes are placed on the workers now; `make` is the class of their blocks."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        arrays: Sequence[Any],
+        name: str,
+        make: Callable,
+        radius: int = 0,
+        halo: int = 0,
+        periodic: bool = False,
+    ) -> None:
+        if any(np.isnan(length) for length in arrays[0].shape):
+            raise ValueError(f"{name} has chunks of unknown size; call compute_chunk_sizes() on it first")
+        workers = cluster.workers()
+        self.parts = parts_of(int(arrays[0].shape[0]), list(workers.values()), radius, halo, periodic)
+        warn_of_chunks(arrays[0], self.parts, name)
+        self.blocks = Blocks(cluster, self.parts, arrays, partial(make, inside=cluster.inside), workers)
+        self.passes = 0
+
+    def _added(self, method: str, given: Sequence[tuple[Any, ...]], frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        """Losses and contractions of blocks as those of the whole, in the order of the blocks."""
+        self.passes += 1
+        found = self.blocks.ask(method, given)
+        total, first = 0.0, np.zeros(frame.left[0].shape)
+        others = [np.zeros(np.shape(part)) for part in found[0][1][1:]]
+        for part, (loss, contractions) in zip(self.parts, found):
+            total += loss
+            # A plane may be held twice where a short periodic axis closes: it gets both shares.
+            np.add.at(first[0], part.held, contractions[0][0])
+            for have, more in zip(others, contractions[1:]):
+                have += more
+        return total, [first, *others]
+
+
+class ClusterMaskPass(_ClusterPass, AnyMaskPass):
+    """Passes over one mask of spins, as `MaskPass`, on the workers of a cluster."""
+
+    def __init__(self, cluster: Cluster, spins: Any, model: Model, train_share: float) -> None:
+        check_spins(spins, train_share)
+        self.spins, self.model, self.train_share = spins, model, float(train_share)
+        radius = int(np.abs(np.asarray(model.offsets)[:, 0]).max(initial=0)) if model.coupling_kind else 0
+        # Expected spins of the planes next to a block need their own neighbours too.
+        halo = radius * (2 if train_share < 1 and model.coupling_kind == PRODUCT else 1)
+        make = partial(MaskBlock, model=model, train_share=self.train_share)
+        super().__init__(cluster, [spins], "the mask", make, radius, halo, bool(model.periodic[0]))
+
+    def loss_and_contractions(self, frame: FrameLike, soft: SoftRecipe | None = None) -> tuple[float, list[np.ndarray]]:
+        """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
+        recipes = [None if soft is None else SoftRecipe(soft.number, part.frame(soft.frame)) for part in self.parts]
+        given = [(part.frame(frame), recipe) for part, recipe in zip(self.parts, recipes)]
+        return self._added("loss_and_contractions", given, frame)
+
+    def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
+        """eta block by block: (start, stop, planes start:stop). One pass."""
+        for part, eta in zip(self.parts, self._at("log_odds", cores)):
+            yield part.start, part.stop, eta
+
+    def effective_size(self, cores: Sequence[np.ndarray]) -> float:
+        """Effective sample size of the weights exp(-eta) on the training entries, without moving eta. One pass."""
+        return size_of(self._at("weight_sums", cores))
+
+    def soft_spins(self, frame: FrameLike) -> SoftRecipe:
+        """Expected spins of entries not in training, as `MaskPass.soft_spins`; workers compute and keep them."""
+        self.passes += 1
+        return SoftRecipe(next(_soft_numbers), PlainFrame(tuple(frame.left), tuple(frame.right)))
+
+    def _at(self, method: str, cores: Sequence[np.ndarray]) -> list[Any]:
+        self.passes += 1
+        return self.blocks.ask(method, [(rows_of(cores, part.held),) for part in self.parts])
+
+
+class ClusterResidualPass(_ClusterPass):
+    """Passes over `values` (float32 or int8) where `mask` (bool or int8) is not zero, as `ResidualPass`."""
+
+    def __init__(self, cluster: Cluster, values: Any, mask: Any) -> None:
+        self.shape = values.shape
+        super().__init__(cluster, [values, None if mask is values else mask], "the data", ResidualBlock)
+
+    def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
+        return self._added("loss_and_contractions", [(part.frame(frame),) for part in self.parts], frame)
+
+    def contractions_of_data(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        """Half the data's sum of squares and their contractions with a frame, missing entries as zero. One pass."""
+        return self._added("contractions_of_data", [(part.frame(frame),) for part in self.parts], frame)
+
+
+def offer(inside: str | int | None) -> str:
+    """The version of corten on a member of the cluster, if that has the engine; an ImportError otherwise."""
+    from corten import __version__
+
+    as_local_engine(inside)
+    return __version__
 
 
 def is_client(engine: object) -> bool:

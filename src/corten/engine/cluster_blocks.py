@@ -1,27 +1,39 @@
-"""What a worker of a cluster holds: a run of planes as a small tensor of its own, passed over by an ordinary engine.
+"""Blocks of planes on the workers of a cluster: what a block holds, and what happens when a worker is lost.
 
-A block keeps its own planes and, for a mask, the neighbours' planes around them, coded as held out: those are seen,
-but have no term. The losses of blocks then add up to the loss of the whole, and so do their gradients, each of which
-reaches into the neighbours' planes. Workers exchange nothing during a pass.
+A block is a small tensor of its own, passed over by an ordinary engine. It keeps its own planes and, for a mask, the
+neighbours' planes around them, coded as held out: they have an influence, but no term. The losses of blocks then add
+up to the loss of the whole, and so do their gradients, each of which reaches into the neighbours' planes. Workers
+exchange nothing during a pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 import numpy as np
 
+from corten.engine.lazy import is_lazy
+from corten.engine.likelihood import weight_sums
 from corten.engine.local import Threads, as_local_engine
-from corten.engine.log_odds import weight_sums
 from corten.engine.passes import FrameLike, Model, PlainFrame, check_spins, merged_weights
 
+if TYPE_CHECKING:
+    from corten.engine.cluster import Cluster
 
-def local_frame(frame: FrameLike, held: np.ndarray) -> PlainFrame:
-    """A frame whose first core has the rows of the planes held by a block only."""
-    return PlainFrame(rows_of(frame.left, held), rows_of(frame.right, held))
+LOOK_SECONDS = 5.0  # between two checks, during a long pass, whether its workers are still there
+MAX_PASS_ATTEMPTS = 10  # a pass is repeated this often, each time on what is left of the cluster
+MAX_UNWARNED_BYTES = 1 << 26  # smaller arrays may be loaded twice without a warning
+
+_process = uuid4().hex[:8]  # several processes may share a scheduler
+_task_numbers = count()
 
 
 def rows_of(cores: Sequence[np.ndarray], held: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -30,7 +42,7 @@ def rows_of(cores: Sequence[np.ndarray], held: np.ndarray) -> tuple[np.ndarray, 
 
 
 class SoftRecipe(NamedTuple):
-    """Expected spins as what they follow from: workers compute them where they hold the mask, lost blocks again."""
+    """What expected spins follow from: workers compute them where they hold the mask, lost blocks again."""
 
     number: int
     frame: FrameLike
@@ -47,7 +59,7 @@ class Part:
 
     @property
     def own(self) -> slice:
-        """Where its own planes lie among those held."""
+        """Its own planes among those held."""
         return slice(self.before, self.before + self.stop - self.start)
 
     @property
@@ -56,20 +68,23 @@ class Part:
         ends = np.flatnonzero(np.diff(self.held) != 1) + 1
         return [slice(int(run[0]), int(run[-1]) + 1) for run in np.split(self.held, ends)]
 
+    def frame(self, frame: FrameLike) -> PlainFrame:
+        """A frame for the planes held."""
+        return PlainFrame(rows_of(frame.left, self.held), rows_of(frame.right, self.held))
+
 
 def parts_of(planes: int, shares: Sequence[float], radius: int, halo: int, periodic: bool) -> list[Part]:
     """Cut planes in proportion to shares, so that no block is thinner than its neighbours' reach.
 
     A single part holds every plane once; the periodic axis then closes inside it.
     """
-    count = max(1, min(len(shares), planes // (2 * radius + 1)))
-    ends = np.rint(np.cumsum(shares[:count]) / np.sum(shares[:count]) * planes).astype(int)
-    edges = np.array([0, *ends])
     least = 2 * radius + 1
-    for k in range(1, count):
-        edges[k] = min(max(edges[k], edges[k - 1] + least), planes - least * (count - k))
-    if count == 1:
+    number = max(1, min(len(shares), planes // least))
+    if number == 1:
         return [Part(0, planes, np.arange(planes), 0)]
+    edges = np.array([0, *np.rint(np.cumsum(shares[:number]) / np.sum(shares[:number]) * planes).astype(int)])
+    for k in range(1, number):
+        edges[k] = min(max(edges[k], edges[k - 1] + least), planes - least * (number - k))
     parts = []
     for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist()):
         first, end = (start - halo, stop + halo) if periodic else (max(0, start - halo), min(planes, stop + halo))
@@ -82,17 +97,12 @@ class Block:
 
     inside: Any
 
-    def _made(self, engine: Any) -> Any:
-        raise NotImplementedError
-
     @cached_property
     def passes(self) -> Any:
-        return self._made(_engine(self.inside))
+        return self._passes(_engine(self.inside))
 
-    def loss_and_contractions(self, frame: PlainFrame, *more: Any) -> tuple[float, list[np.ndarray]]:
-        """The loss of the block's own entries, and the contractions of its gradient, which the held planes share."""
-        found: tuple[float, list[np.ndarray]] = self.passes.loss_and_contractions(frame, *more)
-        return found
+    def _passes(self, engine: Any) -> Any:
+        raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("passes", "_soft")}
@@ -102,7 +112,7 @@ class Block:
 class MaskBlock(Block):
     """Passes over one block of a mask. spins: the held planes; inside: the engine that runs on the worker.
 
-    Where the first mode is periodic, the block closes on itself between planes that are held out: no term sees it.
+    Where the first mode is periodic, the block closes on itself between planes that are held out: no term uses it.
     """
 
     spins: np.ndarray
@@ -118,14 +128,16 @@ class MaskBlock(Block):
         for around in (self.spins[: self.part.own.start], self.spins[self.part.own.stop :]):
             np.copyto(around, 2 * np.sign(around))
 
-    def _made(self, engine: Any) -> Any:
+    def _passes(self, engine: Any) -> Any:
         return engine.mask_pass(self.spins, self.model, self.train_share)
 
-    def loss_and_contractions(self, frame: PlainFrame, *more: Any) -> tuple[float, list[np.ndarray]]:
-        (recipe,) = more
-        if recipe is not None and self._soft[0] != recipe.number:
+    def loss_and_contractions(self, frame: PlainFrame, recipe: SoftRecipe | None) -> tuple[float, list[np.ndarray]]:
+        """The loss of the block's own entries, and the contractions of its gradient, which the held planes share."""
+        if recipe is None:
+            return self.passes.loss_and_contractions(frame)  # type: ignore[no-any-return]
+        if self._soft[0] != recipe.number:
             self._soft = recipe.number, self.passes.soft_spins(recipe.frame)
-        return super().loss_and_contractions(frame, None if recipe is None else self._soft[1])
+        return self.passes.loss_and_contractions(frame, self._soft[1])  # type: ignore[no-any-return]
 
     def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
         """eta of the block's own planes."""
@@ -159,29 +171,16 @@ class ResidualBlock(Block):
         if self.mask is not None:
             self.mask = np.require(self.mask, requirements=["C", "W"])
 
-    def _made(self, engine: Any) -> Any:
+    def _passes(self, engine: Any) -> Any:
         return engine.residual_pass(self.values, self.values if self.mask is None else self.mask)
-
-    def contractions_of_data(self, frame: PlainFrame) -> tuple[float, list[np.ndarray]]:
-        """As `ResidualPass.contractions_of_data`, of the block's planes."""
-        found: tuple[float, list[np.ndarray]] = self.passes.contractions_of_data(frame)
-        return found
 
     def __sizeof__(self) -> int:
         return self.values.nbytes + (0 if self.mask is None else self.mask.nbytes)
 
 
-def offer(inside: str | int | None) -> str:
-    """The version of corten on a member of the cluster, if that has the engine; an ImportError otherwise."""
-    from corten import __version__
-
-    as_local_engine(inside)
-    return __version__
-
-
-def call(block: Any, method: str, arguments: tuple[Any, ...]) -> Any:
-    """The task every pass is made of."""
-    return getattr(block, method)(*arguments)
+def call(block: Block, method: str, arguments: tuple[Any, ...]) -> Any:
+    """The task every pass is made of: a method of the block, or of its passes where the block has none."""
+    return getattr(block if hasattr(block, method) else block.passes, method)(*arguments)
 
 
 def _engine(inside: Any) -> Any:
@@ -194,3 +193,100 @@ def _engine(inside: Any) -> Any:
         return Threads(get_worker().state.nthreads)
     except ValueError:  # not on a worker
         return Threads()
+
+
+class Blocks:
+    """One object per worker, called all together; what was lost with a worker is made again on another."""
+
+    def __init__(
+        self, cluster: Cluster, parts: Sequence[Part], arrays: Sequence[Any], make: Callable, owners: Iterable[str]
+    ) -> None:
+        """`make(planes of each array, part)` is the object of a part, made where its planes are; None has no planes."""
+        self.cluster, self.client, self.owners = cluster, cluster.client, list(owners)[: len(parts)]
+        self.parts, self.arrays, self.make = parts, arrays, make
+        self.futures = [self._placed(part, owner) for part, owner in zip(parts, self.owners)]
+
+    def _placed(self, part: Part, owner: str) -> Any:
+        planes = [None if one is None else planes_on(self.client, one, part, owner) for one in self.arrays]
+        return self.client.submit(self.make, *planes, part, workers=[owner], allow_other_workers=True, pure=False)
+
+    def ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """What each block answers, in order."""
+        for attempt in range(MAX_PASS_ATTEMPTS):
+            if attempt:
+                time.sleep(0.1 * attempt)  # the scheduler may learn of a loss with a delay
+                self._remake()
+            tasks = [
+                self.client.submit(
+                    call, future, method, given, workers=[owner], allow_other_workers=True, pure=False,
+                    key=f"corten-{method}-{_process}{next(_task_numbers)}",
+                )
+                for future, owner, given in zip(self.futures, self.owners, arguments)
+            ]  # fmt: skip
+            try:
+                return self._answers(tasks)
+            except CancelledError:
+                continue
+        raise ConnectionError(
+            f"a pass failed {MAX_PASS_ATTEMPTS} times because workers were lost: their logs say why (memory, most "
+            f"often); the scheduler is {address_of(self.client)}"
+        )
+
+    def _answers(self, tasks: list[Any]) -> list[Any]:
+        """Wait for answers; check at intervals whether the workers are still there."""
+        from distributed import wait
+
+        while True:
+            try:
+                with self.client.as_current():  # `wait` needs a client; this one may not be the default of the process
+                    wait(tasks, timeout=LOOK_SECONDS)
+            except TimeoutError:
+                if not set(self.owners) <= set(self.cluster.workers()):
+                    raise CancelledError from None
+            else:
+                return list(self.client.gather(tasks))
+
+    def _remake(self) -> None:
+        """Place lost blocks where the fewest are, threads considered."""
+        live = self.cluster.workers()
+        load = dict.fromkeys(live, 0)
+        lost = []
+        for k, (owner, future) in enumerate(zip(self.owners, self.futures)):
+            if owner in live and future.status in ("finished", "pending"):
+                load[owner] += 1
+            else:
+                lost.append(k)
+        for k in lost:
+            owner = min(load, key=lambda w: (load[w] + 1) / live[w])
+            load[owner] += 1
+            self.owners[k], self.futures[k] = owner, self._placed(self.parts[k], owner)
+
+
+def planes_on(client: Any, array: Any, part: Part, owner: str) -> Any:
+    """A future of the planes a part holds: of an array they are sent to the worker, of a Dask array it loads them."""
+    runs = [array[run] for run in part.runs]
+    if is_lazy(array):
+        import dask.array as da
+
+        # Not restricted to the owner: the scheduler never runs again what waited for a worker that is gone.
+        return client.compute(runs[0] if len(runs) == 1 else da.concatenate(runs))
+    planes = runs[0] if len(runs) == 1 else np.concatenate(runs)
+    return client.scatter(np.asarray(planes), workers=[owner], hash=False)
+
+
+def warn_of_chunks(array: Any, parts: Sequence[Part], name: str) -> None:
+    """Warn where chunks would be loaded by several workers."""
+    planes = max(part.stop - part.start for part in parts)
+    small = len(parts) == 1 or not is_lazy(array) or array.nbytes <= MAX_UNWARNED_BYTES
+    if small or max(array.chunks[0]) <= 2 * planes:
+        return
+    warnings.warn(
+        f"{name} has chunks of {max(array.chunks[0])} planes along its first mode and workers hold {planes}: each "
+        f"chunk is loaded by several workers. Chunks of at most {planes} planes avoid it",
+        stacklevel=2,
+    )
+
+
+def address_of(client: Any) -> str:
+    """The address of the scheduler, for messages."""
+    return str(client.scheduler.address if client.scheduler is not None else "its address")

@@ -1,9 +1,9 @@
-"""Block-Gibbs sweeps over a spin tensor: one fused pass per colour, the same bits for any number of threads.
+"""Block-Gibbs sweeps over a spin tensor: one compiled pass per colour, the same bits for any number of threads.
 
 The model is the Ising model of the paper: spin W_i given the rest has log-odds
 eta_i = 2 sum_j g(B_i, B_j) W_j + 2 h(B_i). Entries of one colour are no neighbours, so they are drawn together.
-Each random number is a hash of (seed, sweep, row, column), never of the order of work, so slabs and threads
-cannot change the result. Entries with spin 0 lie outside the domain: they are never drawn and have no influence.
+Each random number is a hash of (seed, sweep, row, column), so slabs and threads cannot change the result. Entries with
+spin 0 are outside the domain: they are never drawn and have no influence.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import njit, types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from corten.engine.arithmetic import PRODUCT, ZERO
-from corten.engine.gibbs_rows import sweep_rows
 from corten.engine.layout import neighbours_of
 
 _MIN_ENTRIES_FOR_THREADS = 60_000  # with fewer, threads cost more than they save
 _TASK_ENTRIES = 131_072
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of the hash from which random numbers are made
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +31,7 @@ class GibbsPlan:
     """What does not change between sweeps. Rows run along the last axis; the other axes are flattened.
 
     Rows that neighbours read are padded by `pad` columns at both ends (zeros, or copies where the axis
-    wraps), and one more row of zeros stands for a missing neighbour: no loop needs to test where the tensor ends.
+    wraps), and a further row of zeros is the missing neighbour: no loop tests for the ends of the tensor.
     With a product coupling eta_i = strength weight_i sum_j weight_j W_j + field_i, weight B and strength 2c.
     Otherwise both are 1, and `pairs` holds 2 g of every pair once: offset o finds it in `pairs[pair_of[o]]`,
     at the neighbour where `at_neighbour[o]`.
@@ -52,13 +54,13 @@ class GibbsPlan:
 
 
 def prepare(
-    parameter: NDArray[np.floating],
-    field: NDArray[np.floating],
+    parameter: np.ndarray,
+    field: np.ndarray,
     coupling: Any,
-    offsets: NDArray[np.int64],
+    offsets: np.ndarray,
     periodic: Sequence[bool],
     colours: int,
-    phases: Sequence[NDArray[np.int64]],
+    phases: Sequence[np.ndarray],
 ) -> GibbsPlan:
     """Work out once what every sweep needs: pair strengths, neighbouring rows, colours.
 
@@ -66,8 +68,6 @@ def prepare(
     sum_k phases[k][i_k] mod colours.
     """
     shape = parameter.shape
-    if len(shape) < 2:
-        raise ValueError(f"parameter has {len(shape)} axes; a tensor has at least two.")
     code = coupling.code()
     if code.kind == ZERO or len(offsets) == 0:
         offsets, colours = np.zeros((0, len(shape)), dtype=np.int64), 1
@@ -110,16 +110,16 @@ def prepare(
 
 def sweep(
     plan: GibbsPlan,
-    spins: NDArray[np.int8],
+    spins: np.ndarray,
     sweeps: int,
     seed: int,
     first: int = 0,
     threads: int = 1,
     slab: int | None = None,
-) -> NDArray[np.int8]:
+) -> np.ndarray:
     """Draw `sweeps` sweeps, numbered from `first`, and give the new spins; the given ones stay as they are.
 
-    `slab` is how many planes of the first axis one task takes. Neither it nor `threads` changes a bit.
+    `slab`: planes of the first axis for each task. Neither it nor `threads` changes the result.
     """
     if spins.shape != plan.shape:
         raise ValueError(f"spins has shape {spins.shape}; the plan is for {plan.shape}.")
@@ -128,8 +128,17 @@ def sweep(
     carried = _padded(plan.weight * current, plan.pad, plan.wraps)
     lines = len(current)
     everything = np.arange(plan.colours)
+
+    def run(numbers: range, colours: np.ndarray, rows: range) -> None:
+        sweep_rows(
+            current, carried, plan.weight, np.float32(plan.strength), plan.field,
+            plan.pairs, plan.pair_of, plan.at_neighbour,
+            plan.row_of, plan.steps, plan.pad, plan.wraps, plan.colours, plan.row_phase, plan.column_phase,
+            np.uint64(seed % 2**64), numbers.start, numbers.stop, colours, rows.start, rows.stop,
+        )  # fmt: skip
+
     if slab is None and (threads == 1 or current.size < _MIN_ENTRIES_FOR_THREADS):
-        _run(plan, current, carried, seed, range(first, first + sweeps), everything, range(lines))
+        run(range(first, first + sweeps), everything, range(lines))
         return state
     planes = slab or max(1, _TASK_ENTRIES * plan.shape[0] // current.size)
     rows = planes * (lines // plan.shape[0])
@@ -138,31 +147,11 @@ def sweep(
         for number in range(first, first + sweeps):
             for colour in everything:
                 once, one = range(number, number + 1), everything[colour : colour + 1]
-                tasks = [pool.submit(_run, plan, current, carried, seed, once, one, part) for part in parts]
-                for task in tasks:
-                    task.result()
+                list(pool.map(run, [once] * len(parts), [one] * len(parts), parts))
     return state
 
 
-def _run(
-    plan: GibbsPlan,
-    spins: NDArray[np.int8],
-    carried: NDArray[np.float32],
-    seed: int,
-    numbers: range,
-    colours: NDArray[np.int64],
-    rows: range,
-) -> None:
-    """Run the kernel over some rows, sweeps and colours."""
-    sweep_rows(
-        spins, carried, plan.weight, np.float32(plan.strength), plan.field,
-        plan.pairs, plan.pair_of, plan.at_neighbour,
-        plan.row_of, plan.steps, plan.pad, plan.wraps, plan.colours, plan.row_phase, plan.column_phase,
-        np.uint64(seed % 2**64), numbers.start, numbers.stop, colours, rows.start, rows.stop,
-    )  # fmt: skip
-
-
-def _padded(table: NDArray[np.float32], pad: int, wraps: bool) -> NDArray[np.float32]:
+def _padded(table: np.ndarray, pad: int, wraps: bool) -> np.ndarray:
     """Pad rows at both ends, with copies from the other end where the axis wraps, and add a row of zeros."""
     lines, length = table.shape
     padded = np.zeros((lines + 1, length + 2 * pad), dtype=np.float32)
@@ -174,18 +163,13 @@ def _padded(table: NDArray[np.float32], pad: int, wraps: bool) -> NDArray[np.flo
 
 
 def _pair_strengths(
-    table: NDArray[np.float32],
-    coupling: Any,
-    offsets: NDArray[np.int64],
-    row_of: NDArray[np.int64],
-    pad: int,
-    wraps: bool,
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]:
+    table: np.ndarray, coupling: Any, offsets: np.ndarray, row_of: np.ndarray, pad: int, wraps: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute 2 g(B_i, B_j) once for every pair: of two opposite offsets one stores it, one looks it up."""
     stored: dict[tuple[int, ...], int] = {}
     pair_of = np.zeros(len(offsets), dtype=np.int64)
     at_neighbour = np.zeros(len(offsets), dtype=np.bool_)
-    strengths: list[NDArray[np.float32]] = []
+    strengths: list[np.ndarray] = []
     padded = _padded(table, pad, wraps)
     for number, offset in enumerate(offsets.tolist()):
         opposite = stored.get(tuple(-step for step in offset))
@@ -200,3 +184,130 @@ def _pair_strengths(
         strengths.append(_padded(strength, pad, wraps))
     pairs = np.stack(strengths) if strengths else np.zeros((0, 0, 0), dtype=np.float32)
     return pairs, pair_of, at_neighbour
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _mix64(x: np.uint64) -> np.uint64:  # pragma: no cover - compiled
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True)
+def sweep_key(key: np.uint64, number: int) -> np.uint64:  # pragma: no cover - compiled
+    """The key of a sweep, to which its rows are mixed."""
+    return _mix64(_mix64(key + GOLDEN) + GOLDEN * np.uint64(number + 1))
+
+
+@intrinsic
+def _random32(context, column, low, high):  # type: ignore[no-untyped-def]
+    """Hash (column, low, high) to 32 random bits: two rounds of a 32-bit mixer, a key word before each.
+
+    Written for the compiler itself: Numba would compute in 64 bits, in half as many lanes.
+    """
+    word = types.uint32
+
+    def build(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        def constant(number: int):  # type: ignore[no-untyped-def]
+            return context.get_constant(word, number)
+
+        def fold(x, shift: int):  # type: ignore[no-untyped-def]
+            return builder.xor(x, builder.lshr(x, constant(shift)))
+
+        x, low, high = arguments
+        x = builder.add(builder.mul(x, constant(0x9E3779B9)), low)
+        x = builder.mul(fold(x, 16), constant(0x7FEB352D))
+        x = builder.mul(fold(x, 15), constant(0x846CA68B))
+        x = builder.add(fold(x, 16), high)
+        x = builder.mul(fold(x, 17), constant(0xED5AD4BB))
+        x = builder.mul(fold(x, 11), constant(0xAC4C1B51))
+        return fold(x, 15)
+
+    return word(word, word, word), build
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _exp_negative(x: np.float32) -> np.float32:  # pragma: no cover - compiled
+    """exp(x) for x <= 0, relative error below 1e-6; a polynomial because wheels bring no vector exp."""
+    x = max(x, np.float32(-80.0))
+    scaled = x * np.float32(1.44269504)
+    whole = np.int32(scaled - np.float32(0.5))
+    rest = (scaled - np.float32(whole)) * np.float32(0.69314718)
+    value = np.float32(0.0013930436)
+    value = value * rest + np.float32(0.008333333)
+    value = value * rest + np.float32(0.041666666)
+    value = value * rest + np.float32(0.16666667)
+    value = value * rest + np.float32(0.5)
+    value = value * rest + np.float32(1.0)
+    value = value * rest + np.float32(1.0)
+    power = np.int32((whole + np.int32(127)) << np.int32(23)).view(np.float32)
+    return value * power
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _draw(eta: np.float32, low: np.uint32, high: np.uint32, column: int) -> np.int8:  # pragma: no cover
+    # the unlikely spin has probability t/(1+t), t = exp(-|eta|): no overflow, small u resolved to 2^-32
+    t = _exp_negative(-abs(eta))
+    bits = _random32(np.uint32(column), low, high)  # type: ignore[call-arg,var-annotated]
+    u = (np.float32(bits) + np.float32(0.5)) * np.float32(2.0**-32)
+    unlikely = u * (np.float32(1.0) + t) < t
+    return np.int8(1) if (eta >= np.float32(0.0)) != unlikely else np.int8(-1)
+
+
+@njit(cache=True, nogil=True)
+def sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
+    spins, carried, weight, strength, field, pairs, pair_of, at_neighbour,
+    row_of, steps, pad, wraps, colours, row_phase, column_phase,
+    key, first, last, todo, start, stop,
+):  # fmt: skip
+    length = spins.shape[1]
+    offsets = len(steps)
+    by_pairs = len(pairs) > 0
+    zeros = carried[len(carried) - 1, :length]
+    present = np.zeros(colours, dtype=np.bool_)
+    present[column_phase] = True
+    work = np.zeros(length, dtype=np.float32)
+    for number in range(first, last):
+        for colour in todo:
+            for row in range(start, stop):
+                target = (colour - row_phase[row]) % colours
+                if not present[target]:
+                    continue
+                work[:] = np.float32(0.0)
+                if by_pairs:
+                    for o in range(offsets):
+                        begin, other = pad + steps[o], row_of[o, row]
+                        values = carried[other, begin : begin + length]
+                        if at_neighbour[o]:
+                            strengths = pairs[pair_of[o], other, begin : begin + length]
+                        else:
+                            strengths = pairs[pair_of[o], row, pad : pad + length]
+                        for column in range(length):
+                            work[column] += strengths[column] * values[column]
+                else:
+                    for o in range(0, offsets, 2):
+                        begin = pad + steps[o]
+                        one, two = carried[row_of[o, row], begin : begin + length], zeros
+                        if o + 1 < offsets:
+                            begin = pad + steps[o + 1]
+                            two = carried[row_of[o + 1, row], begin : begin + length]
+                        for column in range(length):
+                            work[column] += one[column] + two[column]
+                word = _mix64(sweep_key(key, number) + GOLDEN * np.uint64(row + 1))
+                low, high = np.uint32(word & np.uint64(0xFFFFFFFF)), np.uint32(word >> np.uint64(32))
+                own, moved = spins[row], carried[row, pad : pad + length]
+                own_field, own_weight = field[row], weight[row]
+                goal = np.int32(target)
+                for column in range(length):
+                    eta = strength * own_weight[column] * work[column] + own_field[column]
+                    drawn = _draw(eta, low, high, column)
+                    keep = (column_phase[column] != goal) | (own[column] == 0)
+                    spin = own[column] if keep else drawn
+                    own[column] = spin
+                    moved[column] = own_weight[column] * np.float32(spin)
+                if wraps:
+                    for column in range(pad):
+                        carried[row, column] = moved[length - pad + column]
+                        carried[row, pad + length + column] = moved[column]

@@ -41,7 +41,7 @@ def neighbour(ring, centre, row, offsets, table, reach, n, o):
 
 @njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def sum_neighbours(ring, centre, row, offsets, table, reach, out):
-    """out = sum over the neighbourhood of what stands in the ring; offsets come in pairs, absent rows are zeros."""
+    """out = sum of the ring over the neighbourhood; offsets come in pairs, absent rows are zeros."""
     n = out.shape[0]
     count = offsets.shape[0]
     sixes = count - count % 6
@@ -210,7 +210,7 @@ def moment_row(v, b, field, moments):
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
 def soft_spin(s, tau):
-    """The spin a neighbour sees: +1 where in training, its expectation where not, 0 outside the domain."""
+    """The spin as a neighbour: +1 in training, its expectation otherwise, 0 outside the domain."""
     w = sign_of(s)
     expected = F32(tau) * F32(1.0 / 127.0)
     return expected if w < F32(0.0) else w

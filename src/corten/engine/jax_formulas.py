@@ -1,4 +1,4 @@
-"""The missingness model's formulas as array expressions, in the same safe forms as `kernels` and `arithmetic`."""
+"""The missingness model's formulas as array expressions, in the same safe forms as `ising_rows` and `arithmetic`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Shift:
-    """Neighbours of a block of planes: `margin` more of them stand on either side of the requested ones."""
+    """Neighbours of a block of planes that has `margin` further planes on either side."""
 
     offsets: tuple[tuple[int, ...], ...]
     periodic: tuple[bool, ...]
@@ -80,7 +80,7 @@ def sign_of(code: jax.Array) -> jax.Array:
 
 
 def soft_spin(w: jax.Array, tau: jax.Array) -> jax.Array:
-    """The spin a neighbour sees: its expectation (in 1/127) where it is not in training."""
+    """The spin as a neighbour: its expectation (in 1/127) where it is not in training."""
     return jnp.where(w < 0, tau.astype(jnp.float32) * jnp.float32(1 / 127), w)
 
 
@@ -147,7 +147,7 @@ def log_odds(
 
 
 def likelihood(codes: jax.Array, eta: jax.Array, q: jax.Array, whole: bool) -> tuple[jax.Array, jax.Array]:
-    """V of eq. vanilla-gradient and the loss of each entry less its constant -log q; see `kernels.likelihood_row`."""
+    """V of eq. vanilla-gradient and the loss of each entry without -log q; see `ising_rows.likelihood_row`."""
     active = jnp.abs(codes) == 1
     up_spin = codes > 0
     if whole:

@@ -1,32 +1,105 @@
 """One fused GPU kernel for the commonest pass: product coupling, logit link, adjacent neighbours, three modes.
 
-A program owns a tile of rows times 128 columns and walks along mode 1. Of plane x it evaluates B = sum_a first[x, a]
+A program owns a tile of rows times 128 columns and advances along mode 1. Of plane x it evaluates B = sum_a first[x, a]
 tile_a and S = 2 c B W; of plane x - 1 the log-odds, loss, V and T = V B; of plane x - 2 the gradient G, folded at once
 into sum_x first[x, a] G (the contractions with the middle and last cores) and into sum G right_a (with the first).
 Neighbours along mode 1, and most rows, are in registers; columns, and rows of other warpgroups, go through shared
 memory with one barrier a plane.
 
-Tiles overlap by one entry all round. There a spin is coded as held out, so it is seen but has no term; what a tile
-finds for such an entry is its own share of that entry's gradient, and the shares add up. Per entry the kernel reads 1.2
-bytes and writes 1.5.
+Tiles overlap by one entry on all sides. There a spin is coded as held out, so it has an influence but no term; a tile
+computes its own share of the gradient of such an entry, and the shares add up. Per entry the kernel reads 1.2 bytes and
+writes 1.5.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as gpu
 
 from corten.engine.jax_formulas import Formula
 from corten.engine.jax_slab import EXACT, Packing
-from corten.engine.jax_tiles import GROUPS, LANES, Tiling, taken
 
 Array = jax.Array
+LANES = 128
+GROUPS = 4  # warpgroups of a program
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How planes times (rows, columns) are divided among programs; `deep` rows a warpgroup."""
+
+    planes: int
+    rows: int
+    columns: int
+    periodic: tuple[bool, ...]
+    deep: int = 4
+
+    @property
+    def tall(self) -> int:
+        return GROUPS * self.deep
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return -(-self.rows // (self.tall - 2)), -(-self.columns // (LANES - 2))
+
+    @property
+    def count(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def steps(self) -> int:
+        return self.planes + 5
+
+    def index(self, axis: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where every tile's rows (axis 1) or columns (axis 2) are in the tensor (-1: outside), and which it owns."""
+        length, size = (self.rows, self.tall) if axis == 1 else (self.columns, LANES)
+        at = np.arange(self.grid[axis - 1])[:, None] * (size - 2) + np.arange(size) - 1
+        inside = (at >= 0) & (at < length)
+        edge = np.zeros(size, bool)
+        edge[[0, -1]] = True
+        known = inside | (self.periodic[axis] & ((at == -1) | (at == length)))
+        return np.where(known, at % length, -1).reshape(-1), (inside & ~edge).reshape(-1)
+
+
+def taken(block: Array, index: Array, axis: int) -> Array:
+    """Entries of an axis at an index, zero where it is -1."""
+    shape = [-1 if k == axis else 1 for k in range(block.ndim)]
+    return jnp.take(block, jnp.maximum(index, 0), axis) * (index >= 0).reshape(shape).astype(block.dtype)
+
+
+def tiled(spins: Array, tiling: Tiling) -> tuple[Array, Array, Array]:
+    """Spins laid out for the kernel, and where its rows and columns are in the tensor: what `fused_pass` reads."""
+    (rows, own_rows), (columns, own_columns) = tiling.index(1), tiling.index(2)
+    device = next(iter(spins.devices()))
+    index = jax.device_put((rows.astype(np.int32), columns.astype(np.int32)), device)
+    return _tiled_spins(spins, *index, own_rows, own_columns, tiling), *index
+
+
+@partial(jax.jit, static_argnames=("tiling",))
+def _tiled_spins(
+    spins: Array, rows: Array, columns: Array, own_rows: Array, own_columns: Array, tiling: Tiling
+) -> Array:
+    """Spins (with two halo planes on either side) as (tiles, steps + 1, tall, lanes), overlaps coded as held out."""
+    spins = spins[: tiling.planes + 4]
+    spins = jnp.pad(spins, ((0, tiling.steps + 1 - spins.shape[0]), (0, 0), (0, 0)))
+    down, across = tiling.grid
+
+    def one(strip: tuple[Array, Array]) -> Array:
+        index, own = strip
+        block = taken(taken(spins, index, 1), columns, 2)
+        block = jnp.where(own[None, :, None] & own_columns[None, None, :], block, jnp.sign(block) * jnp.int8(2))
+        return block.reshape(-1, tiling.tall, across, LANES).transpose(2, 0, 1, 3)
+
+    tiles = lax.map(one, (rows.reshape(down, -1), own_rows.reshape(down, -1)))
+    return tiles.reshape(down * across, -1, tiling.tall, LANES)
 
 
 @partial(
@@ -45,11 +118,11 @@ def fused_pass(
     """Losses of tiles and the three contractions, as `jax_slab.likelihood_pass`; the first three from `tiled`."""
     cores = packing.unpack(vector)
     down, across = tiling.grid
-    grid = down, tiling.tall, across, LANES
 
     def tiles(middle: Array, last: Array) -> Array:
         whole = jnp.einsum("arb,bn->arn", taken(middle, rows, 1), taken(last, columns, 1), precision=EXACT)
-        return whole.reshape(rank, *grid).transpose(1, 3, 0, 2, 4).reshape(down * across, rank, tiling.tall, LANES)
+        whole = whole.reshape(rank, down, tiling.tall, across, LANES).transpose(1, 3, 0, 2, 4)
+        return whole.reshape(down * across, rank, tiling.tall, LANES)
 
     right = tiles(cores["right_middle"], cores["right_last"])
     first = jnp.pad(cores["first"][: tiling.planes + 4], ((0, tiling.steps - tiling.planes - 4), (0, 0)))
@@ -115,7 +188,7 @@ def _kernel(
     top = group * deep
     zero = tiles[tile, 0, top, :] * 0.0  # a vector that is laid out over the lanes, as a constant is not
 
-    def meet() -> None:
+    def synchronise() -> None:
         gpu.barrier_arrive(barrier)
         gpu.barrier_wait(barrier)
 
@@ -134,7 +207,7 @@ def _kernel(
     for at in range(0, factors.shape[0], GROUPS * LANES):
         start = jnp.minimum(at + group * LANES, factors.shape[0] - LANES)
         factors[pl.ds(start, LANES)] = first[pl.ds(start, LANES)]
-    meet()
+    synchronise()
     shape = [[tiles[tile, a, top + i, :] for a in range(rank)] for i in range(deep)]
     mirror = [[right[tile, a, top + i, :] for a in range(rank)] for i in range(deep)]
     twice, share, planes = numbers[0], numbers[1], count[0]
@@ -184,7 +257,7 @@ def _kernel(
                 parts = [ends[1 - write, turn, other, :] for other in range(GROUPS)]
                 firsts[tile, done, turn, :] = (parts[0] + parts[1]) + (parts[2] + parts[3])
 
-        meet()
+        synchronise()
         return new_b, new_s, s, new_code, new_w, w, new_t, new_u, ahead, total, loss
 
     rows = [zero] * deep
@@ -224,7 +297,7 @@ def _product(rows: list[Array]) -> Array:
 
 
 def _likelihood(code: Array, eta: Array, share: Array, whole: bool) -> tuple[Array, Array, Array]:
-    """V, a factor whose square's logarithm is part of the loss, and the rest of the loss; see `kernels.likelihood_row`.
+    """V, a factor whose square's logarithm is part of the loss, and the rest; see `ising_rows.likelihood_row`.
 
     An entry without a term is one observed at log-odds 100: no V, no loss. A reciprocal is exp(-log), two fast
     instructions, and the logarithm is the loss's own.

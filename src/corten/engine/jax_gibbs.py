@@ -15,18 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from corten.engine.gibbs import GibbsPlan
+from corten.engine.gibbs import GOLDEN, GibbsPlan, sweep_key
 
 Array = jax.Array
-GOLDEN = 0x9E3779B97F4A7C15
-MASK64 = 2**64 - 1
 
 
 def sweep(plan: GibbsPlan, spins: np.ndarray, sweeps: int, seed: int, first: int, device: Any) -> np.ndarray:
     """Draw `sweeps` sweeps, numbered from `first`; see `gibbs.sweep`."""
     if spins.shape != plan.shape:
         raise ValueError(f"spins has shape {spins.shape}; the plan is for {plan.shape}.")
-    keys = [_sweep_key(seed % 2**64, number) for number in range(first, first + sweeps)]
+    keys = [int(sweep_key(np.uint64(seed % 2**64), number)) for number in range(first, first + sweeps)]
     words = np.array([[key & 0xFFFFFFFF, key >> 32] for key in keys], np.uint32).reshape(-1, 2)
     arrays = (
         np.asarray(spins, np.int8).reshape(plan.weight.shape), words, plan.weight, np.float32(plan.strength),
@@ -87,23 +85,10 @@ def _sweeps(
     return lax.scan(one, spins, words)[0]
 
 
-def _mix64(x: int) -> int:
-    x ^= x >> 30
-    x = x * 0xBF58476D1CE4E5B9 & MASK64
-    x ^= x >> 27
-    x = x * 0x94D049BB133111EB & MASK64
-    return x ^ (x >> 31)
-
-
-def _sweep_key(seed: int, number: int) -> int:
-    """What a row's key starts from; the row itself is mixed in on the device."""
-    return _mix64((_mix64((seed + GOLDEN) & MASK64) + GOLDEN * (number + 1)) & MASK64)
-
-
 def _row_words(word: Array, lines: int) -> tuple[Array, Array]:
     """Low and high words of mix64(key + golden (row + 1)) for every row."""
     rows = jnp.arange(1, lines + 1, dtype=jnp.uint32)
-    low, high = _times((rows, jnp.zeros_like(rows)), GOLDEN)
+    low, high = _times((rows, jnp.zeros_like(rows)), int(GOLDEN))
     total = low + word[0]
     x = total, high + word[1] + (total < low).astype(jnp.uint32)
     x = _times(_fold(x, 30), 0xBF58476D1CE4E5B9)
@@ -118,7 +103,7 @@ def _fold(x: tuple[Array, Array], shift: int) -> tuple[Array, Array]:
 
 
 def _times(x: tuple[Array, Array], constant: int) -> tuple[Array, Array]:
-    """The low 64 bits of a product with a constant, in 16-bit halves where a carry must be seen."""
+    """The low 64 bits of a product with a constant, in 16-bit halves where a carry is needed."""
     low, high = x
     c_low, c_high = jnp.uint32(constant & 0xFFFFFFFF), jnp.uint32(constant >> 32)
     a, b = low & 0xFFFF, low >> 16
@@ -129,7 +114,7 @@ def _times(x: tuple[Array, Array], constant: int) -> tuple[Array, Array]:
 
 
 def _random32(column: Array, low: Array, high: Array) -> Array:
-    """As `gibbs_rows._random32`."""
+    """As `gibbs._random32`."""
     x = column * jnp.uint32(0x9E3779B9) + low
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)

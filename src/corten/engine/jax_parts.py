@@ -1,9 +1,10 @@
-"""Which device holds which planes, what it is sent and how its findings are added up."""
+"""Which device holds which planes, what it is sent, and how its sums are added."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 
 from corten.engine.arithmetic import LOGIT, PRODUCT
 from corten.engine.jax_formulas import Formula
-from corten.engine.jax_slab import Cut, Packing, bucket, found
+from corten.engine.jax_slab import Cut, Packing, bucket
 
 SLAB_ENTRIES = {"gpu": 1 << 26, "cpu": 1 << 22}  # a few float32 arrays of a slab exist at a time
 HOPPER, MOSAIC_JAX = 9.0, (0, 10)
@@ -21,7 +22,7 @@ ADJACENT = frozenset(tuple(s if a == b else 0 for b in range(3)) for a in range(
 
 @dataclass(frozen=True)
 class Part:
-    """One device's run of planes. index: the planes its arrays hold, halo and filling too; -1 is a plane of zeros."""
+    """One device's block of planes. index: the planes its arrays hold, halo and padding too; -1 is a plane of zeros."""
 
     device: Any
     start: int
@@ -30,15 +31,16 @@ class Part:
     halo: int
 
     def place(self, body: Any, plane: Callable[[int], np.ndarray]) -> Any:
-        """An array of planes on the device: `body` is its own run, `plane` finds the few others."""
-        middle = jax.device_put(body, self.device)
-        outside = [self.index[: self.halo], self.index[self.halo + self.stop - self.start :]]
-        nothing = np.zeros(middle.shape[1:], middle.dtype)
-        edges = [np.stack([plane(i) if i >= 0 else nothing for i in planes]) for planes in outside if len(planes)]
-        if not edges:
-            return middle
-        before, after = (edges[0], edges[-1:]) if self.halo else (nothing[:0].reshape(0, *nothing.shape), edges)
-        return jnp.concatenate([jax.device_put(before, self.device), middle, *jax.device_put(after, self.device)])
+        """An array of planes on the device: `body` has its own planes, `plane(i)` gives one of the few others."""
+        own = jax.device_put(body, self.device)
+        nothing = np.zeros(own.shape[1:], own.dtype)
+
+        def others(index: np.ndarray) -> list[Any]:
+            planes = [plane(i) if i >= 0 else nothing for i in index]
+            return [jax.device_put(np.stack(planes), self.device)] if planes else []
+
+        parts = [*others(self.index[: self.halo]), own, *others(self.index[self.halo + self.stop - self.start :])]
+        return jnp.concatenate(parts) if len(parts) > 1 else own
 
     def rows_of(self, first: np.ndarray) -> np.ndarray:
         """The first core's rows for every plane held."""
@@ -46,7 +48,7 @@ class Part:
 
 
 def parts_of(shape: tuple[int, ...], devices: tuple[Any, ...], halo: int, periodic: bool) -> tuple[Any, list[Part]]:
-    """The cut every device walks, and each one's planes."""
+    """The cut of every device, and the planes of each."""
     planes, inner = shape[0], tuple(shape[1:])
     share = -(-planes // len(devices))
     limit = SLAB_ENTRIES.get(devices[0].platform, SLAB_ENTRIES["gpu"]) // max(1, int(np.prod(inner)))
@@ -78,7 +80,7 @@ def vector_of(
     numbers: dict[str, np.ndarray] | None = None,
     padded: bool = True,
 ) -> tuple[np.ndarray, Packing]:
-    """Cores (left gauge, right gauge, those of soft spins) and numbers as one vector, and where in it they stand."""
+    """Cores (left gauge, right gauge, those of soft spins) and numbers as one vector, and their places in it."""
     arrays, shapes = dict(numbers or {}), {name: array.shape for name, array in (numbers or {}).items()}
     for given, suffix in ((cores, ""), (base, "0")):
         if given is not None:
@@ -96,17 +98,24 @@ def gathered(
     vectors: list[Any], losses: Sequence[int], planes: Sequence[int], parts: list[Part], cores: Sequence[np.ndarray],
     padded: bool = True,
 ) -> tuple[float, list[np.ndarray]]:  # fmt: skip
-    """Add up what devices found, in float64, bonds cut back to what `pack` gave."""
+    """Loss and contractions of all devices added in float64, bonds cut back to what `pack` gave.
+
+    A device sends `losses` numbers, then the contractions; sums over slabs are followed by their rounding errors. The
+    fused kernel has one slab and sends none.
+    """
     a, _, b = cores[1].shape
     total, sums = 0.0, [np.zeros(c.shape) for c in cores]
     for part, vector, count, height in zip(parts, vectors, losses, planes):
         _, wide, tall = places(part, cores, padded)
-        shapes = (height, wide[0]), wide, tall
-        loss, (firsts, middles, lasts) = found(np.asarray(vector), count, shapes)
-        total += loss
-        sums[0][part.start : part.stop] = firsts[: part.stop - part.start, :a]
-        sums[1] += middles[:a, :, :b]
-        sums[2] += lasts[:b]
+        first, middle, last = height * wide[0], prod(wide), prod(tall)
+        alone = vector.size == count + first + middle + last
+        edges = np.cumsum([count, first, middle] if alone else [count, first, middle, middle, last])
+        found = np.split(np.asarray(vector).astype(np.float64), edges)
+        middles, lasts = found[2:] if alone else (found[2] + found[3], found[4] + found[5])
+        total += float(found[0].sum())
+        sums[0][part.start : part.stop] = found[1].reshape(height, wide[0])[: part.stop - part.start, :a]
+        sums[1] += middles.reshape(wide)[:a, :, :b]
+        sums[2] += lasts.reshape(tall)[:b]
     return total, sums
 
 
@@ -117,12 +126,9 @@ def fits(formula: Formula, shape: tuple[int, ...]) -> bool:
 
 
 def has_fused_kernel(device: Any) -> bool:
-    """Whether a device can run the fused kernel: a Hopper GPU or newer, and a JAX whose Mosaic GPU we know."""
-    if (
-        jax.__version_info__[:2] < MOSAIC_JAX
-        or device.platform != "gpu"
-        or float(getattr(device, "compute_capability", 0.0)) < HOPPER
-    ):
+    """Whether a device can run the fused kernel: a Hopper GPU or newer, and a new enough JAX."""
+    recent = device.platform == "gpu" and float(getattr(device, "compute_capability", 0.0)) >= HOPPER
+    if not recent or jax.__version_info__[:2] < MOSAIC_JAX:
         return False
     try:
         from corten.engine import jax_fused  # noqa: F401

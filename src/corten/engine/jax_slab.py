@@ -1,7 +1,7 @@
-"""The slab pass as XLA programs: a run of planes with its halo in, sums as large as the cores out.
+"""The slab pass as XLA programs: planes with a halo in, sums as large as the cores out.
 
 A program takes all small arrays as one vector and gives all small results as one vector: a pass is one transfer each
-way. Slabs are walked by a scan; sums over slabs carry their rounding error along, so that float32 is enough.
+way. A scan goes through the slabs; sums over slabs keep their rounding error, so that float32 is enough.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COMPILER_THREADS = 4
 
 
 class Program:
-    """A function compiled for each set of shapes, devices and settings it meets.
+    """A function compiled for each set of shapes, devices and settings.
 
     Matrix products are not tried out while compiling: that takes seconds a program and saves little here.
     """
@@ -38,7 +38,7 @@ class Program:
         update_wrapper(self, function)
 
     def ahead(self, *arrays: Any, **settings: Any) -> None:
-        """Begin to compile for arrays like these (`jax.ShapeDtypeStruct` will do); a call finds it done, or waits."""
+        """Begin to compile for arrays like these (or `jax.ShapeDtypeStruct`); a call waits for it."""
         key = _key(arrays, settings)
         if key not in self._ahead:
             self._ahead[key] = _compilers().submit(lambda: self._compiled.lower(*arrays, **settings).compile())
@@ -78,7 +78,7 @@ def bucket(rank: int, rows: int, columns: int) -> int:
 
 @dataclass(frozen=True)
 class Cut:
-    """How one device's planes are walked: `slabs` runs of `height` planes, `halo` more on either side."""
+    """The planes of one device: `slabs` slabs of `height` planes, `halo` more on either side."""
 
     slabs: int
     height: int
@@ -142,11 +142,11 @@ def contract(
 
 
 def _owned(cut: Cut, at: Array, cores: dict[str, Array]) -> Array:
-    """1 for the slab's planes that exist, 0 for those that only fill its last run."""
+    """1 for the slab's planes that exist, 0 for those that only pad its last slab."""
     return (at + jnp.arange(cut.height) < cores["count"][0]).astype(jnp.float32)
 
 
-def _walk(cut: Cut, slab: Any, cores: dict[str, Array]) -> Array:
+def _over_slabs(cut: Cut, slab: Any, cores: dict[str, Array]) -> Array:
     """Run `slab(start) -> (loss, first, middle, last)` over all slabs; everything found, as one vector."""
     zeros = [jnp.zeros_like(cores[name]) for name in ("middle", "middle", "last", "last")]
 
@@ -158,19 +158,6 @@ def _walk(cut: Cut, slab: Any, cores: dict[str, Array]) -> Array:
     return jnp.concatenate([x.reshape(-1) for x in (losses, firsts, *sums)])
 
 
-def found(vector: np.ndarray, count: int, shapes: Sequence[tuple[int, ...]]) -> tuple[float, list[np.ndarray]]:
-    """Loss (of `count` parts) and the three contractions, in float64, from what a pass gave back.
-
-    Sums over slabs come with their rounding errors; the fused kernel has one slab and sends none.
-    """
-    first, middle, last = (prod(s) for s in shapes)
-    alone = vector.size == count + first + middle + last
-    edges = np.cumsum([count, first, middle] if alone else [count, first, middle, middle, last])
-    losses, firsts, *both = np.split(np.asarray(vector).astype(np.float64), edges)
-    sums = [firsts, *(both if alone else (both[0] + both[1], both[2] + both[3]))]
-    return float(losses.sum()), [part.reshape(shape) for part, shape in zip(sums, shapes)]
-
-
 def fields(formula: Formula, cores: dict[str, Array], block: dict[str, Array], shift: Shift) -> tuple[Array, Array]:
     """eta and its derivative in B_i, on the planes inside `shift`'s margin."""
     terms, b, w = cores["terms"], block["b"], block["w"]
@@ -179,12 +166,12 @@ def fields(formula: Formula, cores: dict[str, Array], block: dict[str, Array], s
         field, slope = pair_sums(formula, terms, shift, b, w)
         eta, slope = log_odds(formula, terms, here, field, slope)
         return eta + cores["shift"][0], slope
-    if "seen" not in block:
+    if "expected" not in block:
         field = shift.total(b * w)
     else:
-        seen, b0 = block["seen"], block["b0"]
-        more = shift.total(b * b0 * (1.0 - seen * seen) * jnp.abs(w))
-        field = shift.total(b * seen) - terms[0] * shift.centre(b0) * shift.centre(w) * more
+        expected, b0 = block["expected"], block["b0"]
+        more = shift.total(b * b0 * (1.0 - expected * expected) * jnp.abs(w))
+        field = shift.total(b * expected) - terms[0] * shift.centre(b0) * shift.centre(w) * more
     eta, slope = log_odds(formula, terms, here, field, None)
     return eta + cores["shift"][0], slope
 
@@ -199,13 +186,13 @@ def gradient(
         sums = jnp.zeros_like(w)
     elif not formula.factorises:
         sums = 2.0 * w * pair_sums(formula, terms, shift, b, v)[1]
-    elif "seen" not in block:
+    elif "expected" not in block:
         sums = 2.0 * terms[0] * w * shift.total(v * b)
     else:
-        b0, seen = shift.centre(block["b0"]), shift.centre(shift.centre(block["seen"]))
+        b0, expected = shift.centre(block["b0"]), shift.centre(shift.centre(block["expected"]))
         t = v * b
-        cavity = terms[0] * shift.centre(b0) * (1.0 - seen * seen) * shift.total(t * b0 * around)
-        sums = 2.0 * terms[0] * jnp.abs(w) * (seen * shift.total(t) - cavity)
+        cavity = terms[0] * shift.centre(b0) * (1.0 - expected * expected) * shift.total(t * b0 * around)
+        sums = 2.0 * terms[0] * jnp.abs(w) * (expected * shift.total(t) - cavity)
     return shift.centre(v) * shift.centre(slope) + sums
 
 
@@ -213,7 +200,7 @@ def gradient(
 def likelihood_pass(
     spins: Array, soft: Array | None, vector: Array, formula: Formula, cut: Cut, packing: Packing
 ) -> Array:
-    """Losses of slabs and contractions of one device's planes; `soft` as in `kernels.likelihood_box`."""
+    """Losses of slabs and contractions of one device's planes; `soft` as in `likelihood.likelihood_box`."""
     cores = packing.unpack(vector)
     shift = Shift(formula.offsets, formula.periodic, formula.radius)
 
@@ -226,7 +213,7 @@ def likelihood_pass(
         if soft is not None:
             first0 = lax.dynamic_slice_in_dim(cores["first0"], at, tall)
             block["b0"] = evaluate(first0, cores["middle0"], cores["last0"], cut.inner)[1]
-            block["seen"] = soft_spin(block["w"], lax.dynamic_slice_in_dim(soft, at, tall))
+            block["expected"] = soft_spin(block["w"], lax.dynamic_slice_in_dim(soft, at, tall))
         eta, slope = fields(formula, cores, block, shift)
         v, loss = likelihood(shift.centre(code), eta, cores["share"][0], formula.whole)
         own = _owned(cut, at, cores).reshape(-1, *(1 for _ in cut.inner))
@@ -235,12 +222,12 @@ def likelihood_pass(
         parts = contract(g, left[mine], first[mine], cores["right_middle"], cores["right_last"])
         return jnp.sum(shift.centre(loss) * own), *parts
 
-    return _walk(cut, slab, cores)
+    return _over_slabs(cut, slab, cores)
 
 
 @program("cut", "packing", "subtract")
 def residual_pass_of(values: Array, mask: Array, vector: Array, cut: Cut, packing: Packing, subtract: bool) -> Array:
-    """Half the squared residual on observed entries and its contractions; planes that only fill have no mask."""
+    """Half the squared residual on observed entries and its contractions; planes of padding have no mask."""
     cores = packing.unpack(vector)
 
     def slab(at: Array) -> tuple[Array, Array, Array, Array]:
@@ -251,10 +238,11 @@ def residual_pass_of(values: Array, mask: Array, vector: Array, cut: Cut, packin
         parts = contract(residual, left, first, cores["right_middle"], cores["right_last"])
         return 0.5 * jnp.sum(residual * residual), *parts
 
-    return _walk(cut, slab, cores)
+    return _over_slabs(cut, slab, cores)
 
 
 def _eta(spins: Array, vector: Array, at: Array, formula: Formula, cut: Cut, packing: Packing) -> Array:
+    """eta of the slab that starts at plane `at`."""
     cores = packing.unpack(vector)
     radius = formula.radius
     start, tall = at + cut.halo - radius, cut.height + 2 * radius
@@ -264,10 +252,7 @@ def _eta(spins: Array, vector: Array, at: Array, formula: Formula, cut: Cut, pac
     return fields(formula, cores, block, Shift(formula.offsets, formula.periodic, radius))[0]
 
 
-@program("formula", "cut", "packing")
-def eta_of_slab(spins: Array, vector: Array, at: Array, formula: Formula, cut: Cut, packing: Packing) -> Array:
-    """eta of the slab that starts at plane `at`."""
-    return _eta(spins, vector, at, formula, cut, packing)
+eta_of_slab = program("formula", "cut", "packing")(_eta)
 
 
 @program("formula", "cut", "packing")

@@ -1,14 +1,13 @@
 """How a tensor is cut into boxes, and which rows are neighbours inside a box.
 
-A tensor is seen as (planes, rows, n): mode 1, the modes between flattened, and the last mode. The cut depends
-on the shape and the neighbourhood only, never on the number of threads, so sums are gathered in the same
-order on every machine.
+A tensor is treated as (planes, rows, n): mode 1, the modes between flattened, and the last mode. The cut depends on the
+shape and the neighbourhood only, not on the number of threads, so sums are added in the same order on every machine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -20,7 +19,7 @@ RINGS_PER_BOX = 5
 
 @dataclass(frozen=True)
 class Box:
-    """Planes [start, stop) times a run of rows, with the halo they need."""
+    """Planes [start, stop) times a range of rows, with the halo they need."""
 
     start: int
     stop: int
@@ -33,7 +32,7 @@ class Box:
 
     @property
     def planes(self) -> np.ndarray:
-        """Global indices of the planes that exist, halo included, in the order the kernel meets them."""
+        """Global indices of the planes that exist, halo included, in the order of the kernel."""
         return self.plane_index[self.plane_index >= 0]
 
 
@@ -54,7 +53,7 @@ class Layout:
         return flat_shape(self.shape)
 
     def between(self, start: int, stop: int) -> list[Box]:
-        """Boxes that own planes [start, stop) and see their neighbours, with the rows of the first slab's."""
+        """Boxes that own planes [start, stop), with the rows of the boxes of the first slab."""
         index, level = _halo(start, stop, self.shape[0], self.radius, self.periodic_first)
         index, level = index[level < 2], level[level < 2]  # neighbours of neighbours matter to a gradient only
         spin_start = int(np.argmax(index >= 0))
@@ -93,14 +92,10 @@ class Layout:
         pairs = offsets[:, [0, -1]]
         if len(pairs) % 2:  # neighbours are summed in pairs; an odd one out is paired with the row of zeros
             pairs = np.vstack([pairs, np.zeros((1, 2), np.int64)])
-            boxes = [
-                Box(b.start, b.stop, b.spin_start, b.plane_index, b.plane_level, b.rows, b.row_level,
-                    np.vstack([b.table, np.full((1, len(b.rows)), len(b.rows))]))
-                for b in boxes
-            ]  # fmt: skip
-        reach = int(np.abs(offsets[:, -1]).max(initial=0))
-        cut = tuple(boxes)
-        return Layout(shape, np.ascontiguousarray(pairs), reach, bool(periodic[-1]), cut, radius, bool(periodic[0]))
+            nothing = [np.full((1, len(box.rows)), len(box.rows)) for box in boxes]
+            boxes = [replace(box, table=np.vstack([box.table, row])) for box, row in zip(boxes, nothing)]
+        reach, ends = int(np.abs(offsets[:, -1]).max(initial=0)), (bool(periodic[0]), bool(periodic[-1]))
+        return Layout(shape, np.ascontiguousarray(pairs), reach, ends[1], tuple(boxes), radius, ends[0])
 
 
 def slab_planes(planes: int) -> int:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from corten.engine.memory import parts
+
 
 def is_lazy(array: Any) -> bool:
     """Whether an array is a Dask array."""
@@ -19,7 +21,7 @@ def takes_lazy(engine: Any) -> bool:
 
 
 def behind(array: Any) -> Any:
-    """The Dask array a labelled array stands for; anything else as it is."""
+    """The Dask array inside a labelled array; anything else as it is."""
     data = None if isinstance(array, np.ndarray) else getattr(array, "data", None)
     return data if is_lazy(data) else array
 
@@ -29,14 +31,14 @@ def lazy_spins(mask: Any, domain: Any = None) -> Any:
     if mask.dtype == bool:
         spins = 2 * mask.astype(np.int8) - 1
     elif mask.dtype == np.int8:
-        spins = mask.map_blocks(_checked, dtype=np.int8)
+        spins = mask.map_blocks(check_codes, dtype=np.int8)
     else:
         raise TypeError(f"mask must be boolean (True = observed) or int8 spins, got dtype {mask.dtype}")
     return spins if domain is None else spins * behind(domain).astype(np.int8)
 
 
 def in_planes(spins: Any, change: Callable[[np.ndarray, int], np.ndarray]) -> Any:
-    """Spins changed run by run: `change(planes, number of the first)`; whole planes, whatever the chunks."""
+    """Spins changed block by block: `change(planes, number of the first)`; whole planes, for any chunks."""
     whole = spins.rechunk(dict.fromkeys(range(1, spins.ndim), -1))
 
     def one(planes: np.ndarray, block_info: Any = None) -> np.ndarray:
@@ -45,7 +47,10 @@ def in_planes(spins: Any, change: Callable[[np.ndarray, int], np.ndarray]) -> An
     return whole.map_blocks(one, dtype=np.int8)
 
 
-def _checked(spins: np.ndarray) -> np.ndarray:
-    if spins.size and (spins.min() < -1 or spins.max() > 1):
-        raise ValueError("mask holds other numbers than +1 (observed), -1 (missing) and 0 (outside)")
+def check_codes(spins: np.ndarray) -> np.ndarray:
+    """The spins, if all are -1, 0 or +1."""
+    for _, _, part in parts(spins):
+        low, high = int(np.min(part)), int(np.max(part))
+        if low < -1 or high > 1:
+            raise ValueError(f"mask has {low if low < -1 else high}; spins are +1 observed, -1 missing, 0 outside")
     return spins

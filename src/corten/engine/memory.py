@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike
 
 USABLE_SHARE = 0.6  # of the available memory that one fit may use
 READ_AHEAD_BYTES = max(1 << 16, mmap.PAGESIZE)  # pages around a page that is read are loaded with it
-PART_BYTES = 1 << 24  # what a walk through a file holds at a time
+PART_BYTES = 1 << 24  # of a file that are read at a time
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def let_go(array: np.ndarray) -> None:
 
 
 def parts(array: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Runs of planes (start, stop, array[start:stop]); those behind the reader are let go of."""
+    """Blocks of planes (start, stop, array[start:stop]); pages of a file are released once they were read."""
     each = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
     step = max(1, PART_BYTES // each)
     for start in range(0, array.shape[0], step):

@@ -1,8 +1,8 @@
-"""Passes over the mask: everything expensive in the missingness model is one of these.
+"""Passes over the mask: all expensive computations of the propensity model.
 
 (spins, cores, coupling, link, train share)  ->  (loss, contractions of the gradient with the cores' frame)
 
-What leaves a box is as large as the cores, and that is all that ever travels.
+The result of a box is as large as the cores, and nothing larger is sent between threads or machines.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import numpy as np
 
 from corten.engine.arithmetic import LOGIT, PRODUCT
 from corten.engine.layout import Box, Layout
-from corten.engine.likelihood import likelihood_box
-from corten.engine.log_odds import field_box, weight_sums
+from corten.engine.likelihood import field_box, likelihood_box, weight_sums
 from corten.engine.memory import byte_tensor, let_go, parts
 from corten.engine.threads import in_order, threads_for
 
 EMPTY = np.zeros((0, 0, 0), np.int8)
-FIELD_ENTRIES = 1 << 22  # log-odds are handed out in runs of planes of about this many entries
+FIELD_ENTRIES = 1 << 22  # log-odds are given in blocks of planes of about this many entries
 
 
 class FrameLike(Protocol):
@@ -42,7 +41,7 @@ class PlainFrame(NamedTuple):
 
 @dataclass(frozen=True)
 class Model:
-    """What a kernel needs to know of the missingness model."""
+    """The propensity model in the form that kernels read."""
 
     coupling_kind: int
     terms: np.ndarray
@@ -50,14 +49,6 @@ class Model:
     offsets: np.ndarray
     periodic: tuple[bool, ...]
     shift: float = 0.0  # added to every log-odds: twice the link's offset
-
-
-def whole(shape: tuple[int, ...], slabs: Iterable[tuple[int, int, np.ndarray]]) -> np.ndarray:
-    """Runs of planes (start, stop, planes) put together as one float32 array."""
-    out = np.empty(shape, np.float32)
-    for start, stop, part in slabs:
-        out[start:stop] = part
-    return out
 
 
 def check_spins(spins: Any, train_share: float) -> None:
@@ -70,10 +61,10 @@ def check_spins(spins: Any, train_share: float) -> None:
 
 def merged_weights(found: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
     """Sums of weights and of their squares that are relative to different largest log-weights, brought to one."""
-    seen = [(float(top), float(one), float(two)) for top, one, two in found if one > 0]
-    if not seen:
+    sums = [(float(top), float(one), float(two)) for top, one, two in found if one > 0]
+    if not sums:
         return -np.inf, 0.0, 0.0
-    tops, ones, twos = np.array(seen).T
+    tops, ones, twos = np.array(sums).T
     shrink = np.exp(tops - tops.max())
     return float(tops.max()), float(shrink @ ones), float(shrink**2 @ twos)
 
@@ -84,11 +75,40 @@ def size_of(found: Iterable[tuple[float, float, float]]) -> float:
     return first**2 / second if second > 0 else 0.0
 
 
-@dataclass
-class MaskPass:
-    """Passes over one mask of spins (int8, the tensor's shape; a memory map will do).
+class AnyMaskPass:
+    """What passes over a mask share on all engines."""
 
-    Spins: +-1 in the likelihood, +-2 held out (seen by neighbours, no term of its own), 0 outside the domain.
+    spins: Any
+    train_share: float
+    _constant: float | None = None
+
+    def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
+        """eta of every entry as one float32 array, with neighbours read from these spins."""
+        out = np.empty(self.spins.shape, np.float32)
+        for start, stop, part in self.log_odds_slabs(cores):
+            out[start:stop] = part
+        return out
+
+    def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
+        raise NotImplementedError
+
+    def _observed_constant(self) -> float:
+        """-log q for every training term: constant in the parameter, kept so that the loss is the paper's."""
+        if self.train_share == 1.0:
+            return 0.0
+        if self._constant is None:
+            self._constant = -self._training_entries() * float(np.log(self.train_share))
+        return self._constant
+
+    def _training_entries(self) -> int:
+        raise NotImplementedError
+
+
+@dataclass
+class MaskPass(AnyMaskPass):
+    """Passes over one mask of spins (int8, the tensor's shape; possibly a memory map).
+
+    Spins: +-1 in the likelihood, +-2 held out (neighbours of others, no term of its own), 0 outside the domain.
     """
 
     spins: np.ndarray
@@ -105,7 +125,6 @@ class MaskPass:
         offsets = self.model.offsets if self.model.coupling_kind else np.zeros((0, self.spins.ndim), np.int64)
         self.layout = Layout.of(self.spins.shape, offsets, self.model.periodic, self.slab, self.tile)
         self._flat = self.spins.reshape(self.layout.flat_shape)
-        self._constant: float | None = None
 
     def loss_and_contractions(self, frame: FrameLike, soft: SoftSpins | None = None) -> tuple[float, list[np.ndarray]]:
         """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
@@ -136,43 +155,34 @@ class MaskPass:
         model, layout = self.model, self.layout
         terms = np.ascontiguousarray(model.terms, np.float64).reshape(-1, 3)
 
-        def one(box: Box) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-            moments = np.zeros(count)
-            first = np.zeros(cores[0].shape)
-            middle = np.zeros(cores[1].shape)
-            last = np.zeros(cores[2].shape)
+        def zeros() -> list[np.ndarray]:
+            return [*(np.zeros(core.shape) for core in cores), np.zeros(count)]
+
+        def one(box: Box) -> tuple[float, list[np.ndarray]]:
+            found = zeros()
             loss = likelihood_box(
                 self._planes(self._flat, box), self._planes(tau, box) if soft is not None else EMPTY,
                 box.spin_start, box.plane_index, box.plane_level, box.rows, box.row_level,
                 layout.offsets, box.table, layout.reach, layout.periodic_last,
                 *cores, right[1], right[2], *base, model.coupling_kind, terms, model.link_kind,
-                np.float32(model.shift), q, first, middle, last, moments,
+                np.float32(model.shift), q, *found,
             )  # fmt: skip
-            return loss, first, middle, last, moments
+            return loss, found
 
-        total, behind = 0.0, 0
-        sums: list[np.ndarray] | None = None
-        for box, (loss, *found) in zip(layout.boxes, in_order(one, layout.boxes, self.threads)):
+        total, sums, behind = 0.0, zeros(), 0
+        for box, (loss, found) in zip(layout.boxes, in_order(one, layout.boxes, self.threads)):
             total += loss
-            if sums is None:
-                sums = found
-            else:
-                for have, part in zip(sums, found):
-                    have += part
+            for have, part in zip(sums, found):
+                have += part
             needed = box.start - 2 * layout.radius  # the other boxes of this slab still read so far back
             if needed > behind:
                 self._let_go(behind, needed, tau)
                 behind = needed
-        assert sums is not None
         self._let_go(behind, layout.shape[0], tau)
         return total + self._observed_constant(), unpack(sums[:3], frame), sums[3]
 
-    def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
-        """eta of every entry as one float32 array, with neighbours read from these spins."""
-        return whole(self.spins.shape, self.log_odds_slabs(cores))
-
     def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
-        """eta in runs of planes: (start, stop, planes start:stop). One pass."""
+        """eta in blocks of planes: (start, stop, planes start:stop). One pass."""
         self.passes += 1
         planes, rows, n = self.layout.flat_shape
         slab = self.layout.boxes[0].stop - self.layout.boxes[0].start
@@ -211,8 +221,7 @@ class MaskPass:
     def soft_spins(self, frame: FrameLike) -> SoftSpins:
         """Expected spins of the entries not in training, given a first fit: tanh((eta + log(1 - q)) / 2), in 1/127.
 
-        An entry that is -1 in the training mask may well be observed: E[W | W_tr = -1] = 2 (1-q) p / (1 - q
-        p) - 1.
+        An entry that is -1 in the training mask may be observed: E[W | W_tr = -1] = 2 (1 - q) p / (1 - q p) - 1.
         """
         shift = np.float32(np.log1p(-self.train_share))
         values = byte_tensor(self.spins.shape)
@@ -228,18 +237,12 @@ class MaskPass:
         return np.ascontiguousarray(flat[planes])
 
     def _let_go(self, start: int, stop: int, soft: np.ndarray = EMPTY) -> None:
-        """Pages of spins that lie in a file are given back once they were read."""
+        """Release pages of spins in a file once they were read."""
         let_go(self._flat[start:stop])
         let_go(soft[start:stop])
 
-    def _observed_constant(self) -> float:
-        """-log q for every training term: constant in the parameter, kept so that the loss is the paper's."""
-        if self.train_share == 1.0:
-            return 0.0
-        if self._constant is None:
-            count = sum(int(np.count_nonzero(np.asarray(part) == 1)) for _, _, part in parts(self._flat))
-            self._constant = -count * float(np.log(self.train_share))
-        return self._constant
+    def _training_entries(self) -> int:
+        return sum(int(np.count_nonzero(np.asarray(part) == 1)) for _, _, part in parts(self._flat))
 
 
 @dataclass(frozen=True)

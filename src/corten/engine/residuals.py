@@ -1,9 +1,7 @@
 """Passes over data instead of spins: squared error of a low-rank tensor on the observed entries, and its contractions.
 
-Dense tensors are walked slab by slab; where fewer than a tenth of the entries are observed, only those are
-visited.
-With no cores to subtract the same pass contracts the data themselves: `spectral_start` is a power iteration
-made of it.
+Dense tensors are read slab by slab; where fewer than a tenth of the entries are observed, only those are read. Without
+cores to subtract the same pass contracts the data themselves, which `spectral_start` uses.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -22,7 +20,7 @@ from corten.engine.threads import in_order, threads_for
 from corten.engine.train_rows import FAST, FOLD, contract_row, evaluate_row, fold_last, left_vector, spread_row
 
 F32 = np.float32
-PARTS_PER_PASS = 16  # parts a pass is cut into, whatever the number of threads
+PARTS_PER_PASS = 16  # parts of a pass, for any number of threads
 MAX_SPARSE_SHARE = 0.1  # of observed entries, below which the coordinate form is faster
 
 
@@ -50,7 +48,7 @@ def residual_box(
     residual = np.zeros(n, F32)
     last_part = np.zeros(last.shape, F32)
     total = 0.0
-    seen = 0
+    rows_done = 0
     for p in range(values.shape[0]):
         for row in range(values.shape[1]):
             left_vector(first, middle, start + p, row, left)
@@ -59,8 +57,8 @@ def residual_box(
             total += residual_row(values[p, row], mask[p, row], estimate, residual)
             contract_row(residual, left, right_last, last_part, dots)
             spread_row(dots, first, right_middle, start + p, row, out_first, out_middle)
-            seen += 1
-            if seen % (4 * FOLD) == 0:
+            rows_done += 1
+            if rows_done % (4 * FOLD) == 0:
                 fold_last(last_part, out_last)
     fold_last(last_part, out_last)
     return 0.5 * total
@@ -99,8 +97,24 @@ def residual_entries(
     return 0.5 * total
 
 
+class AnyResidualPass:
+    """What passes over data share on all engines of one machine."""
+
+    def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
+        loss, contractions = self._run(frame, subtract=True)
+        return loss, [-c for c in contractions]
+
+    def contractions_of_data(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+        """Half the data's sum of squares and their contractions with a frame, missing entries as zero. One pass."""
+        return self._run(frame, subtract=False)
+
+    def _run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
+        raise NotImplementedError
+
+
 @dataclass
-class ResidualPass:
+class ResidualPass(AnyResidualPass):
     """Passes over `values` (float32 or int8, the tensor's shape) where `mask` (bool or int8) is not zero."""
 
     values: np.ndarray
@@ -123,15 +137,6 @@ class ResidualPass:
             self._found = np.ascontiguousarray(self.values.reshape(-1)[self._where], np.float32)
         self.passes = 0
 
-    def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
-        """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
-        loss, contractions = self._run(frame, subtract=True)
-        return loss, [-c for c in contractions]
-
-    def contractions_of_data(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
-        """Half the data's sum of squares and their contractions with a frame, missing entries as zero. One pass."""
-        return self._run(frame, subtract=False)
-
     def _run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
         self.passes += 1
         cores, right = pack(frame.left), pack(frame.right)
@@ -151,7 +156,7 @@ class ResidualPass:
         planes, rows, n = self._flat_shape
         height = -(-planes // PARTS_PER_PASS)
         values, mask = self.values.reshape(self._flat_shape), self._mask.reshape(self._flat_shape)
-        # From a file, a part is walked in steps, and pages behind are let go of.
+        # A file is read in steps, and pages are released once they were read.
         step = max(1, PART_BYTES // (4 * rows * n)) if self._in_file else height
 
         def one(start: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
@@ -159,13 +164,13 @@ class ResidualPass:
             loss = 0.0
             stop = min(start + height, planes)
             for a in range(start, stop, step):
-                here, seen = values[a : min(a + step, stop)], mask[a : min(a + step, stop)]
+                here, there = values[a : min(a + step, stop)], mask[a : min(a + step, stop)]
                 loss += residual_box(
-                    np.asarray(here), np.asarray(seen), a, subtract,
+                    np.asarray(here), np.asarray(there), a, subtract,
                     cores[0], cores[1], cores[2], right[1], right[2], first, middle, last,
                 )  # fmt: skip
                 let_go(here)
-                let_go(seen)
+                let_go(there)
             return loss, first, middle, last
 
         return one, list(range(0, planes, height))

@@ -109,7 +109,7 @@ def side_by_side(*work: Callable[[], Any], at_least: int = 1) -> list[Any]:
 class _OneThread:
     """Keeps the libraries' own pools (BLAS, OpenMP) on one thread while a fit runs.
 
-    Over small matrices they fight ours, and on a busy machine their spinning threads cost a hundredfold.
+    With small matrices they compete with the threads here; on a busy machine this costs a factor of a hundred.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,8 @@
 """Tensors of low rank: points, tangent vectors, retraction and descent. Knows nothing of missing data."""
 
-from corten.lowrank.checks import SlopeCheck, check_gradient, check_retraction
 from corten.lowrank.cp import CP
-from corten.lowrank.descent import Descent, descend
-from corten.lowrank.line_search import Armijo, BarzilaiBorwein, ConjugateGradient, FixedStep
-from corten.lowrank.ranks import check_rank, check_tucker_rank, feasible_rank, feasible_tucker_rank
-from corten.lowrank.stopping import (
+from corten.lowrank.descent import (
+    Descent,
     GradientNorm,
     MaxEvaluations,
     MaxIterations,
@@ -13,15 +10,16 @@ from corten.lowrank.stopping import (
     RelativeChange,
     StoppingRule,
     ValueChange,
+    descend,
 )
-from corten.lowrank.tangent import Frame, Tangent
-from corten.lowrank.tensor_train import TensorTrain
-from corten.lowrank.tucker import Tucker
-from corten.lowrank.tucker_tangent import TuckerFrame, TuckerTangent
+from corten.lowrank.line_search import Armijo, BarzilaiBorwein, FixedStep
+from corten.lowrank.ranks import check_rank, check_tucker_rank, feasible_rank, feasible_tucker_rank
+from corten.lowrank.tensor_train import Frame, Tangent, TensorTrain
+from corten.lowrank.tucker import Tucker, TuckerFrame, TuckerTangent
 
 __all__ = [
-    "CP", "Armijo", "BarzilaiBorwein", "ConjugateGradient", "Descent", "FixedStep", "Frame", "GradientNorm",
-    "MaxEvaluations", "MaxIterations", "Progress", "RelativeChange", "SlopeCheck", "StoppingRule", "Tangent",
-    "TensorTrain", "Tucker", "TuckerFrame", "TuckerTangent", "ValueChange", "check_gradient", "check_rank",
-    "check_retraction", "check_tucker_rank", "descend", "feasible_rank", "feasible_tucker_rank",
+    "CP", "Armijo", "BarzilaiBorwein", "Descent", "FixedStep", "Frame", "GradientNorm", "MaxEvaluations",
+    "MaxIterations", "Progress", "RelativeChange", "StoppingRule", "Tangent", "TensorTrain", "Tucker", "TuckerFrame",
+    "TuckerTangent", "ValueChange", "check_rank", "check_tucker_rank", "descend", "feasible_rank",
+    "feasible_tucker_rank",
 ]  # fmt: skip

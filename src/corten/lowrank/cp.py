@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -93,7 +94,9 @@ class CP(LowRank):
         O(size K^2 r^2) in chunks, after one (r sum d_k)^2 pseudo-inverse.
         """
         factors, r = self.balanced().factors, self.rank
-        inverse = _pseudo_inverse(_gram(factors))
+        eigenvalues, vectors = np.linalg.eigh(_gram(factors))
+        kept = eigenvalues > MIN_EIGENVALUE_RATIO * max(eigenvalues[-1], 0.0)
+        inverse = (vectors[:, kept] / eigenvalues[kept]) @ vectors[:, kept].T
         starts = np.concatenate([[0], np.cumsum(self.shape)])
         blocks = inverse.reshape(starts[-1], r, starts[-1], r).transpose(0, 2, 1, 3)
         values = np.zeros(self.size)
@@ -116,10 +119,7 @@ def _gram(factors: Sequence[Array]) -> Array:
     for k in range(order):
         row = []
         for j in range(order):
-            others = np.ones((r, r))
-            for m in range(order):
-                if m not in (k, j):
-                    others = others * grams[m]
+            others = reduce(np.multiply, (gram for m, gram in enumerate(grams) if m not in (k, j)), np.ones((r, r)))
             if k == j:
                 block = np.einsum("xy,ab->xayb", np.eye(len(factors[k])), others)
             else:
@@ -127,9 +127,3 @@ def _gram(factors: Sequence[Array]) -> Array:
             row.append(block.reshape(len(factors[k]) * r, len(factors[j]) * r))
         whole.append(row)
     return np.block(whole)
-
-
-def _pseudo_inverse(gram: Array) -> Array:
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > MIN_EIGENVALUE_RATIO * max(values[-1], 0.0)
-    return (vectors[:, kept] / values[kept]) @ vectors[:, kept].T

@@ -1,25 +1,138 @@
-"""Riemannian descent: walk down a smooth objective on a manifold of low-rank tensors, and say why it stopped.
+"""Riemannian descent: minimise a smooth objective on a manifold of low-rank tensors, and say why it stopped.
 
-Knows no Ising model and no data: an objective is any function point -> (value, gradient), the gradient a
-tangent vector with inner, norm, +, *, retract, transport and a frame, which has `radial` (`Tangent`, `TuckerTangent`).
+An objective is any function point -> (value, gradient), the gradient a tangent vector with inner, norm, +, *, retract,
+transport and a frame, which has `radial` (`Tangent`, `TuckerTangent`). Stopping rules are small objects that compose
+with `|`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from corten.lowrank.line_search import BarzilaiBorwein, Iterate, StepRule
-from corten.lowrank.stopping import GradientNorm, MaxIterations, Progress, StoppingRule, ValueChange
 
 Objective = Callable[[Any], tuple[float, Any]]
 
 
 @dataclass(frozen=True)
+class Progress:
+    """The state of a descent after an iteration, read by stopping rules and callbacks.
+
+    values: the objective at every iterate so far; relative_change: ||B' - B|| / ||B|| of the last step
+    (None before the first); step: its length; point: the current point.
+    """
+
+    iterations: int
+    evaluations: int
+    values: Sequence[float]
+    gradient_norm: float
+    first_gradient_norm: float
+    relative_change: float | None
+    step: float | None
+    point: Any
+
+
+@dataclass(frozen=True)
+class StoppingRule(ABC):
+    """Base of the rules: `reason(progress)` is a sentence when it is time to stop, else None."""
+
+    @abstractmethod
+    def reason(self, progress: Progress) -> str | None:
+        """Say why to stop, or None to go on."""
+
+    def __or__(self, other: StoppingRule) -> AnyOf:
+        return AnyOf((self, other))
+
+
+@dataclass(frozen=True)
+class AnyOf(StoppingRule):
+    """Stop as soon as one of the rules gives a reason."""
+
+    rules: tuple[StoppingRule, ...]
+
+    def reason(self, progress: Progress) -> str | None:
+        return next((why for rule in self.rules if (why := rule.reason(progress))), None)
+
+
+@dataclass(frozen=True)
+class MaxIterations(StoppingRule):
+    """Stop after so many accepted steps."""
+
+    limit: int
+
+    def reason(self, progress: Progress) -> str | None:
+        if progress.iterations < self.limit:
+            return None
+        return f"reached the limit of {self.limit} iterations"
+
+
+@dataclass(frozen=True)
+class MaxEvaluations(StoppingRule):
+    """Stop after so many evaluations, that is passes over the data.
+
+    Read between iterations: the line search of the last one may end a few evaluations beyond the limit.
+    """
+
+    limit: int
+
+    def reason(self, progress: Progress) -> str | None:
+        if progress.evaluations < self.limit:
+            return None
+        return f"reached the limit of {self.limit} evaluations"
+
+
+@dataclass(frozen=True)
+class GradientNorm(StoppingRule):
+    """Stop when the gradient is small: against the first one (relative), or in itself (absolute)."""
+
+    relative: float = 1e-4
+    absolute: float = 0.0
+
+    def reason(self, progress: Progress) -> str | None:
+        bound = max(self.relative * progress.first_gradient_norm, self.absolute)
+        if progress.gradient_norm > bound:
+            return None
+        return f"gradient norm {progress.gradient_norm:.2e} is at most {bound:.2e}"
+
+
+@dataclass(frozen=True)
+class RelativeChange(StoppingRule):
+    """Stop when a step moves the point by little: ||B' - B|| <= tolerance ||B|| (Algorithm RGrad's rule)."""
+
+    tolerance: float = 1e-4
+
+    def reason(self, progress: Progress) -> str | None:
+        if progress.relative_change is None or progress.relative_change > self.tolerance:
+            return None
+        return f"relative change {progress.relative_change:.2e} is at most {self.tolerance:.2e}"
+
+
+@dataclass(frozen=True)
+class ValueChange(StoppingRule):
+    """Stop when the objective stayed within a share of itself over the last iterations.
+
+    An increase counts as a change too, as steps need not be monotone.
+    """
+
+    relative: float = 1e-7
+    patience: int = 5
+
+    def reason(self, progress: Progress) -> str | None:
+        if len(progress.values) <= self.patience:
+            return None
+        recent = progress.values[-self.patience - 1 :]
+        if max(recent) - min(recent) > self.relative * abs(recent[-1]):
+            return None
+        return f"objective changed by less than {self.relative:.0e} of itself in {self.patience} iterations"
+
+
+@dataclass(frozen=True)
 class Descent:
-    """Where a descent ended: the best point met, its value and gradient, what it cost and why it stopped.
+    """The result of a descent: the best point, its value and gradient, the cost and why it stopped.
 
     evaluations: calls of the objective, each one pass over the data; history: the value at every iterate.
     """
@@ -43,7 +156,7 @@ def descend(
 ) -> Descent:
     """Minimise an objective from a start (Algorithm RGrad, with a choice of step rules).
 
-    step: `BarzilaiBorwein()` unless told otherwise; stop: by default a small gradient, no more improvement or
+    step: by default `BarzilaiBorwein()`; stop: by default a small gradient, no more improvement or
     500 iterations; callback: called after every iteration with the `Progress`; returning True stops.
 
     Examples

@@ -1,8 +1,8 @@
-"""Step rules: how far to walk along a direction. They know an objective and a tangent vector, no data.
+"""Step rules: how far to go along a direction.
 
-A rule is a frozen choice of constants; `rule.begin()` starts a search that remembers what the rule needs between
+A rule is a frozen set of constants; `rule.begin()` starts a search, which remembers what the rule needs between
 iterations (the rule itself where that is nothing). `search.advance(evaluate, here)` gives the next `Iterate`, or None
-where no step will do. One evaluation gives value and gradient together, so a trial that is accepted costs no more.
+if no step is acceptable. One evaluation gives value and gradient together, so an accepted trial costs no more.
 """
 
 from __future__ import annotations
@@ -30,17 +30,13 @@ class Iterate:
 class Search(Protocol):
     """One descent's use of a step rule."""
 
-    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        """The next iterate, or None when no step is acceptable."""
-        ...
+    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None: ...
 
 
 class StepRule(Protocol):
     """What `descend` takes as its `step`."""
 
-    def begin(self) -> Search:
-        """Start a search of this rule."""
-        ...
+    def begin(self) -> Search: ...
 
 
 @dataclass(frozen=True)
@@ -48,14 +44,12 @@ class FixedStep:
     """The same step every time, 0.1 in the paper; halved only where the objective is not finite."""
 
     step: float = 0.1
-    max_halvings: int = 30
 
     def begin(self) -> Search:
         return self
 
     def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        accept = _Accept(reference=math.inf, slope=0.0, alpha=0.0, halvings=self.max_halvings)
-        return accept.search(evaluate, here, -here.gradient, self.step)
+        return _backtrack(evaluate, here, self.step, reference=math.inf, slope=0.0, alpha=0.0, halvings=30)
 
 
 @dataclass(frozen=True)
@@ -64,53 +58,33 @@ class Armijo:
 
     first_step: float = 1.0
     alpha: float = 1e-4
-    max_halvings: int = 40
     noise: float = 1e-14
 
     def begin(self) -> Search:
         return self
 
     def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        reference = here.value + self.noise * abs(here.value)
-        accept = _Accept(reference, -(here.gradient.norm() ** 2), self.alpha, self.max_halvings)
-        return accept.search(evaluate, here, -here.gradient, self.first_step)
+        reference, slope = here.value + self.noise * abs(here.value), -(here.gradient.norm() ** 2)
+        return _backtrack(evaluate, here, self.first_step, reference, slope, self.alpha, halvings=40)
 
 
 @dataclass(frozen=True)
 class BarzilaiBorwein:
     """Steps from the curvature seen along the last move, with a non-monotone Armijo safeguard: the default.
 
-    The long step <s,s>/<s,y> is taken unless the short one <s,y>/<y,y> is less than `balance` of it; then the
-    smallest of the last `memory` short ones. A step passes if it improves on the worst of the last `memory`
-    values. first_step: the very first trial, about one over the curvature; None moves a tenth of the norm.
+    The long step <s,s>/<s,y> is taken unless the short one <s,y>/<y,y> is less than half of it; then the smallest of
+    the last `memory` short ones. A step is accepted if it improves on the worst of the last `memory` values.
+    first_step: the very first trial, about one over the curvature; None moves a tenth of the norm.
     noise: relative rounding error of the objective (about 1e-7 for float32 sums).
     """
 
     first_step: float | None = None
     alpha: float = 1e-4
     memory: int = 5
-    balance: float = 0.5
-    max_halvings: int = 30
     noise: float = 1e-14
 
     def begin(self) -> Search:
         return _BarzilaiBorweinSearch(self)
-
-
-@dataclass(frozen=True)
-class ConjugateGradient:
-    """Polak-Ribiere+ directions carried by transport, restarted when they stop descending; Armijo steps.
-
-    The first trial of an iteration is one over the curvature seen along the last move; mostly it is accepted.
-    """
-
-    first_step: float | None = None
-    alpha: float = 1e-4
-    max_halvings: int = 30
-    noise: float = 1e-14
-
-    def begin(self) -> Search:
-        return _ConjugateSearch(self)
 
 
 class _BarzilaiBorweinSearch:
@@ -126,12 +100,13 @@ class _BarzilaiBorweinSearch:
         step = self._trial(here)
         self.last = here
         reference, slope = worst + self.rule.noise * abs(worst), -(here.gradient.norm() ** 2)
-        accept = _Accept(reference, slope, self.rule.alpha, self.rule.max_halvings, interpolate=True)
-        return accept.search(evaluate, here, -here.gradient, step)
+        return _backtrack(evaluate, here, step, reference, slope, self.rule.alpha, halvings=30, interpolate=True)
 
     def _trial(self, here: Iterate) -> float:
+        """The first step to try."""
         if self.last is None or here.step is None:
-            return _first_step(self.rule.first_step, here)
+            given = self.rule.first_step
+            return given if given is not None else 0.1 * (here.point.norm() or 1.0) / here.gradient.norm()
         carried = self.last.gradient.transport(here.gradient.frame)
         # s = -step * carried and y = gradient - carried: one transport gives both
         change = here.gradient - carried
@@ -139,83 +114,37 @@ class _BarzilaiBorweinSearch:
         s_y = -here.step * carried.inner(change)
         y_y = change.inner(change)
         if y_y == 0.0 or s_y <= 1e-12 * math.sqrt(s_s) * math.sqrt(y_y):
-            return 2.0 * here.step  # no upward curvature (to be seen) along the last move: the safeguard watches
+            return 2.0 * here.step  # no measurable upward curvature along the last move: the safeguard bounds the step
         long, short = s_s / s_y, s_y / y_y
         self.shorts.append(short)
-        return min(self.shorts) if short < self.rule.balance * long else long
+        return min(self.shorts) if short < 0.5 * long else long
 
 
-class _ConjugateSearch:
-    def __init__(self, rule: ConjugateGradient) -> None:
-        self.rule = rule
-        self.last: Iterate | None = None
-        self.direction: Any = None
-
-    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
-        direction, step = self._direction(here)
-        found = self._along(evaluate, here, direction, step)
-        if found is None and self.last is not None:
-            direction = -here.gradient
-            found = self._along(evaluate, here, direction, _first_step(self.rule.first_step, here))
-        self.last, self.direction = here, direction
-        return found
-
-    def _along(self, evaluate: Evaluate, here: Iterate, direction: Any, step: float) -> Iterate | None:
-        reference, slope = here.value + self.rule.noise * abs(here.value), here.gradient.inner(direction)
-        accept = _Accept(reference, slope, self.rule.alpha, self.rule.max_halvings, interpolate=True)
-        return accept.search(evaluate, here, direction, step)
-
-    def _direction(self, here: Iterate) -> tuple[Any, float]:
-        steepest = -here.gradient
-        if self.last is None or here.step is None:
-            return steepest, _first_step(self.rule.first_step, here)
-        frame = here.gradient.frame
-        before = self.last.gradient.transport(frame)
-        carried = self.direction.transport(frame)
-        weight = max(0.0, here.gradient.inner(here.gradient - before) / self.last.gradient.norm() ** 2)
-        direction = steepest + carried * weight
-        if here.gradient.inner(direction) > -1e-2 * direction.norm() * here.gradient.norm():
-            direction = steepest
-        # curvature per unit length along the last move, by the secant of its two slopes
-        turn, length = carried.inner(here.gradient - before), here.step * carried.inner(carried)
-        if not (turn > 0.0 and length > 0.0):
-            return direction, 2.0 * here.step
-        return direction, -here.gradient.inner(direction) * length / (turn * direction.inner(direction))
-
-
-def _first_step(given: float | None, here: Iterate) -> float:
-    if given is not None:
-        return given
-    return 0.1 * (here.point.norm() or 1.0) / here.gradient.norm()
-
-
-@dataclass(frozen=True)
-class _Accept:
-    """Backtracking: shrink a step until value <= reference + alpha step slope.
-
-    A trial whose value or gradient is not finite is refused like one that is too high.
-    """
-
-    reference: float
-    slope: float
-    alpha: float
-    halvings: int
-    interpolate: bool = False
-
-    def search(self, evaluate: Evaluate, here: Iterate, direction: Any, step: float) -> Iterate | None:
-        length = direction.norm()
-        for _ in range(self.halvings + 1):
-            if not math.isfinite(step * length):
-                return None
-            point = direction.retract(step)
-            value, gradient = evaluate(point)
-            fine = math.isfinite(value) and math.isfinite(gradient.norm())
-            if fine and value <= self.reference + self.alpha * step * self.slope:
-                return Iterate(point, value, gradient, step, step * length)
-            shrink = 0.5
-            # the lowest point of the parabola through the value here, its slope, and the refused value
-            bend = value - here.value - step * self.slope
-            if self.interpolate and math.isfinite(bend) and bend > 0.0:
-                shrink = min(0.5, max(0.1, -step * self.slope / (2.0 * bend)))
-            step *= shrink
-        return None
+def _backtrack(
+    evaluate: Evaluate,
+    here: Iterate,
+    step: float,
+    reference: float,
+    slope: float,
+    alpha: float,
+    halvings: int,
+    interpolate: bool = False,
+) -> Iterate | None:
+    """The first of shrinking steps with value <= reference + alpha step slope, value and gradient finite."""
+    direction = -here.gradient
+    length = direction.norm()
+    for _ in range(halvings + 1):
+        if not math.isfinite(step * length):
+            return None
+        point = direction.retract(step)
+        value, gradient = evaluate(point)
+        finite = math.isfinite(value) and math.isfinite(gradient.norm())
+        if finite and value <= reference + alpha * step * slope:
+            return Iterate(point, value, gradient, step, step * length)
+        shrink = 0.5
+        # the minimum of the parabola through the value here, its slope, and the refused value
+        bend = value - here.value - step * slope
+        if interpolate and math.isfinite(bend) and bend > 0.0:
+            shrink = min(0.5, max(0.1, -step * slope / (2.0 * bend)))
+        step *= shrink
+    return None

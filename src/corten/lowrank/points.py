@@ -47,6 +47,22 @@ class LowRank(ABC):
         return f"{type(self).__name__}(shape={self.shape}, rank={self.rank})"
 
 
+class TangentSpace:
+    """What tangent spaces share: the shape and rank of their point."""
+
+    point: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the modes."""
+        return tuple(self.point.shape)
+
+    @property
+    def rank(self) -> tuple[int, ...]:
+        """Ranks of the point."""
+        return tuple(self.point.rank)
+
+
 @dataclass(frozen=True, eq=False)
 class TangentVector(ABC):
     """A tangent vector at a frame's point: parts that are orthogonal to each other as tensors."""

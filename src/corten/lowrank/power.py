@@ -1,4 +1,4 @@
-"""A spectral start that never sees the tensor: power iteration in tangent spaces, from contractions alone."""
+"""A spectral start from contractions with the tensor alone: power iteration in tangent spaces."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from corten.lowrank.tangent import Frame
-from corten.lowrank.tensor_train import TensorTrain
+from corten.lowrank.tensor_train import Frame, TensorTrain
 from corten.lowrank.tucker import Tucker
 
 ITERATIONS = 4  # measured: close enough to TT-SVD that a descent from either needs the same number of passes
@@ -34,7 +33,7 @@ def spectral_start(
     point = guess
     for _ in range(iterations):
         frame: Any = point.frame()
-        tangent = frame.project(contract(getattr(frame, "tt", frame)))
+        tangent = frame.project(contract(frame.tt))
         lifted = tangent.to_tucker() if isinstance(point, Tucker) else tangent.to_tt()
         point = lifted.round(guess.rank)
         if point.norm() == 0.0:

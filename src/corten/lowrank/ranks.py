@@ -43,7 +43,7 @@ def feasible_tucker_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tup
 
 
 def check_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
-    """Give one rank per bond (an integer means every bond), or say which bond asks for too much.
+    """Give one rank per bond (an integer means every bond), or raise an error that names the bond.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def check_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ..
 
 
 def check_tucker_rank(shape: Sequence[int], rank: int | Sequence[int]) -> tuple[int, ...]:
-    """Give one rank per mode (an integer means every mode), or say which mode asks for too much."""
+    """Give one rank per mode (an integer means every mode), or raise an error that names the mode."""
     allowed = feasible_tucker_rank(shape, rank)
     return _within(_listed(shape, rank, len(shape), "mode"), allowed, shape, "mode", "feasible_tucker_rank")
 

@@ -24,9 +24,9 @@ from corten.engine.threads import one_library_thread
 from corten.lowrank import (
     Armijo,
     BarzilaiBorwein,
-    ConjugateGradient,
     Descent,
     FixedStep,
+    Frame,
     MaxEvaluations,
     RelativeChange,
     StoppingRule,
@@ -49,7 +49,6 @@ BOUND_CHECK_ENTRIES = 4_000_000  # entries of B computed at once to find its lar
 STEPS: dict[str, StepRule] = {
     "barzilai-borwein": BarzilaiBorwein(first_step=FIRST_STEP, noise=LOSS_ROUNDING),
     "armijo": Armijo(first_step=FIRST_STEP, noise=LOSS_ROUNDING),
-    "conjugate": ConjugateGradient(first_step=FIRST_STEP, noise=LOSS_ROUNDING),
     "fixed": FixedStep(0.1),
 }
 
@@ -109,7 +108,6 @@ class Estimate:
     passes: int
     stopped_because: str
     history: tuple[float, ...]
-    scale: float
     choices: tuple[Choice, ...] = ()
     soft: SoftSpins | None = field(default=None, repr=False)
 
@@ -153,50 +151,33 @@ def estimate(
         choices.append(Choice("ridge", f"{ridge:.3g}", because, code="ridge_by_parameters", values={"ridge": ridge}))
     with one_library_thread:
         found = descend_in(mask_pass, start, recipe, ridge, None)
-        point, scale, loss = found.point, 1.0, found.value
-        if ridge > 0:
-            point, scale, loss = _rescale(mask_pass, found, ridge, None)
+        point, loss = _rescaled(mask_pass, found, ridge, None)
         history, stopped = found.history, found.stopped_because
         thins = recipe.thinning and mask_pass.train_share < 1 and mask_pass.model.coupling_kind == 1
         if thins:
             soft = mask_pass.soft_spins(train_frame(point))
             again = descend_in(mask_pass, found.point, recipe, ridge, soft)
-            refreshed, new_scale = again.point, 1.0
-            if ridge > 0:
-                refreshed, new_scale, _ = _rescale(mask_pass, again, ridge, soft)
+            refreshed, _ = _rescaled(mask_pass, again, ridge, soft)
             without = effective_training_size(mask_pass, point)
             with_correction = effective_training_size(mask_pass, refreshed)
             kept = with_correction >= MIN_KEPT_EFFECTIVE_SIZE * without
-            choices.append(
-                Choice(
-                    "thinning correction",
-                    "kept" if kept else "dropped",
-                    f"the effective sample size of the training weights is {without:.0f} without it and "
-                    f"{with_correction:.0f} with it" + ("" if kept else ", less than half"),
-                    code="thinning_kept" if kept else "thinning_dropped",
-                    values={"effective_size_without": without, "effective_size_with": with_correction},
-                )
+            because = (
+                f"the effective sample size of the training weights is {without:.0f} without it and "
+                f"{with_correction:.0f} with it" + ("" if kept else ", less than half")
             )
+            taken, values = "kept" if kept else "dropped", {"effective_size_without": without}
+            values["effective_size_with"] = with_correction
+            choices.append(Choice("thinning correction", taken, because, code=f"thinning_{taken}", values=values))
             if kept:
-                point, scale = refreshed, new_scale
+                point = refreshed
                 history, stopped = history + again.history, again.stopped_because
                 loss = mask_pass.loss_and_contractions(train_frame(point))[0]
         if recipe.bound is not None:
-            point, shrunk = _bounded(point, recipe.bound)
-            if shrunk < 1.0:
-                scale *= shrunk
-                loss = mask_pass.loss_and_contractions(train_frame(point))[0]
+            bounded = _bounded(point, recipe.bound)
+            if bounded is not point:
+                point, loss = bounded, mask_pass.loss_and_contractions(train_frame(bounded))[0]
     passes = mask_pass.passes - before + start_passes
-    return Estimate(
-        point=point,
-        loss=loss,
-        passes=passes,
-        stopped_because=stopped,
-        history=history,
-        scale=scale,
-        choices=tuple(choices),
-        soft=soft if keep_soft else None,
-    )
+    return Estimate(point, loss, passes, stopped, history, tuple(choices), soft if keep_soft else None)
 
 
 def effective_training_size(mask_pass: MaskPass, point: TensorTrain | Tucker) -> float:
@@ -204,10 +185,9 @@ def effective_training_size(mask_pass: MaskPass, point: TensorTrain | Tucker) ->
     return float(mask_pass.effective_size(train_frame(point).left))
 
 
-def train_frame(point: TensorTrain | Tucker) -> Any:
+def train_frame(point: TensorTrain | Tucker) -> Frame:
     """The point in the form that passes read: a tensor train in both gauges."""
-    frame: Any = point.frame()
-    return getattr(frame, "tt", frame)
+    return point.frame().tt
 
 
 def descend_in(
@@ -217,7 +197,7 @@ def descend_in(
 
     def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
         frame: Any = point.frame()
-        loss, contractions = mask_pass.loss_and_contractions(getattr(frame, "tt", frame), soft)
+        loss, contractions = mask_pass.loss_and_contractions(frame.tt, soft)
         gradient = frame.project(contractions)
         if ridge > 0:
             radial = frame.radial()  # the point itself: its norm needs no orthogonalisation
@@ -228,41 +208,39 @@ def descend_in(
     return descend(objective, start, step=STEPS[recipe.step], stop=recipe.stopping())
 
 
-def _rescale(
+def _rescaled(
     mask_pass: MaskPass, found: Descent, ridge: float, soft: SoftSpins | None
-) -> tuple[TensorTrain | Tucker, float, float]:
-    """B times the scalar that minimises the unpenalised loss, the scalar, and the loss: two secant steps.
+) -> tuple[TensorTrain | Tucker, float]:
+    """B times the scalar that minimises the unpenalised loss, and the loss: two secant steps; without ridge B itself.
 
     The scalar is at most 2.2, twice the first trial. The limit matters where ranks are large for the tensor: the
     minimum (2.4 to 3.3 there) gives better coverage at a given rank, but a larger error of B, and the held-out
     likelihood then prefers smaller ranks, which gives worse coverage.
     """
-    point = found.point
-    frame: Any = found.gradient.frame
-    radial = frame.radial()
+    if ridge == 0:
+        return found.point, found.value
+    radial = found.gradient.frame.radial()
     square = ridge * radial.norm() ** 2
     slope = found.gradient.inner(radial) - square
     at, loss = 1.0, found.value - 0.5 * square
     trial = 1.1 if slope < 0 else 0.95
     for _ in range(2):
-        moved = point * trial
-        frame = moved.frame()
-        loss, contractions = mask_pass.loss_and_contractions(getattr(frame, "tt", frame), soft)
+        frame: Any = (found.point * trial).frame()
+        loss, contractions = mask_pass.loss_and_contractions(frame.tt, soft)
         new_slope = frame.project(contractions).inner(frame.radial()) / trial
         last = trial
         if new_slope == slope:
             break
         trial = float(np.clip(trial - new_slope * (trial - at) / (new_slope - slope), 0.5 * trial, 2.0 * trial))
         at, slope = last, new_slope
-    return point * at, at, loss
+    return found.point * at, loss
 
 
-def _bounded(point: TensorTrain | Tucker, bound: float) -> tuple[TensorTrain | Tucker, float]:
-    """B multiplied so that no |B_i| exceeds the bound, and the factor."""
+def _bounded(point: TensorTrain | Tucker, bound: float) -> TensorTrain | Tucker:
+    """B multiplied so that no |B_i| exceeds the bound."""
     train = point if isinstance(point, TensorTrain) else point.to_tensor_train()
     step = max(1, BOUND_CHECK_ENTRIES // max(1, train.size // train.shape[0]))
     largest = max(
         float(np.abs(train.slab(a, min(a + step, train.shape[0]))).max()) for a in range(0, train.shape[0], step)
     )
-    shrink = min(1.0, bound / largest) if largest > 0 else 1.0
-    return point * shrink, shrink
+    return point * (bound / largest) if largest > bound else point

@@ -2,32 +2,17 @@
 
 Candidates, from simple to rich: a constant, an additive model, a low-rank model, a low-rank model with coupling
 (Ising). Entries of the training mask are held out in random groups: their terms leave the likelihood while their spins
-stay as neighbours. Each candidate is fitted without a fold of groups and scored on each group. A richer candidate is
-taken only if its loss is lower than that of the one taken so far by two standard errors of the paired differences.
-There is one exception: a coupling adds one number to the low-rank model, so these two are compared by the loss of all
-entries at one rank, plus half the logarithm of the number of entries (as in P-BIC) for the coupling. This separates
-coupled from independent entries where the held-out loss does not: on masks of 40^3 entries the gain of the true model
-is 50 to 90 nats, while the held-out loss has a standard error of 13.
+stay as neighbours. A coupling adds one number to the low-rank model, so these two are compared by the loss of all
+entries at one rank, with a penalty as in P-BIC: on masks of 40^3 entries the gain of the true model is 50 to 90 nats,
+while the held-out loss has a standard error of 13. docs/how-it-works.md has the steps and the reasons.
 
-Validity. Weighted conformal prediction treats the calibration entries and one missing entry as exchangeable up to
-their weights, given the training entries. So the choice of the weights must not depend on which of these entries is
-the missing one. Here everything is computed from the training mask alone: the candidates, their losses and the
-effective sample size. The full mask must not be used, not even for the effective sample size: an entry with a very
-large weight makes it small as a calibration entry and has no influence on it as a missing entry, so the rule would not
-be symmetric.
-
-Effective sample size. Given the training mask, an entry outside the training set is a calibration entry with
-probability c = (1 - q) p / (1 - q p) and missing with probability m = (1 - p) / (1 - q p). With the weights
-w = (1 - p) / p the expected effective sample size of the calibration set is (sum c w)^2 / sum c w^2. As
-c w = (1 - q) m, this is the total weight of the calibration entries divided by the mean weight of a missing entry,
-which decides whether the interval of a missing entry is finite. A candidate whose expected effective sample
-size is too small is replaced by a simpler one. The weights of the training entries do not show this: a model that
-fits the training mask too closely gives them small weights, and large weights to all other entries, also to the
-calibration entries.
+Everything is computed from the training mask alone, also the expected effective sample size: validity needs weights
+that do not depend on which of the other entries are missing. The weights of the training entries do not show that a
+model fits too closely: it gives them small weights, and large weights to all other entries.
 
 If only a constant would be left, although it is clearly worse, the simplest better model is taken, without the entries
-of the largest weights: as few as the effective sample size allows. These are so rarely observed that calibration has
-almost no entries like them; the missing ones among them are flagged.
+of the largest weights: as few as the effective sample size allows. Calibration has almost no entries like them; the
+missing ones among them are flagged.
 """
 
 from __future__ import annotations
@@ -107,14 +92,13 @@ class AutoPropensity(FitsMasks):
     def _fit(self, given: TrainingMask) -> FittedPropensity:
         """Choose and fit; the first of the returned `choices` names the model and lists the loss of every candidate."""
         runner, spins, q = given.runner, given.spins, given.train_share
-        axis_names, periodic, engine = given.axis_names, given.periodic, given.engine
-        found, notes = self._candidates(runner, spins, q, axis_names, periodic)
+        found, notes = self._candidates(given)
         order, rows = _by_evidence(found)
         training = tally(spins).training
         calibration = training * (1 - q) / q if q < 1 else float(training)
         need, refused, refused_names = min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * int(calibration)), "", []
         for one in reversed(order):
-            fitted = one.config.fit(spins, q, axis_names=axis_names, periodic=periodic, engine=engine)
+            fitted = one.config.fit(spins, q, axis_names=given.axis_names, periodic=given.periodic, engine=given.engine)
             size = expected_effective_size(fitted, runner, spins, q)
             if size >= need or one is order[0]:
                 break
@@ -132,14 +116,9 @@ class AutoPropensity(FitsMasks):
             "the simplest model whose held-out loss no richer model lowers by "
             f"{MIN_GAIN_STANDARD_ERRORS:.0f} standard errors{refused}"
         )
-        choice = Choice(
-            "propensity model",
-            one.name,
-            because,
-            rows,
-            code="simplest_after_refusal" if refused else "simplest_sufficient_model",
-            values={"expected_effective_size": size, "needed_effective_size": need, "refused": tuple(refused_names)},
-        )
+        code = "simplest_after_refusal" if refused else "simplest_sufficient_model"
+        values = {"expected_effective_size": size, "needed_effective_size": need, "refused": tuple(refused_names)}
+        choice = Choice("propensity model", one.name, because, rows, code=code, values=values)
         kept = (*notes, *fitted.choices) if one.name in ("low rank", "Ising") else fitted.choices
         return replace(fitted, domain=given.domain, choices=(choice, *kept))
 
@@ -153,16 +132,13 @@ class AutoPropensity(FitsMasks):
         }
         return made[fitted.choices[0].taken]
 
-    def _candidates(
-        self, engine: Engine, spins: Any, q: float, names: Sequence[str] | None, periodic: Sequence[bool]
-    ) -> tuple[list[_Scored], tuple[Choice, ...]]:
+    def _candidates(self, given: TrainingMask) -> tuple[list[_Scored], tuple[Choice, ...]]:
         """Every candidate with its held-out losses, from simple to rich, and the settings chosen before."""
+        engine, spins, q = given.runner, given.spins, given.train_share
         shape = spins.shape
-        configs: list[tuple[str, PropensityModel]] = [
-            ("constant", UniformPropensity()),
-            ("additive", AdditivePropensity()),
-        ]
-        around = resolve("adjacent", shape, names, periodic)
+        configs: list[tuple[str, PropensityModel]]
+        configs = [("constant", UniformPropensity()), ("additive", AdditivePropensity())]
+        around = resolve("adjacent", shape, given.axis_names, given.periodic)
         config = IsingPropensity(max_rank=self.max_rank, seed=self.seed)
         fitter = Fitter(config, engine, spins=spins, train_share=q, neighborhoods=[around])
         notes: tuple[Choice, ...] = ()
@@ -259,14 +235,18 @@ def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: Any
 def _sums(
     fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float, limit: float = MAX_LOG_WEIGHT
 ) -> tuple[float, float, float]:
-    """Expected sums of calibration weights up to a limit and of their squares; share of missing entries above it."""
+    """Expected sums of calibration weights up to a limit and of their squares; share of missing entries above it.
+
+    Outside the training set an entry is a calibration entry with probability c = (1 - q) p / (1 - q p), of weight
+    w = (1 - p) / p. As c w = (1 - q) m, with m the probability of being missing, (sum c w)^2 / sum c w^2 is also the
+    total weight of the calibration entries divided by the mean weight of a missing entry.
+    """
     q, first, second, missing = train_share, 0.0, 0.0, 0.0
     passes = engine.mask_pass(spins, fitted.model, 1.0)
     for start, stop, eta in passes.log_odds_slabs(fitted.parameter.cores):  # type: ignore[union-attr]
         part = np.asarray(spins[start:stop])
         counted = part == -1 if q < 1 else part != 0
         odds = np.exp(np.clip(eta[counted], -MAX_LOG_WEIGHT, MAX_LOG_WEIGHT).astype(np.float64))
-        # c = (1-q) p / (1-q p), w = (1-p) / p
         chance = (1 - q) * odds / (1 + (1 - q) * odds) if q < 1 else odds / (1 + odds)
         below = odds >= np.exp(-limit)
         first += float(np.sum((chance / odds)[below]))

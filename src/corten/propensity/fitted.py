@@ -11,8 +11,8 @@ import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, as_engine
-from corten.engine.lazy import behind, is_lazy, lazy_spins, takes_lazy
-from corten.engine.memory import byte_tensor, let_go, parts
+from corten.engine.lazy import behind, check_codes, is_lazy, lazy_spins, takes_lazy
+from corten.engine.memory import byte_tensor, let_go
 from corten.lowrank import TensorTrain
 from corten.propensity.coupling import Coupling
 from corten.propensity.link import Link
@@ -251,47 +251,28 @@ def spins_of(mask: np.ndarray, domain: np.ndarray | None = None, lazy: bool = Fa
     mask = behind(mask)
     if lazy and is_lazy(mask):
         return lazy_spins(mask, domain)  # type: ignore[no-any-return]
-    if not isinstance(mask, np.ndarray):
-        mask = _from_store(mask) if hasattr(mask, "chunks") and hasattr(mask, "dtype") else np.asarray(mask)
-    if mask.dtype == np.int8 and mask.ndim > 1:
-        _check_codes(mask)
-        if domain is None and mask.flags.c_contiguous:
-            return mask
-        observed = mask > 0
-        domain = mask != 0 if domain is None else (mask != 0) & np.asarray(domain, bool)
-        mask = observed
-    if mask.dtype != bool:
+    chunks = None if isinstance(mask, np.ndarray) else getattr(mask, "chunks", None)
+    if not hasattr(mask, "dtype"):
+        mask = np.asarray(mask)
+    if mask.dtype not in (np.dtype(bool), np.dtype(np.int8)):
         raise TypeError(f"mask has dtype {mask.dtype}; give a boolean mask (True = observed) or int8 spins")
     if mask.ndim < 2:
         raise ValueError(f"mask has {mask.ndim} axes; at least two are needed")
+    if isinstance(mask, np.ndarray) and mask.dtype == np.int8 and mask.flags.c_contiguous and domain is None:
+        return check_codes(mask)
     spins = byte_tensor(mask.shape)
-    for plane in range(mask.shape[0]):
-        np.multiply(np.ascontiguousarray(mask[plane]).view(np.int8), np.int8(2), out=spins[plane])
-        spins[plane] -= np.int8(1)
+    step = max(1, int(np.max(chunks[0]))) if chunks else 1
+    for start in range(0, mask.shape[0], step):
+        part, out = np.ascontiguousarray(mask[start : start + step]), spins[start : start + step]
+        if part.dtype == bool:
+            np.multiply(part.view(np.int8), np.int8(2), out=out)
+            out -= np.int8(1)
+        else:
+            out[...] = check_codes(part)
         if domain is not None:
-            spins[plane][~np.asarray(domain[plane], bool)] = 0
-        let_go(spins[plane])
+            out[~np.asarray(domain[start : start + step], bool)] = 0
+        let_go(out)
     return spins
-
-
-def _from_store(stored: Any) -> np.ndarray:
-    """A chunked array on disk as an array of bytes, read in parts, so that no copy in a wider type is made."""
-    if stored.dtype not in (np.dtype(bool), np.dtype(np.int8)):
-        raise TypeError(f"mask has dtype {stored.dtype}; give a boolean mask (True = observed) or int8 spins")
-    out = byte_tensor(stored.shape)
-    step = max(1, int(np.max(stored.chunks[0])) if stored.chunks else 1)
-    for start in range(0, stored.shape[0], step):
-        out[start : start + step] = stored[start : start + step]
-        let_go(out[start : start + step])
-    return out.view(bool) if stored.dtype == bool else out
-
-
-def _check_codes(spins: np.ndarray) -> None:
-    """Raise if a spin is not -1, 0 or +1."""
-    for _, _, part in parts(spins):
-        low, high = int(np.min(part)), int(np.max(part))
-        if low < -1 or high > 1:
-            raise ValueError(f"mask has {low if low < -1 else high}; spins are +1 observed, -1 missing, 0 outside")
 
 
 def _dense_log_odds(

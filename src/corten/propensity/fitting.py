@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log, prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, Threads
-from corten.engine.memory import parts
 from corten.lowrank import TensorTrain, Tucker, check_rank, check_tucker_rank
+from corten.propensity.additive import tally
 from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
 from corten.propensity.estimation import Estimate, Recipe, estimate, start_of
 from corten.propensity.fitted import FittedPropensity
@@ -66,13 +66,13 @@ class Fitter:
             choices.append(choice)
             if isinstance(coupling, Zero) and self.config.criterion == "held-out":
                 best = free
-                self._record_rank(choices, best, tried, "held-out")
+                choices.append(_rank_choice(best, tried, "held-out"))
         rank = self.config.rank
         if isinstance(rank, str):
             if best is None:
-                best, all_tried = self._search(coupling, recipe, self.config.criterion, known=self.known)
+                best, all_tried = self._search(self.model(coupling), recipe, self.config.criterion, known=self.known)
                 spent += sum(c.estimate.passes + 1 for c in all_tried)
-                self._record_rank(choices, best, all_tried, self.config.criterion)
+                choices.append(_rank_choice(best, all_tried, self.config.criterion))
             rank = tuple(best.estimate.point.rank)
         passes = self.engine.mask_pass(self.spins, self.model(coupling), self.train_share)
         if best is not None and self.config.start == "spectral":
@@ -87,17 +87,9 @@ class Fitter:
     ) -> FittedPropensity:
         """The fitted model; `passes` counts those of the choices too."""
         return FittedPropensity(
-            parameter=fit.train,
-            coupling=coupling,
-            link=link,
-            neighborhood=self.neighborhood,
-            train_share=self.train_share,
-            loss=fit.loss,
-            passes=passes,
-            stopped_because=fit.stopped_because,
-            history=fit.history,
-            choices=choices,
-        )
+            fit.train, coupling, link, self.neighborhood, train_share=self.train_share, loss=fit.loss, passes=passes,
+            stopped_because=fit.stopped_because, history=fit.history, choices=choices,
+        )  # fmt: skip
 
     def compare(
         self, recipe: Recipe, all_entries: bool = False
@@ -108,17 +100,17 @@ class Fitter:
         neighbourhood if that is open too. With `all_entries` they are compared by the loss of all entries, which
         separates strengths better than the loss of a held-out tenth.
         """
-        free, tried = self._search(Zero(), recipe, "held-out")
+        free, tried = self._search(self.model(Zero()), recipe, "held-out")
         spent = sum(c.estimate.passes + 1 for c in tried)
         if len(self.neighborhoods) > 1 or all_entries:
             coupling, choice, more = self._compare_neighborhoods(free, recipe)
             return coupling, free, tried, choice, spent + more
         table = {"0": free}
         for strength in STRENGTHS:
-            found, _ = self._search(Product(strength), recipe, "held-out", free.rank)
+            found, _ = self._search(self.model(Product(strength)), recipe, "held-out", free.rank)
             table[f"{strength:.3g}"] = found
             spent += found.estimate.passes + 1
-        taken, choice = choose_model(table, self._training(), "coupling strength")
+        taken, choice = choose_model(table, tally(self.spins).training, "coupling strength")
         if self.train_share == 1 and self.config.criterion == "held-out":  # no expected spins: comparable with ranks
             self.known = table[taken]
         named: dict[str, Coupling] = dict(zip(table, (Zero(), *map(Product, STRENGTHS))))
@@ -135,19 +127,14 @@ class Fitter:
         for candidate in self.neighborhoods:
             for strength in STRENGTHS if len(candidate.offsets) else ():
                 divided = strength * usual / len(candidate.offsets)
-                models[f"{candidate.label()}, {divided:.3g}"] = Product(divided), candidate
+                models[f"{candidate.name}, {divided:.3g}"] = Product(divided), candidate
         table = {}
         for name, (coupling, self.neighborhood) in models.items():
-            found = candidate_at(
-                self.engine,
-                self.spins,
-                model=self.model(coupling),
-                train_share=self.train_share,
-                recipe=recipe,
-                start=free.estimate.point,
-            )
+            passes = self.engine.mask_pass(self.spins, self.model(coupling), self.train_share)
+            found = candidate_at(passes, recipe, start=free.estimate.point)
             table[name] = replace(found, score=found.score + (0.0 if isinstance(coupling, Zero) else penalty))
-        taken, choice = choose_model(table, self._training(), "neighborhood and coupling strength", "penalised loss")
+        what, training = "neighborhood and coupling strength", tally(self.spins).training
+        taken, choice = choose_model(table, training, what, score="penalised loss")
         coupling, self.neighborhood = models[taken]
         return coupling, choice, sum(c.estimate.passes + 1 for c in table.values())
 
@@ -161,64 +148,32 @@ class Fitter:
         for _ in range(2 if isinstance(rank, str) else 1):
             bonds = rank
             if isinstance(rank, str):
-                at = Product(found.strength) if found else Zero()
-                best, tried = self._search(at, recipe, self.config.criterion, shift=2 * found.offset if found else 0.0)
+                at = self.model(Product(found.strength), 2 * found.offset) if found else self.model(Zero(), 0.0)
+                best, tried = self._search(at, recipe, self.config.criterion)
                 spent += sum(c.estimate.passes + 1 for c in tried)
                 bonds = tuple(best.estimate.point.rank)
                 if found and bonds == found.estimate.point.rank:
                     break
-                choices = []
-                self._record_rank(choices, best, tried, self.config.criterion)
-            start, start_passes = self._start(bonds, recipe)  # type: ignore[arg-type]
-            found = learn(
-                self._passes_at, start, recipe=recipe, strength=known, offset=offset, start_passes=start_passes
-            )
+                choices = [_rank_choice(best, tried, self.config.criterion)]
+            start, passes = self._start(bonds, recipe)  # type: ignore[arg-type]
+            found = learn(self._passes_at, start, recipe, strength=known, offset=offset, start_passes=passes)
             spent += found.estimate.passes
         assert found is not None
         coupling, link = Product(found.strength), Logit(found.offset)
-        return self._fitted(found.estimate, coupling, link, (*choices, found.choice), spent)
+        return self._fitted(found.estimate, coupling, link, (*choices, *found.estimate.choices), spent)
 
     def _passes_at(self, strength: float, offset: float) -> MaskPass:
         """A pass at this strength and offset; on threads, as accelerators have no pass with these derivatives."""
         threads = self.engine if isinstance(self.engine, Threads) else Threads()
         return threads.mask_pass(self.spins, self.model(Product(strength), 2 * offset), self.train_share)
 
-    def _training(self) -> int:
-        """The number of training entries."""
-        return sum(int(np.count_nonzero(part == 1)) for _, _, part in parts(self.spins))
-
-    def _record_rank(self, choices: list[Choice], best: Candidate, tried: list[Candidate], criterion: str) -> None:
-        """Append the chosen rank and its candidates to the settings."""
-        rows: tuple[dict[str, object], ...] = tuple(
-            {"rank": c.rank, criterion: c.score, "effective size": c.effective_size} for c in tried
-        )
-        name = "held-out loss" if criterion == "held-out" else criterion.upper()
-        because = f"lowest {name} among ranks {tried[0].rank} to {tried[-1].rank}"
-        code = f"rank_by_{criterion.replace('-', '_')}"
-        choices.append(Choice("propensity rank", str(best.rank), because, rows, code=code, values={"rank": best.rank}))
-
     def _search(
-        self,
-        coupling: Coupling,
-        recipe: Recipe,
-        criterion: str,
-        only: int | None = None,
-        shift: float | None = None,
-        known: Candidate | None = None,
+        self, model: Model, recipe: Recipe, criterion: str, only: int | None = None, known: Candidate | None = None
     ) -> tuple[Candidate, list[Candidate]]:
         """The best candidate among the ranks allowed (`only`: at one rank), and all that were tried."""
         rank = self.config.rank if only is None or not isinstance(self.config.rank, str) else only
-        ranks = range(FIRST_RANK, self.config.max_rank + 1) if isinstance(rank, str) else [rank]
-        return choose_rank(
-            self.engine,
-            self.spins,
-            model=self.model(coupling, shift),
-            train_share=self.train_share,
-            recipe=recipe,
-            criterion=criterion,
-            ranks=ranks,  # type: ignore[arg-type]
-            known=known,
-        )
+        ranks: Any = range(FIRST_RANK, self.config.max_rank + 1) if isinstance(rank, str) else [rank]
+        return choose_rank(self.engine, self.spins, model, self.train_share, recipe, criterion, ranks, known=known)
 
     def model(self, coupling: Coupling, shift: float | None = None) -> Model:
         """The model in the form that passes read."""
@@ -229,9 +184,7 @@ class Fitter:
     def recipe(self) -> Recipe:
         """The settings of the estimates, from the configuration."""
         c = self.config
-        return Recipe(
-            ridge=c.ridge, thinning=c.thinning, bound=c.bound, step=c.step, structure=c.structure, seed=c.seed
-        )
+        return Recipe(c.ridge, c.thinning, c.bound, c.step, c.structure, seed=c.seed)
 
     def _start(self, rank: int | tuple[int, ...], recipe: Recipe) -> tuple[TensorTrain | Tucker, int]:
         """The start that the configuration asks for, and the passes it took."""
@@ -247,6 +200,16 @@ class Fitter:
                 return Tucker.from_dense(noisy, check_tucker_rank(shape, rank), self.config.seed), 1
             return TensorTrain.from_dense(noisy, check_rank(shape, rank), self.config.seed), 1
         return start_of(self.engine, self.spins, rank, recipe)
+
+
+def _rank_choice(best: Candidate, tried: list[Candidate], criterion: str) -> Choice:
+    """The record of the chosen rank and its candidates."""
+    rows: tuple[dict[str, object], ...]
+    rows = tuple({"rank": c.rank, criterion: c.score, "effective size": c.effective_size} for c in tried)
+    name = "held-out loss" if criterion == "held-out" else criterion.upper()
+    because = f"lowest {name} among ranks {tried[0].rank} to {tried[-1].rank}"
+    code = f"rank_by_{criterion.replace('-', '_')}"
+    return Choice("propensity rank", str(best.rank), because, rows, code=code, values={"rank": best.rank})
 
 
 def learns(coupling: Coupling, link: Link) -> bool:

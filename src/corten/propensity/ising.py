@@ -44,7 +44,7 @@ class IsingPropensity(FitsMasks):
     start : str or TensorTrain
         "spectral" (default), "tt-svd" (the paper's, of the perturbed mask) or a tensor train.
     step : str
-        "barzilai-borwein" (default), "armijo", "conjugate" or "fixed" (the paper's).
+        "barzilai-borwein" (default), "armijo" or "fixed" (both the paper's).
     bound : float, optional
         The largest ``|B|`` allowed.
     structure : str

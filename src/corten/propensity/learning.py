@@ -24,6 +24,7 @@ from corten.data.choices import Choice
 from corten.engine.passes import MaskPass, SoftSpins
 from corten.engine.threads import one_library_thread
 from corten.lowrank import TensorTrain, Tucker
+from corten.propensity.additive import tally
 from corten.propensity.estimation import Estimate, Recipe, descend_in, effective_training_size, train_frame
 
 MAX_TURNS = 20  # alternations of descent and scoring
@@ -38,12 +39,11 @@ DEFAULT_RIDGE = 0.02  # of the descents: a larger one changes the direction of B
 
 
 class Learned(NamedTuple):
-    """A fitted B, the learned strength and offset, and the setting that records them."""
+    """A fitted B, whose `choices` record the learned strength and offset, and these two."""
 
     estimate: Estimate
     strength: float
     offset: float
-    choice: Choice
 
 
 @dataclass(frozen=True)
@@ -148,16 +148,8 @@ def learn(
         },
     )
     passes += final.passes
-    made = Estimate(
-        point=fitted,
-        loss=loss,
-        passes=passes,
-        stopped_because=found.stopped_because,
-        history=history + found.history,
-        scale=numbers.size,
-        choices=(choice,),
-    )
-    return Learned(made, numbers.strength, numbers.offset, choice)
+    made = Estimate(fitted, loss, passes, found.stopped_because, history + found.history, (choice,))
+    return Learned(made, numbers.strength, numbers.offset)
 
 
 @dataclass
@@ -229,9 +221,8 @@ def _held(soft: SoftSpins | None, base: float, strength: float) -> SoftSpins | N
 
 def _even_odds(mask_pass: MaskPass) -> float:
     """The offset that gives the share of observed entries without B: the start of the search."""
-    up = sum(int(np.count_nonzero(np.asarray(plane) == 1)) for plane in mask_pass.spins)
-    down = sum(int(np.count_nonzero(np.asarray(plane) == -1)) for plane in mask_pass.spins)
-    share = float(np.clip(up / max(mask_pass.train_share * (up + down), 1), 0.01, 0.99))
+    counted = tally(mask_pass.spins)
+    share = float(np.clip(counted.training / max(mask_pass.train_share * counted.entries, 1), 0.01, 0.99))
     return 0.5 * float(np.log(share / (1 - share)))
 
 

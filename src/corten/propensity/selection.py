@@ -136,15 +136,12 @@ def choose_rank(
     return best, tried
 
 
-def candidate_at(
-    engine: Engine, spins: np.ndarray, model: Model, train_share: float, recipe: Recipe, start: TensorTrain | Tucker
-) -> Candidate:
+def candidate_at(passes: MaskPass, recipe: Recipe, start: TensorTrain | Tucker) -> Candidate:
     """The candidate fitted from a start to all entries, scored by their loss with expected spins of hidden neighbours.
 
     Models of one rank can be compared by it, as they have the same number of parameters: on masks of 40^3 entries the
     difference between coupled and independent entries is tens of nats, more than the noise of a held-out loss.
     """
-    passes = engine.mask_pass(spins, model, train_share)
     fit = estimate(passes, start, recipe, keep_soft=True)
     loss = float(passes.loss_and_contractions(fit.train.frame(), fit.soft)[0])
     size = effective_training_size(passes, fit.point)

@@ -1,7 +1,7 @@
 """Slope checks: does a gradient belong to its objective, does a retraction agree with its tangent vector.
 
 Both errors shrink like the square of the step when all is right, so a log-log plot has slope two; a wrong
-gradient shows slope one. Public: they test the gradient of an objective of your own.
+gradient shows slope one.
 """
 
 from __future__ import annotations
@@ -46,13 +46,6 @@ def check_gradient(
 
     size: the largest step, as a share of the point's norm; noise: relative rounding of the objective, about 1e-9 for
     the float32 passes, whose errors partly cancel in their float64 sums.
-
-    Examples
-    --------
-    >>> from corten.lowrank import Frame, TensorTrain
-    >>> point = TensorTrain.random((4, 5, 6), rank=2)
-    >>> check_gradient(lambda b: (0.5 * b.norm() ** 2, Frame.of(b).radial()), point).ok
-    True
     """
     value, gradient = objective(point)
     direction = gradient.frame.random(seed)
@@ -69,14 +62,7 @@ def check_gradient(
 
 
 def check_retraction(point: Any, seed: int = 0, size: float = 1e-1) -> SlopeCheck:
-    """Compare a retraction with its tangent vector: ||R(t x) - (point + t x)|| = O(t^2).
-
-    Examples
-    --------
-    >>> from corten.lowrank import TensorTrain
-    >>> check_retraction(TensorTrain.random((4, 5, 6), rank=2)).ok
-    True
-    """
+    """Compare a retraction with its tangent vector: ||R(t x) - (point + t x)|| = O(t^2)."""
     frame = point.frame()
     direction = frame.random(seed)
     base, along = frame.point.to_dense(), direction.to_tt().to_dense()
