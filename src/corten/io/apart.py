@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from corten.data.axes import is_dataarray
-from corten.io.files import MAX_BYTES, check_size
+from corten.io.files import MAX_BYTES
 from corten.io.registry import resolve
-from corten.io.wire import array_of, declared_bytes, decode, described, encode, raw_bytes
+from corten.io.wire import decode, encode, receive_array, send_array
 
 SECONDS, BYTES_PER_SECOND = 20, 5e6  # CPU time allowed: far more than any intact file has needed
 WALL_FACTOR = 10  # wall-clock time allowed, relative to CPU time: disks are slow, machines busy
 IDLE_SECONDS = 5.0  # the process waits so long for the next request about the same file
-MAX_HEADER_BYTES = 2**26
+MAX_HEADER_BYTES = 2**28
 OPERATIONS = {
     "load": "corten.io.formats:load",
     "contents": "corten.io.formats:list_contents",
@@ -98,38 +98,28 @@ class _Reader:
         )  # fmt: skip
 
     def ask(self, request: dict[str, Any], seconds: float, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None and stdout is not None
         watch = threading.Timer(seconds, self.process.kill)
         watch.daemon = True
         watch.start()
         try:
             with suppress(OSError):  # it has ended: found below
-                self.process.stdin.write(json.dumps(request).encode() + b"\n")
-                self.process.stdin.flush()
-            header = self.process.stdout.readline(MAX_HEADER_BYTES)
+                stdin.write(json.dumps(request).encode() + b"\n")
+                stdin.flush()
+            header = stdout.readline(MAX_HEADER_BYTES)
             if not header.endswith(b"\n"):
                 raise EOFError
-            return self._received(header, max_bytes)
+            answer, arrays = json.loads(header), list[np.ndarray]()
+            room = 4 * max_bytes  # values, domain, flags and labels: each was checked against the limit by the reader
+            for _ in range(answer["arrays"]):
+                arrays.append(receive_array(stdout, room, str(self.path)))
+                room -= arrays[-1].nbytes
+            return answer, arrays
+        except _INVALID as problem:
+            raise _invalid_answer(self.path, problem) from None
         finally:
             watch.cancel()
-
-    def _received(self, header: bytes, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-        try:
-            answer = json.loads(header)
-            sizes = [declared_bytes(about) for about in answer["arrays"]]
-            # Values, domain, flags and labels: each was checked against the limit by the reader.
-            check_size((sum(sizes),), 1, 4 * max_bytes + MAX_HEADER_BYTES, str(self.path))
-            arrays = [array_of(about) for about in answer["arrays"]]
-        except _INVALID as problem:
-            raise problem if str(self.path) in str(problem) else _invalid_answer(self.path, problem) from None
-        for array in arrays:
-            raw, at = raw_bytes(array), 0
-            while at < len(raw):
-                count = self.process.stdout.readinto(raw[at:])  # type: ignore[union-attr]
-                if not count:
-                    raise EOFError
-                at += count
-        return answer, arrays
 
     def close(self) -> None:
         if self.owner != os.getpid():  # inherited by a fork: the process belongs to the parent
@@ -212,10 +202,10 @@ def serve() -> None:
             except Exception as raised:
                 answer, arrays = {"error": _as_builtin(raised)}, []
         answer["warnings"] = [[str(one.message), one.category.__name__] for one in heard]
-        answer["arrays"] = [described(array) for array in arrays]
+        answer["arrays"] = len(arrays)
         answers.write(json.dumps(answer).encode() + b"\n")
         for array in arrays:
-            answers.write(raw_bytes(array))
+            send_array(answers, array)
         answers.flush()
 
 
