@@ -42,8 +42,7 @@ def update(
     terminal = Terminal(quiet, json)
     from corten import load
     from corten.io.files import existing
-    from corten.io.locked import locked
-    from corten.io.whole import refuse_inputs, refuse_taken
+    from corten.io.whole import locked, refuse_inputs, refuse_taken
 
     existing(fit)
     if save is not None:

@@ -15,11 +15,10 @@ import numpy as np
 from corten.data.never_observed import is_mask_name
 from corten.io import npy
 from corten.io.files import reading, suffix_of
-from corten.io.guards import check_netcdf, refuse_outside
+from corten.io.guards import check_netcdf, check_zarr, refuse_outside
 from corten.io.ionex import read_ionex
 from corten.io.names import UNNAMED
 from corten.io.provenance import referred, surroundings
-from corten.io.zarr_guard import check_zarr
 
 if TYPE_CHECKING:
     import h5py
