@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from corten.cli.large import complete_from_disk, too_large
-from corten.cli.options import DataOptions, MethodOptions, with_options
-from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal, numbers, typed
+from corten.cli.options import DataOptions, MethodOptions, OutputFile, ReportFile, refuse_outputs, with_options
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, numbers, typed
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
@@ -21,6 +21,39 @@ RESOURCES = "Resources"
 CLUSTER_PAYS = 5_000_000  # entries from which a second worker saves time (docs/howto/cluster.md)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Targets:
+    """What is written and where; refused before any work is done where it cannot be."""
+
+    output: OutputFile
+    report: ReportFile = None
+    save: Annotated[Path | None, typer.Option(metavar="PATH", help="Also save the fit; corten.load reads it.")] = None
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Keep finished rounds here. If stopped, run the same command again to resume."
+        ),
+    ] = None
+    overwrite: Overwrite = False
+
+    def for_files(self, files: Sequence[Path]) -> list[Path]:
+        """The output of each file; files that exist and the inputs themselves are refused."""
+        from corten import io
+        from corten.cli.many import targets
+        from corten.io.whole import refuse_inputs
+
+        if len(files) > 1:
+            if self.report is not None or self.save is not None or self.checkpoint is not None:
+                raise ValueError("--report, --save and --checkpoint are for one file: leave them out, or give one file")
+            return targets(files, self.output, self.overwrite)
+        io.check_target(self.output, self.overwrite)
+        refuse_outputs([self.output, self.save], files, self.overwrite, self.report)
+        if self.checkpoint is not None:
+            # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
+            refuse_inputs([self.output, self.report, self.save, self.checkpoint / "rounds"], files)
+        return [self.output]
+
+
 @with_options
 def complete(
     context: typer.Context,
@@ -28,33 +61,14 @@ def complete(
         list[Path],
         typer.Argument(metavar="FILE", help=f"Data with gaps: {FORMATS}. Several files are completed one by one."),
     ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="PATH", show_default=False,
-            help="Result file: .nc .zarr .npz .npy .csv .parquet .mat. A .npy has estimate, lower and upper along a "
-            "new first axis. For several files: a folder.",
-        ),
-    ],
+    targets: _Targets,
     data: DataOptions,
     method: MethodOptions,
+    terminal: Terminal,
     coverage: Annotated[
         str,
         typer.Option(metavar="NUMBERS", help="Nominal coverage; several as 0.9,0.8,0.95 (the first is the main one)."),
     ] = "0.9",
-    report: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Also write a report with figures (.html).")
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Also save the fit; corten.load reads it.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Keep finished rounds here. If stopped, run the same command again to resume."
-        ),
-    ] = None,
-    overwrite: Overwrite = False,
     full: Annotated[bool, typer.Option("--full", help="Print every number and setting, with the reason.")] = False,
     memory: Annotated[
         str | None,
@@ -71,17 +85,13 @@ def complete(
             "fit in memory, or take one of several files each; --engine is then the backend of each worker.",
         ),
     ] = None,
-    quiet: Quiet = False,
-    json: Json = False,
 ) -> None:  # fmt: skip
     """Fill the gaps of a file and give every filled entry a prediction interval.
 
     Example: [bold]corten complete data.nc --variable tec --coverage 0.9 --output filled.nc[/bold]
     """
-    terminal = Terminal(quiet, json)
     levels = _levels(coverage)
-    targets = _Targets(output, report, save, checkpoint, overwrite)
-    named = targets.for_several(files) if len(files) > 1 else targets.for_one(files[0])
+    named = targets.for_files(files)
     with terminal.progress() as move:
         # Unknown options are refused before the file is read, and files before anything is fitted.
         completer = (method if cluster is None else replace(method, engine="auto")).completer()
@@ -94,24 +104,26 @@ def complete(
 
             loaded = data.read(path, careful=workers is None)
             # Several files are written as NetCDF, whatever they are called.
-            check_labels(output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
+            check_labels(targets.output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
             return loaded
 
         if len(files) > 1:
             from corten.cli.many import Job, complete_files
 
             job = Job(completer, method.backend, tuple(levels), data)
-            complete_files(files, named, read, job, workers, terminal, overwrite)
+            complete_files(files, named, read, job, workers, terminal, targets.overwrite)
             return
         completer = completer if workers is None else replace(completer, engine=workers)
         (file,) = files
         if too_large(file, data.variable, memory):
             refused = {
-                "--report": report, "--save": save, "--checkpoint": checkpoint, "--transform": method.transform,
-                "--climatology": method.climatology, "--axes": data.axes, "--quality": data.quality,
-                "--covariates": data.covariates,
+                "--report": targets.report, "--save": targets.save, "--checkpoint": targets.checkpoint,
+                "--transform": method.transform, "--climatology": method.climatology, "--axes": data.axes,
+                "--quality": data.quality, "--covariates": data.covariates,
             }  # fmt: skip
-            complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=overwrite)
+            complete_from_disk(
+                file, targets.output, completer, data, levels, memory, terminal, refused, overwrite=targets.overwrite
+            )
             return
         move("reading", 0.0)
         loaded = read(file)
@@ -153,9 +165,7 @@ def _in_memory(
         kept.clear()
     summary = first.summary(full)
     terminal.say(summary)
-    for path in written:
-        held = " (estimate, lower and upper along a new first axis)" if path.suffix == ".npy" else ""
-        terminal.say(f"wrote {path}{held}")
+    terminal.wrote(*written)
     terminal.answer(
         {
             "input": str(file),
@@ -167,40 +177,6 @@ def _in_memory(
             "settings": fitted.settings(),
         }
     )
-
-
-@dataclass(frozen=True)
-class _Targets:
-    """What is written and where; refused before any work is done where it cannot be."""
-
-    output: Path
-    report: Path | None
-    save: Path | None
-    checkpoint: Path | None
-    overwrite: bool
-
-    def for_one(self, file: Path) -> list[Path]:
-        """The output; files that exist and the input itself are refused."""
-        from corten import io
-        from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken
-
-        io.check_target(self.output, self.overwrite)
-        others = [path for path in (self.report, self.save) if path is not None]
-        for path in others:
-            refuse_taken(path, self.overwrite)
-        # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
-        rounds = [] if self.checkpoint is None else [self.checkpoint / "rounds"]
-        refuse_inputs([self.output, *others, *rounds], [file])
-        refuse_no_page(self.report)
-        return [self.output]
-
-    def for_several(self, files: Sequence[Path]) -> list[Path]:
-        """One output for each file."""
-        from corten.cli.many import targets
-
-        if self.report is not None or self.save is not None or self.checkpoint is not None:
-            raise ValueError("--report, --save and --checkpoint are for one file: leave them out, or give one file")
-        return targets(files, self.output, self.overwrite)
 
 
 def _on_cluster(address: str | None, engine: str | int, context: typer.Context) -> Any:

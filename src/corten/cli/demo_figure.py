@@ -1,4 +1,4 @@
-"""Figure of the demo: a map with gaps, its estimate, the widths of the intervals and the errors; and one place in time."""
+"""Figure of the demo: a map with gaps, its estimate, widths of the intervals and errors; and one place in time."""
 
 from __future__ import annotations
 

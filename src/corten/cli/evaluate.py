@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from corten.cli.options import with_options
 from corten.cli.stored import StoredLevel, read_result
-from corten.cli.terminal import Json, Terminal
+from corten.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from corten.evidence.metrics import IntervalsLike
 
 
+@with_options
 def evaluate(
+    terminal: Terminal,
     result: Annotated[
         Path,
         typer.Argument(metavar="RESULT", help="What corten complete wrote (.nc .zarr .npz .csv ... or a saved fit)."),
@@ -37,7 +40,6 @@ def evaluate(
             help="For tables: the coordinate columns, as lat,lon,time. Default: all before the estimate.",
         ),
     ] = None,
-    json: Json = False,
 ) -> None:
     """Compare intervals with a truth: coverage, width, infinite share, interval score, error.
 
@@ -46,7 +48,6 @@ def evaluate(
     Example: [bold]corten evaluate filled.nc sim.nc --variable truth[/bold]
     """
     facts = compare(result, truth, variable, coverage, None if axes is None else axes.split(","))
-    terminal = Terminal(as_json=json)
     terminal.say(_table(facts))
     terminal.say(
         f"{facts['entries']:,} filled entries with a known truth; mean absolute error "

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from corten.cli.options import FileOptions, with_options
-from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal, typed
+from corten.cli.options import FileOptions, OutputFile, ReportFile, refuse_outputs, with_options
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, typed
 
 if TYPE_CHECKING:
     from corten.io import Loaded
@@ -22,14 +22,9 @@ FitFile = Annotated[Path, typer.Argument(metavar="FIT", help="A saved fit: corte
 def fill(
     fit: FitFile,
     file: Annotated[Path, typer.Argument(metavar="FILE", help=f"New data on the same axes: {FORMATS}.")],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="PATH", show_default=False,
-            help="Result file: .nc .zarr .npz .npy .csv .parquet .mat.",
-        ),
-    ],
+    output: OutputFile,
     data: FileOptions,
+    terminal: Terminal,
     coverage: Annotated[float, typer.Option(metavar="NUMBER", help="Nominal coverage.")] = 0.9,
     scores: Annotated[
         Path | None,
@@ -42,10 +37,8 @@ def fill(
         ),
     ] = False,
     rate: Annotated[float, typer.Option(metavar="NUMBER", help="Rate of --adaptive.")] = 0.05,
-    report: Annotated[Path | None, typer.Option(metavar="PATH", help="Also write a report (.html).")] = None,
+    report: ReportFile = None,
     overwrite: Overwrite = False,
-    quiet: Quiet = False,
-    json: Json = False,
 ) -> None:  # fmt: skip
     """Fill new data with the settings and the calibration of a saved fit.
 
@@ -53,19 +46,12 @@ def fill(
 
     Example: [bold]corten fill tec.corten today.nc --output filled.nc[/bold]
     """
-    terminal = Terminal(quiet, json)
     from corten import io, load
     from corten.conformal.adaptive import AdaptiveCoverage
     from corten.evidence.score_log import ScoreLog
-    from corten.io.files import suffix_of
     from corten.io.names import check_labels
-    from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken
 
-    refuse_taken(output, overwrite, store=suffix_of(output) == ".zarr")
-    if report is not None:
-        refuse_taken(report, overwrite)
-    refuse_inputs([output, report], [fit, file, *([] if scores is None else [scores])])
-    refuse_no_page(report)
+    refuse_outputs([output], [fit, file, scores], overwrite, report)
     if adaptive and scores is None:
         raise ValueError("--adaptive needs the log of past scores: give it as --scores scores.jsonl")
     past = ScoreLog.read(scores) if scores is not None and scores.exists() else None
@@ -84,8 +70,7 @@ def fill(
     terminal.say(result.summary())
     if adaptive:
         terminal.say(f"adaptive coverage after {level.steps} step(s): {level.next_coverage:.4g}")
-    for path in written:
-        terminal.say(f"wrote {path}")
+    terminal.wrote(*written)
     terminal.answer(
         {
             "input": str(file),

@@ -55,7 +55,7 @@ def complete_from_disk(
             overwrite=overwrite, progress=move, say=terminal.say,
         )  # fmt: skip
     terminal.say(filled.summary())
-    terminal.say(f"wrote {filled.path}")
+    terminal.wrote(filled.path)
     terminal.answer({
         "input": str(file), "output": [str(filled.path)], "summary": filled.summary().to_dict(),
         "coverages": list(filled.coverages), "settings": filled.settings,
@@ -67,8 +67,8 @@ def _domain(file: Path, data: DataOptions) -> Any:
     if data.elsewhere is None:
         return data.where
     from corten.data.axes import is_dataarray
+    from corten.io.formats import spread
     from corten.io.lazy import open_lazily
-    from corten.io.shaping import spread
 
     mask, inside = data.mask_elsewhere(careful=False)
     with open_lazily(file, variable=data.variable) as lazy:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal
+from corten.cli.options import with_options
+from corten.cli.terminal import Overwrite, Seed, Terminal
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 SUFFIXES = (".nc", ".npz", ".csv", ".csv.gz", ".parquet")
 
 
+@with_options
 def simulate(
+    terminal: Terminal,
     out: Annotated[
         Path, typer.Argument(metavar="FILE", help="Where to write: .nc .npz .csv .parquet.", show_default=False)
     ],
@@ -40,8 +43,6 @@ def simulate(
     missing: Annotated[float, typer.Option(metavar="SHARE", help="tec, sea: the share of missing entries.")] = 0.43,
     seed: Seed = 0,
     overwrite: Overwrite = False,
-    quiet: Quiet = False,
-    json: Json = False,
 ) -> None:  # fmt: skip
     """Make data with gaps whose truth is known.
 
@@ -53,7 +54,6 @@ def simulate(
     from corten.io.files import suffix_of
     from corten.io.whole import refuse_taken
 
-    terminal = Terminal(quiet, json)
     if suffix_of(out) not in SUFFIXES:
         raise ValueError(f"{out} has no known suffix; use one of {', '.join(SUFFIXES)}")
     refuse_taken(out, overwrite)

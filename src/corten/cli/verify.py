@@ -9,7 +9,7 @@ import typer
 
 from corten.cli.options import FileOptions, with_options
 from corten.cli.stored import StoredLevel, read_result
-from corten.cli.terminal import FORMATS, Json, Quiet, Terminal
+from corten.cli.terminal import FORMATS, Terminal
 
 
 @with_options
@@ -22,6 +22,7 @@ def verify(
         Path, typer.Argument(metavar="LATE", help=f"Values that arrived later: {FORMATS}.", show_default=False)
     ],
     data: FileOptions,
+    terminal: Terminal,
     log: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Log of all scores (.jsonl); its entries are not counted again.")
     ] = None,
@@ -33,8 +34,6 @@ def verify(
         float | None, typer.Option(metavar="NUMBER", help="The --coverage of corten fill --adaptive.")
     ] = None,
     label: Annotated[str, typer.Option(metavar="TEXT", help="Name of these data, if slices have no coordinates.")] = "",
-    quiet: Quiet = False,
-    json: Json = False,
 ) -> None:
     """Compare intervals with values that arrived later: coverage over time, interval score, and where they fail.
 
@@ -42,7 +41,6 @@ def verify(
 
     Example: [bold]corten verify filled.nc late.nc --variable tec --log scores.jsonl[/bold]
     """
-    terminal = Terminal(quiet, json)
     from corten.evidence.verification import verify as compared
     from corten.io.whole import refuse_inputs
 
@@ -57,7 +55,7 @@ def verify(
         scores = (level if coverage is None else level.at(coverage)).verify(loaded.data, log, **options)
     terminal.say(str(scores))
     if log is not None and scores.added:
-        terminal.say(f"wrote {log}")
+        terminal.wrote(log)
     rows = {"over_time": scores.over_time(), "by_block": scores.by_block(), "by_step": scores.by_step()}
     terminal.answer({"result": str(result), "late": str(late), **scores.summary(), **rows})
 

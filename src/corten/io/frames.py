@@ -13,31 +13,16 @@ _START = 1 << 16  # bytes of a CSV file from which its marks are found
 _DECIMAL_COMMA = re.compile(rb"(^|[;\t\n])-?\d+,\d+([;\t\r\n]|$)")
 
 
-def read_frame(path: Path, max_bytes: int = MAX_BYTES) -> Any:
-    """The table; a ValueError as soon as it is larger than `max_bytes`."""
+def read_frame(path: Path, max_bytes: int = MAX_BYTES, rows: int | None = None) -> Any:
+    """The table, or its names of columns alone (rows=0); a ValueError as soon as it is larger than `max_bytes`."""
     import pandas as pd
 
     with reading(path, "a table", ImportError):
         if suffix_of(path) == ".parquet":
-            return _from_parquet(path, max_bytes)
+            return _from_parquet(path, max_bytes, rows)
         marks = _marks(path)
         with _opened(path) as stream:
-            return pd.read_csv(Limited(stream, max_bytes), **marks)
-
-
-def column_names(path: Path, max_bytes: int = MAX_BYTES) -> list[str]:
-    """The names of the columns; no rows are read."""
-    import pandas as pd
-
-    with reading(path, "a table", ImportError):
-        if suffix_of(path) == ".parquet":
-            from pyarrow.parquet import ParquetFile
-
-            with ParquetFile(path) as file:
-                return [str(name) for name in file.schema_arrow.names]
-        marks = _marks(path)
-        with _opened(path) as stream:
-            return [str(name) for name in pd.read_csv(Limited(stream, max_bytes), nrows=0, **marks).columns]
+            return pd.read_csv(Limited(stream, max_bytes), nrows=rows, **marks)
 
 
 def _marks(path: Path) -> dict[str, Any]:
@@ -50,15 +35,17 @@ def _marks(path: Path) -> dict[str, Any]:
     return {"sep": sep.decode(), "decimal": decimal}
 
 
-def _from_parquet(path: Path, max_bytes: int) -> Any:
+def _from_parquet(path: Path, max_bytes: int, rows: int | None) -> Any:
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
-        schema, rows = file.schema_arrow, file.metadata.num_rows
+        schema, length = file.schema_arrow, file.metadata.num_rows
         groups = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
+    if rows == 0:
+        return schema.empty_table().to_pandas(ignore_metadata=True)
     fixed = [one.type.bit_width // 8 for one in schema if pa.types.is_fixed_size_binary(one.type)]
-    check_size((rows, 8 * len(schema) + sum(fixed)), 1, max_bytes, "the table")
+    check_size((length, 8 * len(schema) + sum(fixed)), 1, max_bytes, "the table")
     stored = sum(group.column(k).total_uncompressed_size for group in groups for k in range(group.num_columns))
     _refuse_larger(stored, max_bytes)
     if nested := [one.name for one in schema if pa.types.is_nested(one.type)]:

@@ -247,7 +247,7 @@ def _load_mat(path: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 _PACKING = ("_FillValue", "missing_value", "scale_factor", "add_offset")
-_NO_LABELS = "This is a netCDF dimension but not a netCDF variable"  # how NetCDF-4 marks a dimension without coordinates
+_NO_LABELS = "This is a netCDF dimension but not a netCDF variable"  # of a dimension without coordinates
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Write files whole or not at all, even if the program is killed, and one program at a time; others are not replaced."""
+"""Write files whole or not at all, even if the program is killed; one program at a time; others are not replaced."""
 
 from __future__ import annotations
 
