@@ -215,14 +215,14 @@ def _limit(seconds: int, more_bytes: int) -> None:
         import resource
     except ImportError:
         return
-    used = math.ceil(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (used + seconds if hard < 0 else min(used + seconds, hard), hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    taken, (_, hard) = Path("/proc/self/statm"), resource.getrlimit(resource.RLIMIT_AS)
+    limits = {resource.RLIMIT_CPU: math.ceil(sum(resource.getrusage(resource.RUSAGE_SELF)[:2])) + seconds}
+    taken = Path("/proc/self/statm")
     if taken.exists():
-        most = int(taken.read_text().split()[0]) * resource.getpagesize() + more_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+        limits[resource.RLIMIT_AS] = int(taken.read_text().split()[0]) * resource.getpagesize() + more_bytes
+    for kind, most in limits.items():
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (most if hard < 0 else min(most, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _as_builtin(raised: Exception) -> tuple[str, list[Any]]:
