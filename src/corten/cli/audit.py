@@ -5,33 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from corten.cli.options import DataOptions, MethodOptions, ReportFile, refuse_outputs, with_options
-from corten.cli.terminal import FORMATS, Overwrite, Terminal, numbers, typed
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, numbers, option, typed
 
 
 @with_options
 def audit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Data with gaps: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"Data with gaps: {FORMATS}.")],
     data: DataOptions,
     terminal: Terminal,
     method: MethodOptions,
-    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of hiding observed entries.", min=2)] = 20,
+    rounds: Annotated[int, option("N", "Rounds of hiding observed entries.", min=2)] = 20,
     inner_rounds: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0,
-            help="Pseudo-gaps of a new calibration inside each round; 0 audits the calibration of the fit.",
-        ),
+        int, option("N", "Pseudo-gaps of a new calibration in each round; 0 audits the calibration of the fit.", min=0)
     ] = 0,
-    levels: Annotated[str, typer.Option(metavar="NUMBERS", help="Nominal coverages to audit.")] = "0.5,0.8,0.9,0.95",
-    table: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write the table of all groups to this .csv file.")
-    ] = None,
+    levels: Annotated[str, option("NUMBERS", "Nominal coverages to audit.")] = "0.5,0.8,0.9,0.95",
+    table: Annotated[Path | None, option("PATH", "Write the table of all groups to this .csv file.")] = None,
     report: ReportFile = None,
     overwrite: Overwrite = False,
-) -> None:  # fmt: skip
+) -> None:
     """Hide observed entries, complete without them, and report the empirical coverage of their intervals.
 
     Give the same options as to [bold]corten complete[/bold]. The verdict states what the audit cannot show.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,13 +12,13 @@ import typer
 
 from corten.cli.large import complete_from_disk, too_large
 from corten.cli.options import DataOptions, MethodOptions, OutputFile, ReportFile, refuse_outputs, with_options
-from corten.cli.terminal import FORMATS, Overwrite, Terminal, numbers, typed
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, numbers, option, typed
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
     from corten.io import Loaded
 
-RESOURCES = "Resources"
+_resources = partial(option, rich_help_panel="Resources")
 CLUSTER_PAYS = 5_000_000  # entries from which a second worker saves time (docs/howto/cluster.md)
 
 
@@ -27,12 +28,9 @@ class _Targets:
 
     output: OutputFile
     report: ReportFile = None
-    save: Annotated[Path | None, typer.Option(metavar="PATH", help="Also save the fit; corten.load reads it.")] = None
+    save: Annotated[Path | None, option("PATH", "Also save the fit; corten.load reads it.")] = None
     checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Keep finished rounds here. If stopped, run the same command again to resume."
-        ),
+        Path | None, option("FOLDER", "Keep finished rounds here. If stopped, run the same command again to resume.")
     ] = None
     overwrite: Overwrite = False
 
@@ -58,34 +56,29 @@ class _Targets:
 def complete(
     context: typer.Context,
     files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help=f"Data with gaps: {FORMATS}. Several files are completed one by one."),
+        list[Path], argument("FILE", f"Data with gaps: {FORMATS}. Several files are completed one by one.")
     ],
     targets: _Targets,
     data: DataOptions,
     method: MethodOptions,
     terminal: Terminal,
     coverage: Annotated[
-        str,
-        typer.Option(metavar="NUMBERS", help="Nominal coverage; several as 0.9,0.8,0.95 (the first is the main one)."),
+        str, option("NUMBERS", "Nominal coverage; several as 0.9,0.8,0.95 (the first is the main one).")
     ] = "0.9",
     full: Annotated[bool, typer.Option("--full", help="Print every number and setting, with the reason.")] = False,
     memory: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE", rich_help_panel=RESOURCES,
-            help="Memory limit, such as 2GB. Above it corten works from disk: .zarr .nc .npy to .zarr.",
-        ),
+        _resources("SIZE", "Memory limit, such as 2GB. Above it corten works from disk: .zarr .nc .npy to .zarr."),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS", rich_help_panel=RESOURCES,
-            help="Dask scheduler, such as tcp://host:8786. Its workers share one file, take tiles of one that does not "
-            "fit in memory, or take one of several files each; --engine is then the backend of each worker.",
+        _resources(
+            "ADDRESS",
+            "Dask scheduler, such as tcp://host:8786. Its workers share one file, take tiles of one that does not fit "
+            "in memory, or take one of several files each; --engine is then the backend of each worker.",
         ),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Fill the gaps of a file and give every filled entry a prediction interval.
 
     Example: [bold]corten complete data.nc --variable tec --coverage 0.9 --output filled.nc[/bold]

@@ -6,40 +6,35 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from corten.cli.options import FileOptions, OutputFile, ReportFile, refuse_outputs, with_options
-from corten.cli.terminal import FORMATS, Overwrite, Terminal, typed
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, option, typed
 
 if TYPE_CHECKING:
     from corten.io import Loaded
     from corten.results.fitted import Fitted
 
-FitFile = Annotated[Path, typer.Argument(metavar="FIT", help="A saved fit: corten complete --save, or fitted.save.")]
+FitFile = Annotated[Path, argument("FIT", "A saved fit: corten complete --save, or fitted.save.")]
 
 
 @with_options
 def fill(
     fit: FitFile,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"New data on the same axes: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"New data on the same axes: {FORMATS}.")],
     output: OutputFile,
     data: FileOptions,
     terminal: Terminal,
-    coverage: Annotated[float, typer.Option(metavar="NUMBER", help="Nominal coverage.")] = 0.9,
+    coverage: Annotated[float, option("NUMBER", "Nominal coverage.")] = 0.9,
     scores: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Log of corten verify: the report draws the coverage over time."),
+        Path | None, option("PATH", "Log of corten verify: the report draws the coverage over time.")
     ] = None,
     adaptive: Annotated[
         bool,
-        typer.Option(
-            "--adaptive", help="Ask for the coverage that the log of --scores suggests, so that NUMBER holds over time."
-        ),
+        option("", "Ask for the coverage that the log of --scores suggests: NUMBER holds over time.", "--adaptive"),
     ] = False,
-    rate: Annotated[float, typer.Option(metavar="NUMBER", help="Rate of --adaptive.")] = 0.05,
+    rate: Annotated[float, option("NUMBER", "Rate of --adaptive.")] = 0.05,
     report: ReportFile = None,
     overwrite: Overwrite = False,
-) -> None:  # fmt: skip
+) -> None:
     """Fill new data with the settings and the calibration of a saved fit.
 
     It takes a small share of the time of a fit. A log that does not exist yet is an empty one.

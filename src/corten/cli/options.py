@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
-
-from corten.cli.terminal import numbers
+from corten.cli.terminal import numbers, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,23 +20,15 @@ if TYPE_CHECKING:
 
 Text = str | None
 Repeated = list[str] | None
-OutputFile = Annotated[
-    Path,
-    typer.Option(
-        "--output", "-o", metavar="PATH", show_default=False,
-        help="Result file: .nc .zarr .npz .npy .csv .parquet .mat. A .npy has estimate, lower and upper along a new "
-        "first axis. For several files: a folder.",
-    ),
-]  # fmt: skip
-ReportFile = Annotated[Path | None, typer.Option(metavar="PATH", help="Also write a report with figures (.html).")]
+_OUTPUT = (
+    "Result file: .nc .zarr .npz .npy .csv .parquet .mat. A .npy has estimate, lower and upper along a new first axis. "
+    "For several files: a folder."
+)
+OutputFile = Annotated[Path, option("PATH", _OUTPUT, "--output", "-o", show_default=False)]
+ReportFile = Annotated[Path | None, option("PATH", "Also write a report with figures (.html).")]
 
 
-def _data(metavar: str, text: str, *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel="Data")
-
-
-def _method(metavar: str, text: str, **limits: Any) -> Any:
-    return typer.Option(metavar=metavar, help=text, rich_help_panel="Method", **limits)
+_data, _method = partial(option, rich_help_panel="Data"), partial(option, rich_help_panel="Method")
 
 
 @dataclass(frozen=True, kw_only=True)

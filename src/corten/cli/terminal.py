@@ -22,6 +22,17 @@ FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed; the same seed gives the same bits.")]
 
+
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """An option of a command; the name is that of the parameter unless others are given."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """A required argument of a command."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
 _command: ContextVar[str] = ContextVar("command", default="")
 
 STAGES = {

@@ -5,29 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from corten.cli.fill import FitFile, read_new
 from corten.cli.options import FileOptions, refuse_outputs, with_options
-from corten.cli.terminal import FORMATS, Overwrite, Terminal
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, option
 
 
 @with_options
 def update(
     fit: FitFile,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"New slices on the same axes: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"New slices on the same axes: {FORMATS}.")],
     data: FileOptions,
     terminal: Terminal,
-    save: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Where to save the new fit. Default: FIT is replaced.")
-    ] = None,
-    axis: Annotated[str | None, typer.Option(metavar="AXIS", help="Axis along which slices are added.")] = None,
-    window: Annotated[
-        int | None, typer.Option(metavar="N", min=2, help="Slices to keep. Default: as many as the fit has.")
-    ] = None,
+    save: Annotated[Path | None, option("PATH", "Where to save the new fit. Default: FIT is replaced.")] = None,
+    axis: Annotated[str | None, option("AXIS", "Axis along which slices are added.")] = None,
+    window: Annotated[int | None, option("N", "Slices to keep. Default: as many as the fit has.", min=2)] = None,
     half_life: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="Age in slices at which a score has half its weight. Default: half the window."),
+        float | None, option("N", "Age in slices at which a score has half its weight. Default: half the window.")
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:

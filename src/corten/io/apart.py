@@ -50,20 +50,23 @@ def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **argu
     raised: Exception | None = None
     try:
         for message, category in answer["warnings"]:
-            known = getattr(builtins, category, None)
-            is_warning = isinstance(known, type) and issubclass(known, Warning)
-            warnings.warn(str(message), known if is_warning else UserWarning, stacklevel=3)
+            warnings.warn(str(message), _builtin(category, (Warning,), UserWarning), stacklevel=3)
         if "error" not in answer:
             found = decode(answer["found"], dict(enumerate(arrays)))
             if not _is_answer(operation, found):
                 raise ValueError(f"no answer to {operation!r}")
             return found
         name, given = answer["error"]
-        known = getattr(builtins, name, None)
-        raised = known(*given) if isinstance(known, type) and issubclass(known, _ERRORS) else ValueError(*given)
+        raised = _builtin(name, _ERRORS, ValueError)(*given)
     except _INVALID as problem:
         raise _invalid_answer(path, problem) from None
     raise raised
+
+
+def _builtin(name: str, kinds: tuple[type[Exception], ...], default: type[Exception]) -> type[Any]:
+    """The built-in exception or warning of that name, if it is one of these kinds."""
+    found = getattr(builtins, name, None)
+    return found if isinstance(found, type) and issubclass(found, kinds) else default
 
 
 def _is_answer(operation: str, found: Any) -> bool:

@@ -184,13 +184,10 @@ def _tensor(result: Intervals, max_entries: int) -> dict[str, Any]:
                 "time": axis.coordinates is not None and axis.coordinates.dtype.kind == "M",
             }
         )
-    pictures = []
-    for plane in planes(observed.axes):
-        stretch = steps[plane.rows] / steps[plane.columns]
-        aspect = None if plane.aspect is None else plane.aspect * stretch
-        pictures.append(
-            {"rows": plane.rows, "columns": plane.columns, "aspect": aspect, "up": plane.up, "right": plane.right}
-        )
+    pictures = [
+        vars(one) | {"aspect": one.aspect and one.aspect * steps[one.rows] / steps[one.columns]}
+        for one in planes(observed.axes)
+    ]
     same = np.array_equal(np.isinf(below), np.isinf(above)) and np.allclose(below, above, rtol=1e-5, atol=0.0)
     return {
         "shape": flag.shape,
