@@ -29,7 +29,7 @@ from corten.io.wire import decode, encode, receive_array, send_array
 SECONDS, BYTES_PER_SECOND = 20, 5e6  # CPU time allowed: far more than any intact file has needed
 WALL_FACTOR = 10  # wall-clock time allowed, relative to CPU time: disks are slow, machines busy
 IDLE_SECONDS = 5.0  # the process waits so long for the next request about the same file
-MAX_HEADER_BYTES = 2**28
+MAX_HEADER_BYTES = 2**26  # of an answer without its arrays: text and attributes
 OPERATIONS = {
     "load": "corten.io.formats:load",
     "contents": "corten.io.formats:list_contents",
@@ -204,9 +204,12 @@ def serve() -> None:
                 answer = {"found": encode(found, arrays)}
             except Exception as raised:
                 answer, arrays = {"error": _as_builtin(raised)}, []
-        answer["warnings"] = [[str(one.message), one.category.__name__] for one in heard]
-        answer["arrays"] = len(arrays)
-        answers.write(json.dumps(answer).encode() + b"\n")
+        about = {"warnings": [[str(one.message), one.category.__name__] for one in heard]}
+        header = json.dumps(answer | about | {"arrays": len(arrays)}).encode()
+        if len(header) >= MAX_HEADER_BYTES:
+            refused = f"{request['path']} has more text than a reading in another process can send: use careful=False"
+            arrays, header = [], json.dumps({"error": ["ValueError", [refused]], "arrays": 0} | about).encode()
+        answers.write(header + b"\n")
         for array in arrays:
             send_array(answers, array)
         answers.flush()
