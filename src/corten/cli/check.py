@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from corten.cli.large import too_large
+from corten.cli.complete import too_large
 from corten.cli.options import DataOptions, with_options
 from corten.cli.terminal import FORMATS, Terminal, argument, cost
 from corten.data.printable import printable
