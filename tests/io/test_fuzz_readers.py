@@ -196,6 +196,25 @@ def test_bytes_of_one_length_are_text_too(tmp_path):
         frames.read_frame(path, max_bytes=10_000_000)
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_text_of_shared_prefixes_is_not_unpacked_beyond_the_limit(tmp_path, kind):
+    """Different texts, of which each stores what differs from the one before."""
+    from pyarrow import parquet
+
+    path, many = tmp_path / "x.parquet", 4000
+    words = pa.array([f"{'a' * 100_000}{k:06d}" for k in range(many)])
+    delta = {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY", "data_page_version": "2.0"}
+    parquet.write_table(pa.table({"x": words.cast(kind)}), path, **delta)
+    assert path.stat().st_size < 2_000_000
+
+    def refuse():
+        with pytest.raises(ValueError, match=r"x\.parquet.*more than the limit of 20000000 bytes"):
+            frames.read_frame(path, max_bytes=20_000_000)
+
+    del words
+    assert grown(refuse) < 200_000_000
+
+
 def test_lists_in_a_table_are_refused_by_column(tmp_path):
     from pyarrow import parquet
 

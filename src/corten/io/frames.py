@@ -9,6 +9,7 @@ from typing import Any
 
 from corten.io.files import MAX_BYTES, Limited, check_size, reading, suffix_of
 
+MAX_TEXT_ROWS = 1024  # of a Parquet file, read at a time while its text is counted
 _START = 1 << 16  # bytes of a CSV file from which its marks are found
 _DECIMAL_COMMA = re.compile(rb"(^|[;\t\n])-?\d+,\d+([;\t\r\n]|$)")
 
@@ -40,34 +41,39 @@ def _from_parquet(path: Path, max_bytes: int, rows: int | None) -> Any:
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
-        schema, length = file.schema_arrow, file.metadata.num_rows
-        groups = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
-    if rows == 0:
-        return schema.empty_table().to_pandas(ignore_metadata=True)
-    fixed = [one.type.bit_width // 8 for one in schema if pa.types.is_fixed_size_binary(one.type)]
-    check_size((length, 8 * len(schema) + sum(fixed)), 1, max_bytes, "the table")
-    stored = sum(group.column(k).total_uncompressed_size for group in groups for k in range(group.num_columns))
-    _refuse_larger(stored, max_bytes)
-    if nested := [one.name for one in schema if pa.types.is_nested(one.type)]:
-        raise ValueError(f"column {nested[0]!r} holds lists or records: leave it out, or write them as columns")
-    # Repeated text is stored once, and unpacked could have any size: it stays packed until the size is known.
-    kinds = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
-    text = [one.name for one in schema if one.type in kinds]
-    with ParquetFile(path, read_dictionary=text) as file:
+        schema, about = file.schema_arrow, file.metadata
+        if rows == 0:
+            return schema.empty_table().to_pandas(ignore_metadata=True)
+        if nested := [one.name for one in schema if pa.types.is_nested(one.type)]:
+            raise ValueError(f"column {nested[0]!r} holds lists or records: leave it out, or write them as columns")
+        fixed = [one.type.bit_width // 8 for one in schema if pa.types.is_fixed_size_binary(one.type)]
+        check_size((about.num_rows, 8 * len(schema) + sum(fixed)), 1, max_bytes, "the table")
+        _refuse_larger_text(file, max_bytes)
         table = file.read()
-    _refuse_larger(table.nbytes + sum(_unpacked(table[name]) for name in text), max_bytes)
-    frame = table.cast(schema).to_pandas()
+    _refuse_larger(table.nbytes, max_bytes)
+    frame = table.to_pandas()
     # An index that is more than a count of rows becomes a column: wide tables often have times there.
     index = frame.index
     return frame.reset_index(drop=index.nlevels == 1 and index.name is None and index.dtype.kind in "iu")
 
 
-def _unpacked(column: Any) -> int:
-    """Bytes of the text of a column of categories, written out for each row."""
-    from pyarrow import compute
+def _refuse_larger_text(file: Any, max_bytes: int) -> None:
+    """Count text before all of it is read: repeated text and prefixes are stored once, and expand to any size."""
+    import pyarrow as pa
 
-    lengths = [compute.binary_length(one.dictionary).take(one.indices) for one in column.chunks]
-    return sum(compute.sum(one).as_py() or 0 for one in lengths)
+    kinds = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+    groups = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
+    text, longest = [], 1  # no text is longer than all the text of its row group
+    for k, one in enumerate(file.schema_arrow):
+        chunks = [group.column(k) for group in groups]
+        if one.type in kinds or any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
+            text.append(one.name)
+            longest = max(longest, *(chunk.total_uncompressed_size for chunk in chunks), 1)
+    taken = 0
+    rows = max(1, min(MAX_TEXT_ROWS, max_bytes // (longest * max(len(text), 1))))
+    for batch in file.iter_batches(rows, columns=text) if text else ():
+        taken += batch.nbytes
+        _refuse_larger(taken, max_bytes)
 
 
 def _refuse_larger(size: int, max_bytes: int) -> None:
