@@ -222,6 +222,10 @@ def test_lists_in_a_table_are_refused_by_column(tmp_path):
     parquet.write_table(pa.table({"x": [[1, 2], [3]], "value": [1.0, 2.0]}), path)
     with pytest.raises(ValueError, match=r"x\.parquet.*column 'x' holds lists or records"):
         frames.read_frame(path)
+    parquet.write_table(pa.table([[1, 2], [3, 4]], names=["x", "x"]), path)
+    for careful in (False, True):
+        with pytest.raises(ValueError, match=r"x\.parquet.*(column name twice|Duplicate column names)"):
+            io.read(path, "x", careful=careful)
 
 
 def test_one_long_label_does_not_lengthen_all(tmp_path):

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from corten.data.axes import is_dataarray
-from corten.io.files import MAX_BYTES
+from corten.io.files import MAX_BYTES, reading
 from corten.io.registry import resolve
 from corten.io.wire import decode, encode, receive_array, send_array
 
@@ -201,7 +201,8 @@ def serve() -> None:
             try:
                 work = resolve(OPERATIONS[request["operation"]])
                 found = work(Path(request["path"]), max_bytes=request["max_bytes"], **request["arguments"])
-                answer = {"found": encode(found, arrays)}
+                with reading(request["path"], "numbers, text and dates"):
+                    answer = {"found": encode(found, arrays)}
             except Exception as raised:
                 answer, arrays = {"error": _as_builtin(raised)}, []
         about = {"warnings": [[str(one.message), one.category.__name__] for one in heard]}
