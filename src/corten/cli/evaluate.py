@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 @with_options
 def evaluate(
     terminal: Terminal,
-    result: Annotated[
-        Path, argument("RESULT", "What corten complete wrote (.nc .zarr .npz .csv ... or a saved fit).")
-    ],
+    result: Annotated[Path, argument("RESULT", "What corten complete wrote (.nc .zarr .npz .csv ... or a saved fit).")],
     truth: Annotated[Path, argument("TRUTH", "A file with the truth, in any readable format.")],
     variable: Annotated[
         str | None, option("NAME", "Variable with the truth. Default: 'truth', or the only one.", "--variable", "-v")
