@@ -638,7 +638,7 @@ def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeyp
 
 @pytest.mark.usefixtures("read_here")
 def test_a_domain_from_disk_takes_the_forms_of_one_in_memory(tmp_path):
-    from corten.cli.large import _domain
+    from corten.cli.complete import _domain
     from corten.cli.options import DataOptions
     from corten.io.lazy import open_lazily
 

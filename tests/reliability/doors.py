@@ -10,8 +10,8 @@ import numpy as np
 
 import corten
 from corten import io
+from corten.cli.complete import too_large
 from corten.cli.evaluate import compare
-from corten.cli.large import too_large
 from corten.io.lazy import OPENABLE, open_lazily, stored_size
 from corten.large.needs import BASE, Needs
 from reliability.corpus import CORPUS, RESULTS, Content

@@ -5,51 +5,35 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from corten.cli.options import DataOptions, MethodOptions, with_options
-from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal, numbers, typed
+from corten.cli.options import DataOptions, MethodOptions, ReportFile, refuse_outputs, with_options
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, numbers, option, typed
 
 
 @with_options
 def audit(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Data with gaps: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"Data with gaps: {FORMATS}.")],
     data: DataOptions,
+    terminal: Terminal,
     method: MethodOptions,
-    rounds: Annotated[int, typer.Option(metavar="N", help="Rounds of hiding observed entries.", min=2)] = 20,
+    rounds: Annotated[int, option("N", "Rounds of hiding observed entries.", min=2)] = 20,
     inner_rounds: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0,
-            help="Pseudo-gaps of a new calibration inside each round; 0 audits the calibration of the fit.",
-        ),
+        int, option("N", "Pseudo-gaps of a new calibration in each round; 0 audits the calibration of the fit.", min=0)
     ] = 0,
-    levels: Annotated[str, typer.Option(metavar="NUMBERS", help="Nominal coverages to audit.")] = "0.5,0.8,0.9,0.95",
-    table: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write the table of all groups to this .csv file.")
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write a report with the intervals and the audit (.html).")
-    ] = None,
+    levels: Annotated[str, option("NUMBERS", "Nominal coverages to audit.")] = "0.5,0.8,0.9,0.95",
+    table: Annotated[Path | None, option("PATH", "Write the table of all groups to this .csv file.")] = None,
+    report: ReportFile = None,
     overwrite: Overwrite = False,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Hide observed entries, complete without them, and report the empirical coverage of their intervals.
 
     Give the same options as to [bold]corten complete[/bold]. The verdict states what the audit cannot show.
 
     Example: [bold]corten audit data.nc --variable tec --rounds 20[/bold]
     """
-    terminal = Terminal(quiet, json)
-    from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken, whole_file
+    from corten.io.whole import whole_file
 
     wanted = numbers(levels, "levels")
-    for target in (table, report):
-        if target is not None:
-            refuse_taken(target, overwrite)
-    refuse_inputs([table, report], [file])
-    refuse_no_page(report)
+    refuse_outputs([table], [file], overwrite, report)
     with terminal.progress() as move:
         completer = method.completer()
         move("reading", 0.0)
@@ -64,11 +48,11 @@ def audit(
 
         with whole_file(table, overwrite) as temporary:
             write_table(found.table(), temporary, ".csv")
-        terminal.say(f"wrote {table}")
+        terminal.wrote(table)
     if report is not None:
         from corten.report.page import write_report
 
         nearest = min(wanted, key=lambda level: abs(level - 0.9))
-        terminal.say(f"wrote {write_report(fitted.intervals(nearest), report, overwrite, found, typed())}")
+        terminal.wrote(write_report(fitted.intervals(nearest), report, overwrite, found, typed()))
     every = found.table("all").to_dict("records")
     terminal.answer({"file": str(file), "rounds": len(found.samples), "levels": every, "verdict": found.verdict()})

@@ -8,11 +8,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from corten.cli.large import too_large
+from corten.cli.complete import too_large
 from corten.cli.options import DataOptions, with_options
-from corten.cli.terminal import FORMATS, Json, Quiet, Terminal, cost
+from corten.cli.terminal import FORMATS, Terminal, argument, cost
 from corten.data.printable import printable
 
 if TYPE_CHECKING:
@@ -27,10 +25,9 @@ MAX_VARIABLES = 12  # that are checked if none is named
 
 @with_options
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"Data with gaps: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"Data with gaps: {FORMATS}.")],
     data: DataOptions,
-    quiet: Quiet = False,
-    json: Json = False,
+    terminal: Terminal,
 ) -> None:
     """Describe the gaps of a file, and predict what filling them takes. Nothing is fitted or written.
 
@@ -39,7 +36,6 @@ def check(
 
     Example: [bold]corten check data.nc[/bold]
     """
-    terminal = Terminal(quiet, json)
     from corten.io.formats import contents
 
     with terminal.progress() as move:

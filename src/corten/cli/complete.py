@@ -2,86 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from corten.cli.large import complete_from_disk, too_large
-from corten.cli.options import DataOptions, MethodOptions, with_options
-from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal, numbers, typed
+from corten.cli.options import DataOptions, MethodOptions, OutputFile, ReportFile, refuse_outputs, with_options
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, numbers, option, typed
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
     from corten.io import Loaded
 
-RESOURCES = "Resources"
+_resources = partial(option, rich_help_panel="Resources")
 CLUSTER_PAYS = 5_000_000  # entries from which a second worker saves time (docs/howto/cluster.md)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Targets:
+    """What is written and where; refused before any work is done where it cannot be."""
+
+    output: OutputFile
+    report: ReportFile = None
+    save: Annotated[Path | None, option("PATH", "Also save the fit; corten.load reads it.")] = None
+    checkpoint: Annotated[
+        Path | None, option("FOLDER", "Keep finished rounds here. If stopped, run the same command again to resume.")
+    ] = None
+    overwrite: Overwrite = False
+
+    def for_files(self, files: Sequence[Path]) -> list[Path]:
+        """The output of each file; files that exist and the inputs themselves are refused."""
+        from corten import io
+        from corten.cli.many import targets
+        from corten.io.whole import refuse_inputs
+
+        if len(files) > 1:
+            if self.report is not None or self.save is not None or self.checkpoint is not None:
+                raise ValueError("--report, --save and --checkpoint are for one file: leave them out, or give one file")
+            return targets(files, self.output, self.overwrite)
+        io.check_target(self.output, self.overwrite)
+        refuse_outputs([self.output, self.save], files, self.overwrite, self.report)
+        if self.checkpoint is not None:
+            # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
+            refuse_inputs([self.output, self.report, self.save, self.checkpoint / "rounds"], files)
+        return [self.output]
 
 
 @with_options
 def complete(
     context: typer.Context,
     files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE", help=f"Data with gaps: {FORMATS}. Several files are completed one by one."),
+        list[Path], argument("FILE", f"Data with gaps: {FORMATS}. Several files are completed one by one.")
     ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="PATH", show_default=False,
-            help="Result file: .nc .zarr .npz .npy .csv .parquet .mat. A .npy has estimate, lower and upper along a "
-            "new first axis. For several files: a folder.",
-        ),
-    ],
+    targets: _Targets,
     data: DataOptions,
     method: MethodOptions,
+    terminal: Terminal,
     coverage: Annotated[
-        str,
-        typer.Option(metavar="NUMBERS", help="Nominal coverage; several as 0.9,0.8,0.95 (the first is the main one)."),
+        str, option("NUMBERS", "Nominal coverage; several as 0.9,0.8,0.95 (the first is the main one).")
     ] = "0.9",
-    report: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Also write a report with figures (.html).")
-    ] = None,
-    save: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Also save the fit; corten.load reads it.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Keep finished rounds here. If stopped, run the same command again to resume."
-        ),
-    ] = None,
-    overwrite: Overwrite = False,
     full: Annotated[bool, typer.Option("--full", help="Print every number and setting, with the reason.")] = False,
     memory: Annotated[
         str | None,
-        typer.Option(
-            metavar="SIZE", rich_help_panel=RESOURCES,
-            help="Memory limit, such as 2GB. Above it corten works from disk: .zarr .nc .npy to .zarr.",
-        ),
+        _resources("SIZE", "Memory limit, such as 2GB. Above it corten works from disk: .zarr .nc .npy to .zarr."),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(
-            metavar="ADDRESS", rich_help_panel=RESOURCES,
-            help="Dask scheduler, such as tcp://host:8786. Its workers share one file, take tiles of one that does not "
-            "fit in memory, or take one of several files each; --engine is then the backend of each worker.",
+        _resources(
+            "ADDRESS",
+            "Dask scheduler, such as tcp://host:8786. Its workers share one file, take tiles of one that does not fit "
+            "in memory, or take one of several files each; --engine is then the backend of each worker.",
         ),
     ] = None,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Fill the gaps of a file and give every filled entry a prediction interval.
 
     Example: [bold]corten complete data.nc --variable tec --coverage 0.9 --output filled.nc[/bold]
     """
-    terminal = Terminal(quiet, json)
     levels = _levels(coverage)
-    targets = _Targets(output, report, save, checkpoint, overwrite)
-    named = targets.for_several(files) if len(files) > 1 else targets.for_one(files[0])
+    named = targets.for_files(files)
     with terminal.progress() as move:
         # Unknown options are refused before the file is read, and files before anything is fitted.
         completer = (method if cluster is None else replace(method, engine="auto")).completer()
@@ -94,24 +96,26 @@ def complete(
 
             loaded = data.read(path, careful=workers is None)
             # Several files are written as NetCDF, whatever they are called.
-            check_labels(output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
+            check_labels(targets.output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
             return loaded
 
         if len(files) > 1:
             from corten.cli.many import Job, complete_files
 
             job = Job(completer, method.backend, tuple(levels), data)
-            complete_files(files, named, read, job, workers, terminal, overwrite)
+            complete_files(files, named, read, job, workers, terminal, targets.overwrite)
             return
         completer = completer if workers is None else replace(completer, engine=workers)
         (file,) = files
         if too_large(file, data.variable, memory):
             refused = {
-                "--report": report, "--save": save, "--checkpoint": checkpoint, "--transform": method.transform,
-                "--climatology": method.climatology, "--axes": data.axes, "--quality": data.quality,
-                "--covariates": data.covariates,
+                "--report": targets.report, "--save": targets.save, "--checkpoint": targets.checkpoint,
+                "--transform": method.transform, "--climatology": method.climatology, "--axes": data.axes,
+                "--quality": data.quality, "--covariates": data.covariates,
             }  # fmt: skip
-            complete_from_disk(file, output, completer, data, levels, memory, terminal, refused, overwrite=overwrite)
+            complete_from_disk(
+                file, targets.output, completer, data, levels, memory, terminal, refused, overwrite=targets.overwrite
+            )
             return
         move("reading", 0.0)
         loaded = read(file)
@@ -153,9 +157,7 @@ def _in_memory(
         kept.clear()
     summary = first.summary(full)
     terminal.say(summary)
-    for path in written:
-        held = " (estimate, lower and upper along a new first axis)" if path.suffix == ".npy" else ""
-        terminal.say(f"wrote {path}{held}")
+    terminal.wrote(*written)
     terminal.answer(
         {
             "input": str(file),
@@ -167,40 +169,6 @@ def _in_memory(
             "settings": fitted.settings(),
         }
     )
-
-
-@dataclass(frozen=True)
-class _Targets:
-    """What is written and where; refused before any work is done where it cannot be."""
-
-    output: Path
-    report: Path | None
-    save: Path | None
-    checkpoint: Path | None
-    overwrite: bool
-
-    def for_one(self, file: Path) -> list[Path]:
-        """The output; files that exist and the input itself are refused."""
-        from corten import io
-        from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken
-
-        io.check_target(self.output, self.overwrite)
-        others = [path for path in (self.report, self.save) if path is not None]
-        for path in others:
-            refuse_taken(path, self.overwrite)
-        # Rounds are written into the folder of a checkpoint, which may hold other files, the input too.
-        rounds = [] if self.checkpoint is None else [self.checkpoint / "rounds"]
-        refuse_inputs([self.output, *others, *rounds], [file])
-        refuse_no_page(self.report)
-        return [self.output]
-
-    def for_several(self, files: Sequence[Path]) -> list[Path]:
-        """One output for each file."""
-        from corten.cli.many import targets
-
-        if self.report is not None or self.save is not None or self.checkpoint is not None:
-            raise ValueError("--report, --save and --checkpoint are for one file: leave them out, or give one file")
-        return targets(files, self.output, self.overwrite)
 
 
 def _on_cluster(address: str | None, engine: str | int, context: typer.Context) -> Any:
@@ -223,3 +191,65 @@ def _levels(coverage: str) -> list[float]:
     if len(set(levels)) < len(levels):
         raise ValueError(f"coverage is {coverage!r}: give each coverage once")
     return levels
+
+
+def too_large(file: Path, variable: str | None, memory: str | None) -> bool:
+    """Whether completing the file in memory would take more than there is, or than `memory` allows."""
+    from corten.calibration.split import SplitCalibration
+    from corten.engine.memory import available, read_size
+    from corten.io.lazy import stored_size
+
+    limit = available() if memory is None else read_size(memory)
+    return SplitCalibration().peak_bytes(stored_size(file, variable), 0) > limit
+
+
+def complete_from_disk(
+    file: Path,
+    output: Path,
+    completer: ConformalCompleter,
+    data: DataOptions,
+    coverages: Sequence[float],
+    memory: str | None,
+    terminal: Terminal,
+    refused: Mapping[str, Any],
+    *,
+    overwrite: bool,
+) -> None:
+    """Read, fit and write to Zarr part by part; `refused` are options that need memory for all."""
+    given = [name for name, value in refused.items() if value is not None]
+    if given:
+        raise ValueError(
+            f"{file} does not fit in memory, and out-of-core mode does not support {', '.join(given)}: leave out, or "
+            "give more memory (--memory, a larger machine)"
+        )
+    from corten.large.flow import complete_to_zarr
+
+    in_memory_only = ("transform", "climatology")
+    method = {f.name: getattr(completer, f.name) for f in fields(completer) if f.name not in in_memory_only}
+    with terminal.progress() as move:
+        filled = complete_to_zarr(
+            file, output, list(coverages), **method, variable=data.variable, where=_domain(file, data),
+            fill_never_observed=data.fill_never_observed,
+            periodic=data.periodic or [], axis_kinds=data.axis_kinds, missing_value=data.codes, memory=memory,
+            overwrite=overwrite, progress=move, say=terminal.say,
+        )  # fmt: skip
+    terminal.say(filled.summary())
+    terminal.wrote(filled.path)
+    terminal.answer({
+        "input": str(file), "output": [str(filled.path)], "summary": filled.summary().to_dict(),
+        "coverages": list(filled.coverages), "settings": filled.settings,
+    })  # fmt: skip
+
+
+def _domain(file: Path, data: DataOptions) -> Any:
+    """The domain for `complete_to_zarr`: a name in the same file, or the mask of another file, which is read whole."""
+    if data.elsewhere is None:
+        return data.where
+    from corten.data.axes import is_dataarray
+    from corten.io.formats import spread
+    from corten.io.lazy import open_lazily
+
+    mask, inside = data.mask_elsewhere(careful=False)
+    with open_lazily(file, variable=data.variable) as lazy:
+        labelled = is_dataarray(mask.data) and lazy.coords is not None
+        return mask.data.copy(data=inside) if labelled else spread(mask.path, mask.variable, inside, lazy)

@@ -5,28 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal
+from corten.cli.options import with_options
+from corten.cli.terminal import Overwrite, Seed, Terminal, option
 
 SHAPE = (20, 28, 20)
 COVERAGE = 0.9
 
 
+@with_options
 def demo(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write to.")
-    ] = Path("demo-output"),
+    terminal: Terminal,
+    output: Annotated[Path, option("FOLDER", "The folder to write to.", "--output", "-o")] = Path("demo-output"),
     overwrite: Overwrite = False,
     seed: Seed = 0,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Fill simulated maps of the sea surface under clouds, compare with their truth, write a file and a figure.
 
     Takes about 15 seconds; the first run also compiles for about half a minute.
     """
-    terminal = Terminal(quiet, json)
     targets = {name: output / f"{name}.{suffix}" for name, suffix in (("filled", "nc"), ("demo", "png"))}
     _refuse(output, list(targets.values()), overwrite)
     with terminal.progress() as move:

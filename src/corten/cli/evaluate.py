@@ -6,38 +6,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from corten.cli.options import with_options
 from corten.cli.stored import StoredLevel, read_result
-from corten.cli.terminal import Json, Terminal
+from corten.cli.terminal import Terminal, argument, option
 
 if TYPE_CHECKING:
     from corten.evidence.metrics import IntervalsLike
 
 
+@with_options
 def evaluate(
-    result: Annotated[
-        Path,
-        typer.Argument(metavar="RESULT", help="What corten complete wrote (.nc .zarr .npz .csv ... or a saved fit)."),
-    ],
-    truth: Annotated[Path, typer.Argument(metavar="TRUTH", help="A file with the truth, in any readable format.")],
+    terminal: Terminal,
+    result: Annotated[Path, argument("RESULT", "What corten complete wrote (.nc .zarr .npz .csv ... or a saved fit).")],
+    truth: Annotated[Path, argument("TRUTH", "A file with the truth, in any readable format.")],
     variable: Annotated[
-        str | None,
-        typer.Option(
-            "--variable", "-v", metavar="NAME", help="Variable with the truth. Default: 'truth', or the only one."
-        ),
+        str | None, option("NAME", "Variable with the truth. Default: 'truth', or the only one.", "--variable", "-v")
     ] = None,
     coverage: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Nominal coverage of a .npy result; other formats store it.")
+        float | None, option("NUMBER", "Nominal coverage of a .npy result; other formats store it.")
     ] = None,
     axes: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMES",
-            help="For tables: the coordinate columns, as lat,lon,time. Default: all before the estimate.",
-        ),
+        option("NAMES", "For tables: the coordinate columns, as lat,lon,time. Default: all before the estimate."),
     ] = None,
-    json: Json = False,
 ) -> None:
     """Compare intervals with a truth: coverage, width, infinite share, interval score, error.
 
@@ -46,7 +37,6 @@ def evaluate(
     Example: [bold]corten evaluate filled.nc sim.nc --variable truth[/bold]
     """
     facts = compare(result, truth, variable, coverage, None if axes is None else axes.split(","))
-    terminal = Terminal(as_json=json)
     terminal.say(_table(facts))
     terminal.say(
         f"{facts['entries']:,} filled entries with a known truth; mean absolute error "

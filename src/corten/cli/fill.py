@@ -6,66 +6,47 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from corten.cli.options import FileOptions, with_options
-from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal, typed
+from corten.cli.options import FileOptions, OutputFile, ReportFile, refuse_outputs, with_options
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, option, typed
 
 if TYPE_CHECKING:
     from corten.io import Loaded
     from corten.results.fitted import Fitted
 
-FitFile = Annotated[Path, typer.Argument(metavar="FIT", help="A saved fit: corten complete --save, or fitted.save.")]
+FitFile = Annotated[Path, argument("FIT", "A saved fit: corten complete --save, or fitted.save.")]
 
 
 @with_options
 def fill(
     fit: FitFile,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"New data on the same axes: {FORMATS}.")],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="PATH", show_default=False,
-            help="Result file: .nc .zarr .npz .npy .csv .parquet .mat.",
-        ),
-    ],
+    file: Annotated[Path, argument("FILE", f"New data on the same axes: {FORMATS}.")],
+    output: OutputFile,
     data: FileOptions,
-    coverage: Annotated[float, typer.Option(metavar="NUMBER", help="Nominal coverage.")] = 0.9,
+    terminal: Terminal,
+    coverage: Annotated[float, option("NUMBER", "Nominal coverage.")] = 0.9,
     scores: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="Log of corten verify: the report draws the coverage over time."),
+        Path | None, option("PATH", "Log of corten verify: the report draws the coverage over time.")
     ] = None,
     adaptive: Annotated[
         bool,
-        typer.Option(
-            "--adaptive", help="Ask for the coverage that the log of --scores suggests, so that NUMBER holds over time."
-        ),
+        option("", "Ask for the coverage that the log of --scores suggests: NUMBER holds over time.", "--adaptive"),
     ] = False,
-    rate: Annotated[float, typer.Option(metavar="NUMBER", help="Rate of --adaptive.")] = 0.05,
-    report: Annotated[Path | None, typer.Option(metavar="PATH", help="Also write a report (.html).")] = None,
+    rate: Annotated[float, option("NUMBER", "Rate of --adaptive.")] = 0.05,
+    report: ReportFile = None,
     overwrite: Overwrite = False,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Fill new data with the settings and the calibration of a saved fit.
 
     It takes a small share of the time of a fit. A log that does not exist yet is an empty one.
 
     Example: [bold]corten fill tec.corten today.nc --output filled.nc[/bold]
     """
-    terminal = Terminal(quiet, json)
     from corten import io, load
     from corten.conformal.adaptive import AdaptiveCoverage
     from corten.evidence.score_log import ScoreLog
-    from corten.io.files import suffix_of
     from corten.io.names import check_labels
-    from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken
 
-    refuse_taken(output, overwrite, store=suffix_of(output) == ".zarr")
-    if report is not None:
-        refuse_taken(report, overwrite)
-    refuse_inputs([output, report], [fit, file, *([] if scores is None else [scores])])
-    refuse_no_page(report)
+    refuse_outputs([output], [fit, file, scores], overwrite, report)
     if adaptive and scores is None:
         raise ValueError("--adaptive needs the log of past scores: give it as --scores scores.jsonl")
     past = ScoreLog.read(scores) if scores is not None and scores.exists() else None
@@ -84,8 +65,7 @@ def fill(
     terminal.say(result.summary())
     if adaptive:
         terminal.say(f"adaptive coverage after {level.steps} step(s): {level.next_coverage:.4g}")
-    for path in written:
-        terminal.say(f"wrote {path}")
+    terminal.wrote(*written)
     terminal.answer(
         {
             "input": str(file),

@@ -8,16 +8,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from corten.cli.terminal import Json, Terminal
+from corten.cli.options import with_options
+from corten.cli.terminal import Terminal
 
 _NEEDED = ("numpy", "scipy", "numba", "scikit-learn", "xarray", "pandas", "netCDF4", "matplotlib")
 _EXTRA = ("zarr", "pyarrow", "jax", "dask", "distributed", "tensorly", "pyttb")
 
 
-def info(json: Json = False) -> None:
+@with_options
+def info(terminal: Terminal) -> None:
     """Show versions, threads, the engine and where compiled code is kept."""
     facts = gather()
-    terminal = Terminal(as_json=json)
     from rich.table import Table
 
     table = Table(show_header=False, box=None)

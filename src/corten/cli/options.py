@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import wraps
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
-
-from corten.cli.terminal import numbers
+from corten.cli.terminal import numbers, option
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,14 +20,15 @@ if TYPE_CHECKING:
 
 Text = str | None
 Repeated = list[str] | None
+_OUTPUT = (
+    "Result file: .nc .zarr .npz .npy .csv .parquet .mat. A .npy has estimate, lower and upper along a new first axis. "
+    "For several files: a folder."
+)
+OutputFile = Annotated[Path, option("PATH", _OUTPUT, "--output", "-o", show_default=False)]
+ReportFile = Annotated[Path | None, option("PATH", "Also write a report with figures (.html).")]
 
 
-def _data(metavar: str, text: str, *names: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel="Data")
-
-
-def _method(metavar: str, text: str, **limits: Any) -> Any:
-    return typer.Option(metavar=metavar, help=text, rich_help_panel="Method", **limits)
+_data, _method = partial(option, rich_help_panel="Data"), partial(option, rich_help_panel="Method")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ class FileOptions:
         import numpy as np
 
         from corten.data.axes import is_dataarray
-        from corten.io.shaping import spread
+        from corten.io.formats import spread
 
         mask, inside = self.mask_elsewhere(careful)
         inside = mask.data.copy(data=inside) if is_dataarray(mask.data) else inside
@@ -204,10 +203,11 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             parameters.append(one.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY))
             continue
         types = get_type_hints(groups[name], include_extras=True)
-        parameters += [
-            Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name])
-            for f in fields(groups[name])
-        ]
+        for f in fields(groups[name]):
+            default = Parameter.empty if f.default is MISSING else f.default
+            parameters.append(Parameter(f.name, Parameter.KEYWORD_ONLY, default=default, annotation=types[f.name]))
+
+    parameters.sort(key=lambda one: one.name in ("quiet", "json"))  # which all commands have: last in the help
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -217,6 +217,19 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return run
+
+
+def refuse_outputs(
+    targets: Sequence[Path | None], inputs: Sequence[Path | None], overwrite: bool, report: Path | None = None
+) -> None:
+    """Refuse files that cannot be written, or exist, or are inputs, before any work is done; the first may be Zarr."""
+    from corten.io.files import suffix_of
+    from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken
+
+    for target in filter(None, (*targets, report)):
+        refuse_taken(target, overwrite, store=suffix_of(target) == ".zarr" and target is targets[0])
+    refuse_inputs([*targets, report], filter(None, inputs))
+    refuse_no_page(report)
 
 
 def _elsewhere(name: str) -> tuple[Path, str | None] | None:
@@ -230,9 +243,8 @@ def _elsewhere(name: str) -> tuple[Path, str | None] | None:
 def _covariate(file: Path, variable: str | None, data: Any, careful: bool) -> tuple[str, Any]:
     """The name of an array and the array in a shape that broadcasts to the data."""
     from corten import io
-    from corten.io.formats import contents
+    from corten.io.formats import contents, spread
     from corten.io.names import UNNAMED
-    from corten.io.shaping import spread
 
     if variable is None and len(found := contents(file, careful=careful)) == 1:
         (variable,) = found  # also one with a single axis

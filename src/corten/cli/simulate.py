@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from corten.cli.terminal import Json, Overwrite, Quiet, Seed, Terminal
+from corten.cli.options import with_options
+from corten.cli.terminal import Overwrite, Seed, Terminal, argument, option
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -15,34 +14,26 @@ if TYPE_CHECKING:
 SUFFIXES = (".nc", ".npz", ".csv", ".csv.gz", ".parquet")
 
 
+@with_options
 def simulate(
-    out: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Where to write: .nc .npz .csv .parquet.", show_default=False)
-    ],
+    terminal: Terminal,
+    out: Annotated[Path, argument("FILE", "Where to write: .nc .npz .csv .parquet.")],
     kind: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="paper (block model, low-rank signal), tec (a day of TEC), sea (surface temperature under clouds).",
-        ),
+        option("NAME", "paper (block model, low-rank signal), tec (a day of TEC), sea (temperature under clouds)."),
     ] = "paper",
     shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LENGTHS", help="Lengths of the axes: 40x40x40 (tec: 32x48x48, sea: 24x36x30).", show_default=False
-        ),
+        str | None, option("LENGTHS", "Lengths of the axes: 40x40x40 (tec 32x48x48, sea 24x36x30).", show_default=False)
     ] = None,
-    rank: Annotated[int, typer.Option(metavar="N", min=1, help="paper: rank of the missingness parameter.")] = 3,
-    model: Annotated[str, typer.Option(metavar="NAME", help="paper: missingness, ising or bernoulli.")] = "ising",
+    rank: Annotated[int, option("N", "paper: rank of the missingness parameter.", min=1)] = 3,
+    model: Annotated[str, option("NAME", "paper: missingness, ising or bernoulli.")] = "ising",
     noise: Annotated[
-        str, typer.Option(metavar="NAME", help="paper: constant or adversarial (large where entries go missing).")
+        str, option("NAME", "paper: constant or adversarial (large where entries go missing).")
     ] = "adversarial",
-    missing: Annotated[float, typer.Option(metavar="SHARE", help="tec, sea: the share of missing entries.")] = 0.43,
+    missing: Annotated[float, option("SHARE", "tec, sea: the share of missing entries.")] = 0.43,
     seed: Seed = 0,
     overwrite: Overwrite = False,
-    quiet: Quiet = False,
-    json: Json = False,
-) -> None:  # fmt: skip
+) -> None:
     """Make data with gaps whose truth is known.
 
     The file has the observed data ([bold]values[/bold], [bold]tec[/bold] or [bold]sst[/bold]) and the
@@ -53,7 +44,6 @@ def simulate(
     from corten.io.files import suffix_of
     from corten.io.whole import refuse_taken
 
-    terminal = Terminal(quiet, json)
     if suffix_of(out) not in SUFFIXES:
         raise ValueError(f"{out} has no known suffix; use one of {', '.join(SUFFIXES)}")
     refuse_taken(out, overwrite)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
 
@@ -18,10 +19,19 @@ import typer
 from corten.data.printable import printable, spelling
 
 FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed; the same seed gives the same bits.")]
+
+
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """An option of a command; the name is that of the parameter unless others are given."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def argument(metavar: str, text: str) -> Any:
+    """A required argument of a command."""
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
 
 _command: ContextVar[str] = ContextVar("command", default="")
 
@@ -43,21 +53,27 @@ _active: ContextVar[_Bar | None] = ContextVar("bar", default=None)
 
 @dataclass(frozen=True)
 class Terminal:
-    """Where a command prints; `as_json` keeps stdout for one JSON object."""
+    """Where a command prints, with the options that all commands have; `json` keeps stdout for one JSON object."""
 
-    quiet: bool = False
-    as_json: bool = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False
 
     def say(self, what: Any, *, style: str | None = None) -> None:
         """Show text or a table to a person."""
-        if self.quiet or self.as_json:
+        if self.quiet or self.json:
             return
         with _without_bar():
             _console()(soft_wrap=isinstance(what, str)).print(what, style=style, markup=False, highlight=False)
 
+    def wrote(self, *paths: Path) -> None:
+        """Say which files were written."""
+        for path in paths:
+            held = " (estimate, lower and upper along a new first axis)" if path.suffix == ".npy" else ""
+            self.say(f"wrote {path}{held}")
+
     def answer(self, facts: dict[str, Any]) -> None:
         """Print the JSON object that scripts read."""
-        if self.as_json:
+        if self.json:
             from corten.results.summary import plain
 
             with _without_bar():

@@ -5,32 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from corten.cli.fill import FitFile, read_new
-from corten.cli.options import FileOptions, with_options
-from corten.cli.terminal import FORMATS, Json, Overwrite, Quiet, Terminal
+from corten.cli.options import FileOptions, refuse_outputs, with_options
+from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, option
 
 
 @with_options
 def update(
     fit: FitFile,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help=f"New slices on the same axes: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"New slices on the same axes: {FORMATS}.")],
     data: FileOptions,
-    save: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Where to save the new fit. Default: FIT is replaced.")
-    ] = None,
-    axis: Annotated[str | None, typer.Option(metavar="AXIS", help="Axis along which slices are added.")] = None,
-    window: Annotated[
-        int | None, typer.Option(metavar="N", min=2, help="Slices to keep. Default: as many as the fit has.")
-    ] = None,
+    terminal: Terminal,
+    save: Annotated[Path | None, option("PATH", "Where to save the new fit. Default: FIT is replaced.")] = None,
+    axis: Annotated[str | None, option("AXIS", "Axis along which slices are added.")] = None,
+    window: Annotated[int | None, option("N", "Slices to keep. Default: as many as the fit has.", min=2)] = None,
     half_life: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="Age in slices at which a score has half its weight. Default: half the window."),
+        float | None, option("N", "Age in slices at which a score has half its weight. Default: half the window.")
     ] = None,
     overwrite: Overwrite = False,
-    quiet: Quiet = False,
-    json: Json = False,
 ) -> None:
     """Add new slices to a saved fit, or replace revised ones, and calibrate it again with the same settings.
 
@@ -39,17 +31,13 @@ def update(
 
     Example: [bold]corten update tec.corten today.nc --window 96[/bold]
     """
-    terminal = Terminal(quiet, json)
     from corten import load
     from corten.io.files import existing
-    from corten.io.locked import locked
-    from corten.io.whole import refuse_inputs, refuse_taken
+    from corten.io.whole import locked
 
     existing(fit)
-    if save is not None:
-        refuse_inputs([save], [fit, file])
     target, replaced = (fit, True) if save is None else (save, overwrite)
-    refuse_taken(target, replaced)
+    refuse_outputs([target], [] if save is None else [fit, file], replaced)
     with locked(target):  # from reading to writing: none of two updates of one fit is lost
         fitted = load(fit)
         loaded = read_new(file, fitted, data)
@@ -60,5 +48,5 @@ def update(
         written = updated.save(target, overwrite=replaced)
     note = next(one for one in updated.choices if one.code == "renewed")
     terminal.say(note.because)
-    terminal.say(f"wrote {written}")
+    terminal.wrote(written)
     terminal.answer({"input": str(file), "fit": str(written), "shape": list(updated.observed.shape), **note.values})

@@ -5,36 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from corten.cli.options import FileOptions, with_options
 from corten.cli.stored import StoredLevel, read_result
-from corten.cli.terminal import FORMATS, Json, Quiet, Terminal
+from corten.cli.terminal import FORMATS, Terminal, argument, option
 
 
 @with_options
 def verify(
-    result: Annotated[
-        Path,
-        typer.Argument(metavar="RESULT", help="What corten fill or complete wrote.", show_default=False),
-    ],
-    late: Annotated[
-        Path, typer.Argument(metavar="LATE", help=f"Values that arrived later: {FORMATS}.", show_default=False)
-    ],
+    result: Annotated[Path, argument("RESULT", "What corten fill or complete wrote.")],
+    late: Annotated[Path, argument("LATE", f"Values that arrived later: {FORMATS}.")],
     data: FileOptions,
+    terminal: Terminal,
     log: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Log of all scores (.jsonl); its entries are not counted again.")
+        Path | None, option("PATH", "Log of all scores (.jsonl); its entries are not counted again.")
     ] = None,
-    axis: Annotated[str | None, typer.Option(metavar="AXIS", help="Axis along which slices are counted.")] = None,
-    coverage: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="Nominal coverage, for a .npy result or a saved fit.")
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option(metavar="NUMBER", help="The --coverage of corten fill --adaptive.")
-    ] = None,
-    label: Annotated[str, typer.Option(metavar="TEXT", help="Name of these data, if slices have no coordinates.")] = "",
-    quiet: Quiet = False,
-    json: Json = False,
+    axis: Annotated[str | None, option("AXIS", "Axis along which slices are counted.")] = None,
+    coverage: Annotated[float | None, option("NUMBER", "Nominal coverage, for a .npy result or a saved fit.")] = None,
+    target: Annotated[float | None, option("NUMBER", "The --coverage of corten fill --adaptive.")] = None,
+    label: Annotated[str, option("TEXT", "Name of these data, if slices have no coordinates.")] = "",
 ) -> None:
     """Compare intervals with values that arrived later: coverage over time, interval score, and where they fail.
 
@@ -42,7 +30,6 @@ def verify(
 
     Example: [bold]corten verify filled.nc late.nc --variable tec --log scores.jsonl[/bold]
     """
-    terminal = Terminal(quiet, json)
     from corten.evidence.verification import verify as compared
     from corten.io.whole import refuse_inputs
 
@@ -57,7 +44,7 @@ def verify(
         scores = (level if coverage is None else level.at(coverage)).verify(loaded.data, log, **options)
     terminal.say(str(scores))
     if log is not None and scores.added:
-        terminal.say(f"wrote {log}")
+        terminal.wrote(log)
     rows = {"over_time": scores.over_time(), "by_block": scores.by_block(), "by_step": scores.by_step()}
     terminal.answer({"result": str(result), "late": str(late), **scores.summary(), **rows})
 

@@ -241,6 +241,15 @@ def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
     return np.asarray(ordered.values).reshape(shape)
 
 
+def refuse_other_shape(what: str, sizes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    """Refuse an array whose axes are not those of x, each as long or of length 1."""
+    if len(sizes) != len(shape) or any(m not in (1, n) for m, n in zip(sizes, shape)):
+        raise ValueError(
+            f"{what} has shape {sizes}, x has {shape}: give one flag per entry, or length 1 along the axes it does not "
+            f"depend on ({what}[:, :, None])"
+        )
+
+
 def _is_dates(coordinates: np.ndarray) -> bool:
     if coordinates.dtype.kind == "M":
         return True

@@ -394,11 +394,7 @@ def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> np.nd
             raise TypeError("where is a DataArray but x is not: give where.to_numpy(), or x as a DataArray")
         where = _axes.broadcast_by_name(where, x)
     flags = np.ma.filled(where, False) if isinstance(where, np.ma.MaskedArray) else np.asarray(where)
-    if flags.ndim != len(shape) or any(m not in (1, n) for m, n in zip(flags.shape, shape)):
-        raise ValueError(
-            f"where has shape {flags.shape}, x has {shape}: give one flag per entry, or length 1 along the axes it "
-            "does not depend on (where[:, :, None])"
-        )
+    _axes.refuse_other_shape("where", flags.shape, shape)
     if flags.dtype != bool:
         if flags.dtype.kind not in "iuf" or not np.isin(flags, (0, 1)).all():
             raise TypeError(

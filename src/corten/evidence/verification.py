@@ -19,8 +19,7 @@ from corten.data.missing_values import MissingValue, blank_declared, codes_of
 from corten.data.wide import is_frame
 from corten.evidence.metrics import covered, interval_scores
 from corten.evidence.score_log import Grid, ScoreLog, SliceScores
-from corten.io.locked import locked
-from corten.io.whole import refuse_taken
+from corten.io.whole import locked, refuse_taken
 
 BLOCKS_PER_AXIS = 3
 SINGLE_DIGITS = 7  # of a number in single precision: the same grid in double precision has the same log

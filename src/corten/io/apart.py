@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 
 from corten.data.axes import is_dataarray
-from corten.io.files import MAX_BYTES, check_size
+from corten.io.files import MAX_BYTES, reading
 from corten.io.registry import resolve
-from corten.io.wire import array_of, declared_bytes, decode, described, encode, raw_bytes
+from corten.io.wire import decode, encode, receive_array, send_array
 
 SECONDS, BYTES_PER_SECOND = 20, 5e6  # CPU time allowed: far more than any intact file has needed
 WALL_FACTOR = 10  # wall-clock time allowed, relative to CPU time: disks are slow, machines busy
 IDLE_SECONDS = 5.0  # the process waits so long for the next request about the same file
-MAX_HEADER_BYTES = 2**26
+MAX_HEADER_BYTES = 2**26  # of an answer without its arrays: text and attributes
 OPERATIONS = {
     "load": "corten.io.formats:load",
     "contents": "corten.io.formats:list_contents",
@@ -50,20 +50,23 @@ def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **argu
     raised: Exception | None = None
     try:
         for message, category in answer["warnings"]:
-            known = getattr(builtins, category, None)
-            is_warning = isinstance(known, type) and issubclass(known, Warning)
-            warnings.warn(str(message), known if is_warning else UserWarning, stacklevel=3)
+            warnings.warn(str(message), _builtin(category, (Warning,), UserWarning), stacklevel=3)
         if "error" not in answer:
             found = decode(answer["found"], dict(enumerate(arrays)))
             if not _is_answer(operation, found):
                 raise ValueError(f"no answer to {operation!r}")
             return found
         name, given = answer["error"]
-        known = getattr(builtins, name, None)
-        raised = known(*given) if isinstance(known, type) and issubclass(known, _ERRORS) else ValueError(*given)
+        raised = _builtin(name, _ERRORS, ValueError)(*given)
     except _INVALID as problem:
         raise _invalid_answer(path, problem) from None
     raise raised
+
+
+def _builtin(name: str, kinds: tuple[type[Exception], ...], default: type[Exception]) -> type[Any]:
+    """The built-in exception or warning of that name, if it is one of these kinds."""
+    found = getattr(builtins, name, None)
+    return found if isinstance(found, type) and issubclass(found, kinds) else default
 
 
 def _is_answer(operation: str, found: Any) -> bool:
@@ -98,38 +101,28 @@ class _Reader:
         )  # fmt: skip
 
     def ask(self, request: dict[str, Any], seconds: float, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-        assert self.process.stdin is not None and self.process.stdout is not None
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None and stdout is not None
         watch = threading.Timer(seconds, self.process.kill)
         watch.daemon = True
         watch.start()
         try:
             with suppress(OSError):  # it has ended: found below
-                self.process.stdin.write(json.dumps(request).encode() + b"\n")
-                self.process.stdin.flush()
-            header = self.process.stdout.readline(MAX_HEADER_BYTES)
+                stdin.write(json.dumps(request).encode() + b"\n")
+                stdin.flush()
+            header = stdout.readline(MAX_HEADER_BYTES)
             if not header.endswith(b"\n"):
                 raise EOFError
-            return self._received(header, max_bytes)
+            answer, arrays = json.loads(header), list[np.ndarray]()
+            room = 4 * max_bytes  # values, domain, flags and labels: each was checked against the limit by the reader
+            for _ in range(answer["arrays"]):
+                arrays.append(receive_array(stdout, room, str(self.path)))
+                room -= arrays[-1].nbytes
+            return answer, arrays
+        except _INVALID as problem:
+            raise _invalid_answer(self.path, problem) from None
         finally:
             watch.cancel()
-
-    def _received(self, header: bytes, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
-        try:
-            answer = json.loads(header)
-            sizes = [declared_bytes(about) for about in answer["arrays"]]
-            # Values, domain, flags and labels: each was checked against the limit by the reader.
-            check_size((sum(sizes),), 1, 4 * max_bytes + MAX_HEADER_BYTES, str(self.path))
-            arrays = [array_of(about) for about in answer["arrays"]]
-        except _INVALID as problem:
-            raise problem if str(self.path) in str(problem) else _invalid_answer(self.path, problem) from None
-        for array in arrays:
-            raw, at = raw_bytes(array), 0
-            while at < len(raw):
-                count = self.process.stdout.readinto(raw[at:])  # type: ignore[union-attr]
-                if not count:
-                    raise EOFError
-                at += count
-        return answer, arrays
 
     def close(self) -> None:
         if self.owner != os.getpid():  # inherited by a fork: the process belongs to the parent
@@ -208,14 +201,18 @@ def serve() -> None:
             try:
                 work = resolve(OPERATIONS[request["operation"]])
                 found = work(Path(request["path"]), max_bytes=request["max_bytes"], **request["arguments"])
-                answer = {"found": encode(found, arrays)}
+                with reading(request["path"], "numbers, text and dates"):
+                    answer = {"found": encode(found, arrays)}
             except Exception as raised:
                 answer, arrays = {"error": _as_builtin(raised)}, []
-        answer["warnings"] = [[str(one.message), one.category.__name__] for one in heard]
-        answer["arrays"] = [described(array) for array in arrays]
-        answers.write(json.dumps(answer).encode() + b"\n")
+        about = {"warnings": [[str(one.message), one.category.__name__] for one in heard]}
+        header = json.dumps(answer | about | {"arrays": len(arrays)}).encode()
+        if len(header) >= MAX_HEADER_BYTES:
+            refused = f"{request['path']} has more text than a reading in another process can send: use careful=False"
+            arrays, header = [], json.dumps({"error": ["ValueError", [refused]], "arrays": 0} | about).encode()
+        answers.write(header + b"\n")
         for array in arrays:
-            answers.write(raw_bytes(array))
+            send_array(answers, array)
         answers.flush()
 
 
@@ -225,14 +222,14 @@ def _limit(seconds: int, more_bytes: int) -> None:
         import resource
     except ImportError:
         return
-    used = math.ceil(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))
-    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
-    resource.setrlimit(resource.RLIMIT_CPU, (used + seconds if hard < 0 else min(used + seconds, hard), hard))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    taken, (_, hard) = Path("/proc/self/statm"), resource.getrlimit(resource.RLIMIT_AS)
+    limits = {resource.RLIMIT_CPU: math.ceil(sum(resource.getrusage(resource.RUSAGE_SELF)[:2])) + seconds}
+    taken = Path("/proc/self/statm")
     if taken.exists():
-        most = int(taken.read_text().split()[0]) * resource.getpagesize() + more_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (most if hard < 0 else min(most, hard), hard))
+        limits[resource.RLIMIT_AS] = int(taken.read_text().split()[0]) * resource.getpagesize() + more_bytes
+    for kind, most in limits.items():
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (most if hard < 0 else min(most, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _as_builtin(raised: Exception) -> tuple[str, list[Any]]:

@@ -13,15 +13,7 @@ import numpy as np
 from corten.data.axes import in_utc
 from corten.data.flags import FLAG_MEANINGS
 from corten.data.plain import FOOTNOTE
-from corten.io.names import (
-    UNNAMED,
-    companion,
-    level_names,
-    refuse_clash,
-    refuse_for_netcdf,
-    refuse_for_zarr,
-    variable_name,
-)
+from corten.io.names import UNNAMED, companion, level_names, refuse_clash, refuse_names, variable_name
 from corten.io.provenance import file_attrs, global_attrs, own_attrs, with_references
 from corten.io.stores import NAMES_OF, is_text
 from corten.io.whole import whole_file
@@ -165,7 +157,7 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite
     """Write a compressed NetCDF-4 file; it appears when it is complete."""
     ready = with_text_aside(prepare_for_file(dataset))
     named: Any = (ready, *ready.variables.values())
-    refuse_for_netcdf(path, [*ready.variables, *ready.dims], [key for one in named for key in one.attrs])
+    refuse_names(path, "NetCDF", [*ready.variables, *ready.dims], [key for one in named for key in one.attrs])
     numeric = [name for name, data in ready.data_vars.items() if data.dtype.kind in "iuf" and data.ndim]
     packed: Any = {name: {"zlib": True, "complevel": 4, **ready[name].encoding} for name in numeric}
     with whole_file(path, overwrite) as temporary, _NETCDF:
@@ -180,7 +172,7 @@ def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite
 
 def write_zarr(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a Zarr store (a folder); it appears when it is complete."""
-    refuse_for_zarr(path, [*dataset.variables, *dataset.dims])
+    refuse_names(path, "Zarr", [*dataset.variables, *dataset.dims])
     with whole_file(path, overwrite, store=True) as temporary:
         # Version 2 of the format holds text coordinates that version 3 has not standardised yet.
         prepare_for_file(dataset).to_zarr(temporary, mode="w-", zarr_format=2, consolidated=True)

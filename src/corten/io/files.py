@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,22 +107,14 @@ def by_desktop(name: str) -> bool:
 
 
 def _state(path: Path, whole: bool) -> int:
-    """A hash of names, times and sizes that does not depend on the order of the files."""
-    return sum(hash((name, about.st_mtime_ns, about.st_size)) for name, about in _files(path, whole))
-
-
-def _files(path: Path, whole: bool) -> Iterator[tuple[str, os.stat_result]]:
-    if not path.is_dir():
-        yield str(path), path.stat()
-        return
-    folders = [str(path)]
-    while folders:
-        with os.scandir(folders.pop()) as found:
-            for one in found:
-                if whole and one.is_dir(follow_symlinks=False):
-                    folders.append(one.path)
-                elif not by_desktop(one.name) or one.is_dir(follow_symlinks=False):
-                    yield one.path, one.stat(follow_symlinks=False)
+    """A hash of names, times and sizes of files that does not depend on their order; of folders only on the front."""
+    found = [path] if not path.is_dir() else path.rglob("*") if whole else path.iterdir()
+    states = ((one, one.stat(follow_symlinks=False)) for one in found if not by_desktop(one.name))
+    return sum(
+        hash((str(one), about.st_mtime_ns, about.st_size))
+        for one, about in states
+        if not (whole and stat.S_ISDIR(about.st_mode))
+    )
 
 
 @contextmanager

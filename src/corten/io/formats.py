@@ -6,20 +6,21 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from corten.data.axes import is_dataarray
-from corten.data.missing_values import MissingValue, codes_of
+from corten.data.axes import broadcast_by_name, is_dataarray
+from corten.data.missing_values import MissingValue, blank_declared, codes_of
 from corten.data.never_observed import is_mask_name
 from corten.io.apart import OPERATIONS, read_apart
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, reading
-from corten.io.frames import column_names
+from corten.io.folding import fold_time
+from corten.io.frames import read_frame
 from corten.io.names import UNNAMED
 from corten.io.registry import READABLE, format_of, resolve
-from corten.io.shaping import blank, comparable, folded, in_sorted_order, spread, without_codes
 from corten.io.stores import Stored, choose
 from corten.io.table import LongTable, from_table
 from corten.io.wide import WideTable, from_wide, why_not_wide
@@ -121,6 +122,8 @@ def read(
         raise ValueError(f'layout is {layout!r}; give "auto", "long" or "wide"')
     if (quality is None) != (accept is None):
         raise ValueError("quality (the variable of flags) and accept (the flags that count) go together")
+    if isinstance(accept, str) or not (accept is None or np.iterable(accept)):
+        raise TypeError(f"accept is {accept!r}: give a list of flags, such as [0, 1]")
     wanted = _Wanted(
         found, variable, domain, quality, () if accept is None else accept, axes, dict(axis_kinds or {}), fold or {},
         codes_of(missing_value), max_bytes, careful, layout,
@@ -158,7 +161,7 @@ def list_contents(path: Path, *, max_bytes: int) -> dict[str, tuple[int, ...]]:
     """As `contents`, in this process."""
     with reading(path, "a tensor", *_EXPECTED):
         if format_of(path).opener is None:
-            return dict.fromkeys(column_names(path, max_bytes), ())
+            return dict.fromkeys(map(str, read_frame(path, max_bytes, rows=0).columns), ())
         with format_of(path).open(path, max_bytes) as store:
             return {name: one.shape for name, one in store.items()}
 
@@ -211,7 +214,14 @@ class _Wanted:
         return ~nonzero if str(self.domain).startswith("!") else nonzero
 
     def accepted(self, flags: np.ndarray) -> np.ndarray:
-        return np.isin(flags, comparable(self.path, str(self.quality), flags, self.accept))
+        """True where a flag is one of the accepted ones; text from a command line becomes numbers."""
+        kind = flags.dtype if flags.dtype.kind in "OUS" else np.float64
+        try:
+            return np.isin(flags, np.array(list(self.accept)).astype(kind))
+        except ValueError:
+            raise ValueError(
+                f"accept is {list(self.accept)}, but the flags {self.quality!r} in {self.path} are numbers"
+            ) from None
 
     def tensor(self) -> Loaded:
         axes = None if self.axes is None else list(self.axes)
@@ -219,9 +229,9 @@ class _Wanted:
         read = _guarded(self.path, "load", self.max_bytes, self.careful, **asked)
         name, data = read["name"], read["data"]
         flags = {key: spread(self.path, key, other, data) for key, other in read["others"].items()}
-        data, declared = without_codes(data, self.codes)
+        data, declared = _without_codes(data, self.codes)
         if self.quality is not None:
-            data = blank(data, self.accepted(flags[self.quality]))
+            data = _blank(data, self.accepted(flags[self.quality]))
         where: Any = None
         if self.domain is not None:
             inside = self.inside(flags[self.domain.removeprefix("!")])
@@ -231,9 +241,9 @@ class _Wanted:
         for key, mask in read["masks"].items():
             with suppress(ValueError):  # a mask of something else
                 masks[key] = spread(self.path, key, mask, data)
-        data, where, notes = in_sorted_order(data, where, self.axis_kinds)
+        data, where, notes = _in_sorted_order(data, where, self.axis_kinds)
         if self.fold:
-            data, where = folded(self.path, data, where, self.fold)
+            data, where = _folded(self.path, data, where, self.fold)
         if self.fold or any("sorted" in note for note in notes):
             masks = {}  # their axes are those of the file
         return Loaded(data, where, self.path, name, (*declared, *notes), masks=masks, like=_like(read["about"]))
@@ -266,7 +276,7 @@ class _Wanted:
             flags = from_table(frame, self.domain.removeprefix("!"), axes, **options).data
             where = flags.copy(data=self.inside(flags))
         if self.fold:
-            data, where = folded(self.path, data, where, self.fold)
+            data, where = _folded(self.path, data, where, self.fold)
         table = replace(table, data=data, where=where, fold=dict(self.fold))
         return Loaded(data, where, self.path, table.value, table.notes, table)
 
@@ -278,6 +288,65 @@ class _Wanted:
             raise ValueError(f"{self.path} is read as a wide table, which has no {given[0]}: use a long one (layout)")
         table = from_wide(frame, self.axes, missing_value=self.codes, max_bytes=self.max_bytes, source=str(self.path))
         return Loaded(table.data, None, self.path, UNNAMED, table.notes, table)
+
+
+def spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
+    """Flags in the shape of the data: matched by axis names if both have them, else by lengths, first axes first."""
+    if is_dataarray(flags) and is_dataarray(data):
+        try:
+            return broadcast_by_name(flags, data)
+        except ValueError as problem:
+            raise ValueError(f"{path}, {name!r}: {str(problem).replace('where', name)}") from None
+    plain, shape = np.asarray(flags), data.shape
+    fitting = [
+        axes for axes in combinations(range(len(shape)), plain.ndim) if plain.shape == tuple(shape[k] for k in axes)
+    ]
+    if not fitting or (len(fitting) > 1 and fitting[0] != tuple(range(plain.ndim))):
+        raise ValueError(f"{path}: {name!r} has shape {plain.shape}, the data {shape}: they must agree")
+    return plain.reshape([length if k in fitting[0] else 1 for k, length in enumerate(shape)])
+
+
+def _blank(data: Any, keep: np.ndarray) -> Any:
+    """The data, missing where `keep` is False."""
+    if is_dataarray(data):
+        return data.copy(data=_blank(data.values, keep))
+    data = np.asarray(data)
+    wide = np.float32 if data.dtype.kind == "f" and data.dtype.itemsize <= 4 else np.float64
+    return np.where(np.broadcast_to(keep, data.shape), data, np.array(np.nan)).astype(wide)
+
+
+def _without_codes(data: Any, codes: Sequence[float]) -> tuple[Any, tuple[str, ...]]:
+    """The data with declared missing values as NaN, and notes about them."""
+    if not codes or np.asarray(data).dtype.kind not in "iuf":
+        return data, ()
+    data = _blank(data, np.array(True))
+    found = blank_declared(data.values if is_dataarray(data) else data, codes)
+    return data, tuple(f"missing value {one.taken}: {one.because}" for one in found)
+
+
+def _in_sorted_order(data: Any, where: Any, axis_kinds: Mapping[str, str]) -> tuple[Any, Any, tuple[str, ...]]:
+    """Sort ordered axes by their coordinate; repeated coordinates are refused later."""
+    notes = []
+    for dim in data.dims if is_dataarray(data) else ():
+        values = data[dim].values
+        if dim not in data.coords or values.dtype.kind not in "iufM" or axis_kinds.get(str(dim)) == "unordered":
+            continue
+        if (np.sort(values) == values).all() or (np.sort(values)[::-1] == values).all():
+            continue
+        data, where = data.sortby(dim), None if where is None else where.sortby(dim)
+        notes.append(f"the coordinates of {dim} were not sorted, and are now")
+    return data, where, tuple(notes)
+
+
+def _folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str]]) -> tuple[Any, Any]:
+    """Data and domain with a time axis folded into two; entries without a time are outside the domain."""
+    if not is_dataarray(data):
+        raise ValueError(f"{path} has no axis names, so fold cannot find its time axis: name them (axes=)")
+    folded, reached = fold_time(data, fold)
+    if where is None:
+        return folded, reached
+    inside, _ = fold_time(where.astype(np.float32), fold)
+    return folded, inside == 1
 
 
 def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) -> Any:

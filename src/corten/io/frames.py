@@ -9,37 +9,21 @@ from typing import Any
 
 from corten.io.files import MAX_BYTES, Limited, check_size, reading, suffix_of
 
-# Rows of a Parquet file at a time, without and with text: repeated text is stored once, and expands to any size.
-_ROWS_OF_NUMBERS, _ROWS_OF_TEXT = 1 << 16, 1024
+MAX_TEXT_ROWS = 1024  # of a Parquet file, read at a time while its text is counted
 _START = 1 << 16  # bytes of a CSV file from which its marks are found
 _DECIMAL_COMMA = re.compile(rb"(^|[;\t\n])-?\d+,\d+([;\t\r\n]|$)")
 
 
-def read_frame(path: Path, max_bytes: int = MAX_BYTES) -> Any:
-    """The table; a ValueError as soon as it is larger than `max_bytes`."""
+def read_frame(path: Path, max_bytes: int = MAX_BYTES, rows: int | None = None) -> Any:
+    """The table, or its names of columns alone (rows=0); a ValueError as soon as it is larger than `max_bytes`."""
     import pandas as pd
 
     with reading(path, "a table", ImportError):
         if suffix_of(path) == ".parquet":
-            return _from_parquet(path, max_bytes)
+            return _from_parquet(path, max_bytes, rows)
         marks = _marks(path)
         with _opened(path) as stream:
-            return pd.read_csv(Limited(stream, max_bytes), **marks)
-
-
-def column_names(path: Path, max_bytes: int = MAX_BYTES) -> list[str]:
-    """The names of the columns; no rows are read."""
-    import pandas as pd
-
-    with reading(path, "a table", ImportError):
-        if suffix_of(path) == ".parquet":
-            from pyarrow.parquet import ParquetFile
-
-            with ParquetFile(path) as file:
-                return [str(name) for name in file.schema_arrow.names]
-        marks = _marks(path)
-        with _opened(path) as stream:
-            return [str(name) for name in pd.read_csv(Limited(stream, max_bytes), nrows=0, **marks).columns]
+            return pd.read_csv(Limited(stream, max_bytes), nrows=rows, **marks)
 
 
 def _marks(path: Path) -> dict[str, Any]:
@@ -52,68 +36,49 @@ def _marks(path: Path) -> dict[str, Any]:
     return {"sep": sep.decode(), "decimal": decimal}
 
 
-def _from_parquet(path: Path, max_bytes: int) -> Any:
-    from pyarrow import Table
+def _from_parquet(path: Path, max_bytes: int, rows: int | None) -> Any:
+    import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
     with ParquetFile(path) as file:
-        check_size((file.metadata.num_rows, file.metadata.num_columns), 8, max_bytes, "the table")
-        batches, taken = [], 0
-        rows = _rows_at_a_time(file, max_bytes)
-        for group in range(file.num_row_groups):
-            categories: dict[int, Any] = {}
-            for found in file.iter_batches(rows, row_groups=[group]):
-                batch, more = _sharing(found, categories)
-                taken += more
-                if taken > max_bytes:
-                    raise ValueError(f"decompresses to more than the limit of {max_bytes} bytes: raise max_bytes")
-                batches.append(batch)
-        frame = Table.from_batches(batches, file.schema_arrow).to_pandas()
-        # An index that is more than a count of rows becomes a column: wide tables often have times there.
-        index = frame.index
-        return frame.reset_index(drop=index.nlevels == 1 and index.name is None and index.dtype.kind in "iu")
+        schema, about = file.schema_arrow, file.metadata
+        if rows == 0:
+            return schema.empty_table().to_pandas(ignore_metadata=True)
+        if nested := [one.name for one in schema if pa.types.is_nested(one.type)]:
+            raise ValueError(f"column {nested[0]!r} holds lists or records: leave it out, or write them as columns")
+        fixed = [one.type.bit_width // 8 for one in schema if pa.types.is_fixed_size_binary(one.type)]
+        check_size((about.num_rows, 8 * len(schema) + sum(fixed)), 1, max_bytes, "the table")
+        _refuse_larger_text(file, max_bytes)
+        table = file.read()
+    _refuse_larger(table.nbytes, max_bytes)
+    frame = table.to_pandas()
+    # An index that is more than a count of rows becomes a column: wide tables often have times there.
+    index = frame.index
+    return frame.reset_index(drop=index.nlevels == 1 and index.name is None and index.dtype.kind in "iu")
 
 
-def _sharing(batch: Any, categories: dict[int, Any]) -> tuple[Any, int]:
-    """A batch and its bytes; categories equal to those of the previous batch are shared, not copied."""
-    from pyarrow import DictionaryArray, RecordBatch, types
+def _refuse_larger_text(file: Any, max_bytes: int) -> None:
+    """Count text before all of it is read: repeated text and prefixes are stored once, and expand to any size."""
+    import pyarrow as pa
 
-    columns, taken = [], 0
-    for k, column in enumerate(batch.columns):
-        taken += column.nbytes
-        if types.is_dictionary(column.type):
-            known = categories.get(k)
-            if known is not None and known.equals(column.dictionary):
-                taken -= column.nbytes - column.indices.nbytes
-                column = DictionaryArray.from_arrays(column.indices, known, ordered=column.type.ordered)
-            categories[k] = column.dictionary
-        columns.append(column)
-    return RecordBatch.from_arrays(columns, schema=batch.schema), taken
-
-
-def _rows_at_a_time(file: Any, max_bytes: int) -> int:
-    """As many rows as surely fit: no text is longer than all the text of its row group."""
+    kinds = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
     groups = [file.metadata.row_group(k) for k in range(file.num_row_groups)]
-    columns = [[group.column(k) for k in range(group.num_columns)] for group in groups]
-    check_size((sum(one.num_values for group in columns for one in group),), 8, max_bytes, "the table")
-    text = [
-        [one.total_uncompressed_size for k, one in enumerate(group) if _unpacks(one, k, file.schema_arrow)]
-        for group in columns
-    ]
-    longest = max(map(sum, text), default=0)
-    return _ROWS_OF_NUMBERS if longest <= 0 else max(1, min(_ROWS_OF_TEXT, max_bytes // longest))
+    text, longest = [], 1  # no text is longer than all the text of its row group
+    for k, one in enumerate(file.schema_arrow):
+        chunks = [group.column(k) for group in groups]
+        if one.type in kinds or any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in chunks):
+            text.append(one.name)
+            longest = max(longest, *(chunk.total_uncompressed_size for chunk in chunks), 1)
+    taken = 0
+    rows = max(1, min(MAX_TEXT_ROWS, max_bytes // (longest * max(len(text), 1))))
+    for batch in file.iter_batches(rows, columns=text) if text else ():
+        taken += batch.nbytes
+        _refuse_larger(taken, max_bytes)
 
 
-def _unpacks(column: Any, k: int, schema: Any) -> bool:
-    """Whether a column holds text for every row; that of categories is stored once."""
-    from pyarrow import types
-
-    if column.physical_type != "BYTE_ARRAY":
-        return bool(column.physical_type == "FIXED_LEN_BYTE_ARRAY")
-    field = schema.field(k) if k < len(schema.names) else None
-    if field is None or field.name != column.path_in_schema or not types.is_dictionary(field.type):
-        return True  # also where columns inside of columns shift the count
-    return not (types.is_string(field.type.value_type) or types.is_binary(field.type.value_type))
+def _refuse_larger(size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise ValueError(f"decompresses to more than the limit of {max_bytes} bytes: raise max_bytes")
 
 
 def _opened(path: Path) -> Any:

@@ -262,11 +262,7 @@ def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> Calla
 
         return named
     sizes = tuple(int(n) for n in np.shape(where))
-    if len(sizes) != len(shape) or any(m not in (1, n) for m, n in zip(sizes, shape)):
-        raise ValueError(
-            f"where has shape {sizes}, x has {shape}: give one flag per entry, or length 1 along the axes it "
-            "does not depend on"
-        )
+    _axes.refuse_other_shape("where", sizes, shape)
     return lambda start, stop: _flags(np.asarray(where[start:stop] if sizes[0] > 1 else where[:]))
 
 

@@ -17,10 +17,16 @@ COMPANIONS = ("lower", "upper", "flag", "propensity")
 UNNAMED = "value"
 MEMBERS = ("estimate", "lower", "upper", "flag", "axes", "coverage", "coverages", "about")
 _MAX_BYTES = 255
-_NETCDF_NAME = re.compile(r"[0-9A-Za-z_\u0080-\U0010ffff]([ -.0-~\u0080-\U0010ffff]*[!-.0-~\u0080-\U0010ffff])?")
-_ZARR_NAME = re.compile(r"[^/\\\0]+")
-_MATLAB_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
-_FURTHER = re.compile(r"(lower|upper)_\d+(_\d+)?")
+_RULES = {
+    "NetCDF": (
+        r"[0-9A-Za-z_\u0080-\U0010ffff]([ -.0-~\u0080-\U0010ffff]*[!-.0-~\u0080-\U0010ffff])?",
+        "names in NetCDF begin with a letter, a digit or _, have no /, no control characters and no space at the end",
+    ),
+    "Zarr": (r"(?!\.z|\.\.?$|zarr\.json$)[^/\\\0]+", "in Zarr it names a folder, so without / or \\ or .z in front"),
+    "npz": (r"[^/\\\0]+", "its name would be that of a file elsewhere, so without / or \\"),
+    "MAT": (r"[A-Za-z][A-Za-z0-9_]{0,62}", "names in MATLAB are a letter, then letters, digits and _, at most 63"),
+}
+"""For each format that limits names: what they look like, as a pattern and in words."""
 
 
 def level_names(coverages: Sequence[float], variable: str | None = None) -> list[tuple[str, str]]:
@@ -45,7 +51,7 @@ def variable_name(name: str | None) -> str:
     if not name:
         return UNNAMED
     longest = _MAX_BYTES - len("_propensity") - len("_99_9999")
-    usable = _NETCDF_NAME.fullmatch(name) and "\\" not in name and len(name.encode("utf-8", "replace")) <= longest
+    usable = holds(name) and "\\" not in name and len(name.encode("utf-8", "replace")) <= longest
     return name if usable else re.sub(r"\W", "_", name.encode("ascii", "replace").decode())[:longest]
 
 
@@ -58,15 +64,12 @@ def check_labels(path: str | os.PathLike[str], data: Any) -> None:
     """Refuse labels of the input that a file of results could not hold."""
     if not is_dataarray(data):
         return
-    names = [str(name) for name in (*data.dims, *data.coords)]
-    variable = variable_name(None if data.name is None else str(data.name))
-    refuse_for_members(path, map(str, data.dims))
-    if suffix_of(path) in NETCDF:
-        refuse_clash(names, variable)
-        refuse_for_netcdf(path, names, [key for one in (data, *data.coords.values()) for key in one.attrs])
-    elif suffix_of(path) == ".zarr":
-        refuse_clash(names, variable)
-        refuse_for_zarr(path, names)
+    refuse_axes(path, map(str, data.dims))
+    if suffix_of(path) in (*NETCDF, ".zarr"):
+        names = [str(name) for name in (*data.dims, *data.coords)]
+        refuse_clash(names, variable_name(None if data.name is None else str(data.name)))
+        kind = "Zarr" if suffix_of(path) == ".zarr" else "NetCDF"
+        refuse_names(path, kind, names, [key for one in (data, *data.coords.values()) for key in one.attrs])
 
 
 def refuse_clash(names: Iterable[str], variable: str) -> None:
@@ -78,51 +81,33 @@ def refuse_clash(names: Iterable[str], variable: str) -> None:
         )
 
 
-def holds(name: str) -> bool:
-    """Whether NetCDF can hold this name."""
-    return bool(_NETCDF_NAME.fullmatch(name)) and len(name.encode("utf-8", "replace")) <= _MAX_BYTES
-
-
-def refuse_for_netcdf(path: str | os.PathLike[str], names: Iterable[Any], attrs: Iterable[Any] = ()) -> None:
-    """Refuse names that the NetCDF library would refuse."""
-    for what, given in (("an axis or variable", names), ("an attribute", attrs)):
-        for name in map(str, given):
-            if not holds(name):
-                raise ValueError(
-                    f"{Path(path).name} cannot hold {what} called {name[:80]!r}: names in NetCDF begin with a letter, "
-                    f"a digit or _, have no /, no control characters, no space at the end and at most {_MAX_BYTES} "
-                    "bytes; rename it, or write .npz or .csv"
-                )
-
-
-def refuse_for_members(path: str | os.PathLike[str], axes: Iterable[str]) -> None:
-    """Refuse names of axes that .npz, .mat or a table cannot hold."""
+def refuse_axes(path: str | os.PathLike[str], axes: Iterable[str]) -> None:
+    """Refuse names of axes that .npz, .mat or a table cannot hold, or needs for the result."""
     suffix, axes = suffix_of(path), list(axes)
-    taken = {".npz": MEMBERS, ".mat": MEMBERS}.get(suffix, COLUMNS if suffix in TABLES else ())
-    for name in axes:
-        if name in taken or (taken is MEMBERS and _FURTHER.fullmatch(name)):
+    if suffix in (".npz", ".mat"):
+        taken = [name for name in axes if name in MEMBERS or re.fullmatch(r"(lower|upper)_\d+(_\d+)?", name)]
+    else:
+        taken = [name for name in axes if suffix in TABLES and name in COLUMNS]
+    if taken:
+        raise ValueError(
+            f"the input has an axis called {taken[0]}, and {Path(path).name} needs that name for the result: rename it"
+        )
+    if suffix in (".npz", ".mat"):
+        refuse_names(path, "npz" if suffix == ".npz" else "MAT", axes)
+
+
+def refuse_names(path: str | os.PathLike[str], kind: str, names: Iterable[Any], attrs: Iterable[Any] = ()) -> None:
+    """Refuse names that a kind of file cannot hold; only NetCDF limits those of attributes."""
+    given = [("an axis or variable", name) for name in map(str, names)]
+    given += [("an attribute", name) for name in map(str, attrs) if kind == "NetCDF"]
+    for what, name in given:
+        if not holds(name, kind):
             raise ValueError(
-                f"the input has an axis called {name}, and {Path(path).name} needs that name for the result: rename it"
-            )
-        if suffix == ".npz" and not _ZARR_NAME.fullmatch(name):
-            raise ValueError(
-                f"{Path(path).name} cannot hold an axis called {name[:80]!r}: its name would be that of a file "
-                "elsewhere, so without / or \\; rename it, or write .csv"
-            )
-        if suffix == ".mat" and not _MATLAB_NAME.fullmatch(name):
-            raise ValueError(
-                f"{Path(path).name} cannot hold an axis called {name[:80]!r}: names in MATLAB begin with a letter and "
-                "have letters, digits and _ only, at most 63; rename it, or write .npz"
+                f"{Path(path).name} cannot hold {what} called {name[:80]!r}: {_RULES[kind][1]}, and of at most "
+                f"{_MAX_BYTES} bytes; rename it, or write another format, such as .csv"
             )
 
 
-def refuse_for_zarr(path: str | os.PathLike[str], names: Iterable[Any]) -> None:
-    """Refuse names that cannot be the name of a folder."""
-    for name in map(str, names):
-        taken = name in (".", "..", "zarr.json") or name.startswith(".z")
-        if taken or not _ZARR_NAME.fullmatch(name) or len(name.encode("utf-8", "replace")) > _MAX_BYTES:
-            raise ValueError(
-                f"{Path(path).name} cannot hold an axis or variable called {name[:80]!r}: in Zarr it names a folder, "
-                f"so without / or \\, without .z in front and of at most {_MAX_BYTES} bytes; rename it, or write .npz "
-                "or .csv"
-            )
+def holds(name: str, kind: str = "NetCDF") -> bool:
+    """Whether a format can hold this name."""
+    return bool(re.fullmatch(_RULES[kind][0], name)) and len(name.encode("utf-8", "replace")) <= _MAX_BYTES

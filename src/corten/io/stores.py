@@ -15,11 +15,10 @@ import numpy as np
 from corten.data.never_observed import is_mask_name
 from corten.io import npy
 from corten.io.files import reading, suffix_of
-from corten.io.guards import check_netcdf, refuse_outside
+from corten.io.guards import check_netcdf, check_zarr, refuse_outside
 from corten.io.ionex import read_ionex
 from corten.io.names import UNNAMED
 from corten.io.provenance import referred, surroundings
-from corten.io.zarr_guard import check_zarr
 
 if TYPE_CHECKING:
     import h5py
@@ -247,8 +246,8 @@ def _load_mat(path: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
     return found
 
 
-_NO_LABELS = "This is a netCDF dimension but not a netCDF variable"
-"""How NetCDF-4 marks a dimension without coordinates, whose scale is full of zeros."""
+_PACKING = ("_FillValue", "missing_value", "scale_factor", "add_offset")
+_NO_LABELS = "This is a netCDF dimension but not a netCDF variable"  # of a dimension without coordinates
 
 
 @contextmanager
@@ -288,15 +287,22 @@ def _scale_names(item: h5py.Dataset) -> tuple[str, ...] | None:
 
 
 def _load_hdf5(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | None) -> Any:
+    import xarray as xr
+
     values = item[()]
     if transposed:
         return np.asarray(values).T
-    attrs = {key: _scalar(value) for key, value in item.attrs.items()}
-    values = unpack(values, attrs)
-    if dims is None:
-        return values
-    import xarray as xr
+    wanted = _PACKING if dims is None else (*_PACKING, "units", "long_name", "standard_name", "coverage")
+    attrs = {key: _scalar(item.attrs[key]) for key in wanted if key in item.attrs}
+    coords = {} if dims is None else _scales(item, dims)
+    name = item.name.rsplit("/", 1)[-1]
+    array = xr.DataArray(values, dims=dims, coords=coords, attrs=attrs, name=name)
+    decoded = xr.decode_cf(array.to_dataset(), decode_timedelta=False)[name]
+    return decoded.values if dims is None else decoded
 
+
+def _scales(item: h5py.Dataset, dims: tuple[str, ...]) -> dict[str, Any]:
+    """Coordinates from attached scales, or from text that is kept beside an axis."""
     coords: dict[str, Any] = {}
     for k, name in enumerate(dims):
         scale, beside = item.dims[k][0], item.parent.get(f"{name}{NAMES_OF}")
@@ -305,30 +311,12 @@ def _load_hdf5(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | Non
             coords[name] = name, _labels(scale), units
         elif isinstance(beside, type(item)) and beside.dtype.kind in "OS" and beside.shape == scale.shape:
             coords[name] = name, _labels(beside), {}
-    kept = {key: str(attrs[key]) for key in ("units", "long_name", "standard_name", "coverage") if key in attrs}
-    array = xr.DataArray(values, dims=dims, coords=coords, attrs=kept, name=item.name.rsplit("/", 1)[-1])
-    return xr.decode_cf(array.to_dataset(), decode_timedelta=False)[array.name]
+    return coords
 
 
 def _labels(scale: h5py.Dataset) -> np.ndarray:
     """What a scale holds; text as text, not as bytes."""
     return np.asarray(scale.asstr("utf-8", "replace")[()] if scale.dtype.kind in "OS" else scale[()])
-
-
-def unpack(values: np.ndarray, attrs: Mapping[str, Any]) -> np.ndarray:
-    """Apply `_FillValue`, `missing_value`, `scale_factor` and `add_offset` to a raw array."""
-    missing = [attrs[key] for key in ("_FillValue", "missing_value") if key in attrs]
-    packed = "scale_factor" in attrs or "add_offset" in attrs
-    if not (missing or packed) or values.dtype.kind not in "iuf":
-        return values
-    single = values.dtype == np.float32 and not packed
-    numbers: Any = values.astype(np.float32 if single else np.float64)
-    if packed:
-        numbers *= float(attrs.get("scale_factor", 1.0))
-        numbers += float(attrs.get("add_offset", 0.0))
-    for code in missing:
-        numbers[values == code] = np.nan
-    return np.asarray(numbers)
 
 
 def _scalar(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Write files atomically: complete or not at all, even if the program is killed; other files are not replaced."""
+"""Write files whole or not at all, even if the program is killed; one program at a time; others are not replaced."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from corten.io.files import by_desktop
+
+try:
+    import fcntl
+except ImportError:  # not on Windows: there is no lock there
+    fcntl = None  # type: ignore[assignment]
 
 MAX_RENAME_ATTEMPTS = 20
 MAX_REMOVE_ATTEMPTS = 20  # a thread may still create a file in a folder that is being removed
@@ -232,3 +237,37 @@ def _remove(path: Path) -> None:
         return
     with suppress(OSError):
         path.unlink()
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Wait until no other program holds the lock of a file, and hold it during the block.
+
+    The lock is on a file of its own beside it, since the file itself is replaced when it is written. The system frees
+    the lock of a killed program. Without locks (Windows, some file systems) the block simply runs.
+    """
+    if fcntl is None:
+        yield
+        return
+    place = Path(path)
+    beside = place.with_name(f".{place.name}.lock")
+    held = _acquired(beside)
+    try:
+        yield
+    finally:
+        # Removed while it is still held: a program that waits finds another file there, or none, and tries again.
+        with suppress(OSError):
+            beside.unlink()
+        os.close(held)
+
+
+def _acquired(beside: Path) -> int:
+    """The descriptor of the lock file, locked, and still the file of that name."""
+    while True:
+        held = os.open(beside, os.O_RDWR | os.O_CREAT, 0o666)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(held), os.stat(beside)):
+                return held
+        os.close(held)

@@ -12,7 +12,7 @@ import numpy as np
 
 from corten.io.dataset import to_dataset, write_netcdf, write_zarr
 from corten.io.files import suffix_of
-from corten.io.names import level_names, refuse_for_members
+from corten.io.names import level_names, refuse_axes
 from corten.io.registry import NETCDF, TABLES, WRITABLE
 from corten.io.table import LongTable, about, long_form
 from corten.io.whole import refuse_taken, whole_file
@@ -66,7 +66,7 @@ def write(
     # Of each further bound its name, the position of its result, and which bound it is.
     bounds = [(name, k, end) for k, pair in enumerate(names) if k for name, end in zip(pair, names[0])]
     arrays = {name: getattr(results[k], f"{end}_array") for name, k, end in bounds}
-    refuse_for_members(path, [axis.name for axis in result.observed.axes])
+    refuse_axes(path, [axis.name for axis in result.observed.axes])
     with whole_file(path, overwrite) as temporary:
         if suffix in TABLES:
             write_table(_table(results, bounds, table), temporary, suffix)

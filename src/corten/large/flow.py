@@ -24,7 +24,7 @@ from corten.engine.threads import default_threads, one_library_thread
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
-from corten.io.names import companion, level_names, refuse_clash, refuse_for_zarr, variable_name
+from corten.io.names import companion, level_names, refuse_clash, refuse_names, variable_name
 from corten.io.whole import refuse_inputs, refuse_taken
 from corten.large import settings, stages
 from corten.large.gaps import TiledField, calibrate
@@ -194,7 +194,7 @@ def complete_to_zarr(
         main = variable_name(lazy.name)
         names = level_names(coverages, main)
         refuse_clash(labels, main)
-        refuse_for_zarr(target, labels)
+        refuse_names(target, "Zarr", labels)
         numbers = (main, *(bound for pair in names for bound in pair))
         dtypes = dict.fromkeys(numbers, lazy.dtype) | {companion(main, "flag"): np.dtype(np.int8)}
         about = _described(lazy, coverages)

@@ -17,6 +17,7 @@ from corten.data.plain import NOTHING
 from corten.data.printable import spelling, unit_sign
 from corten.evidence.audit_table import Audit, conclusion
 from corten.report import evidence
+from corten.report.drawing import COLOURS, colour_map
 from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
 from corten.report.planes import default_entry, labels, numbers, planes, title, value_range, width_range
 
@@ -29,8 +30,6 @@ MAX_INFINITE_SHARE = 0.01  # of the intervals, above which the page advises a lo
 OPTIONS = ("completion", "propensity", "calibration", "score", "weights", "transform", "climatology", "bounds", "seed")
 MIN_CANDIDATES = 3  # of a setting, below which an edge of the range means nothing
 INTERVAL_OPTIONS = ("groups", "joint", "odds_error")
-MAPS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividis", 1.0)}
-"""Colour maps suitable for colour-blind readers, and the part of each that is used: the end of magma is black."""
 
 
 def page_content(
@@ -53,7 +52,7 @@ def page_content(
         "notices": _notices(summary, curve, checked, audit),
         "footnote": summary.footnote,
         "tensor": _tensor(result, max_entries),
-        "maps": {use: _colours(*pick) for use, pick in MAPS.items()},
+        "maps": {use: pack_bytes(np.rint(colour_map(use).colors[:, :3] * 255)) for use in COLOURS},
         "evidence": {
             "audit": checked,
             "hidden": evidence.hidden_rows(result),
@@ -185,13 +184,10 @@ def _tensor(result: Intervals, max_entries: int) -> dict[str, Any]:
                 "time": axis.coordinates is not None and axis.coordinates.dtype.kind == "M",
             }
         )
-    pictures = []
-    for plane in planes(observed.axes):
-        stretch = steps[plane.rows] / steps[plane.columns]
-        aspect = None if plane.aspect is None else plane.aspect * stretch
-        pictures.append(
-            {"rows": plane.rows, "columns": plane.columns, "aspect": aspect, "up": plane.up, "right": plane.right}
-        )
+    pictures = [
+        vars(one) | {"aspect": one.aspect and one.aspect * steps[one.rows] / steps[one.columns]}
+        for one in planes(observed.axes)
+    ]
     same = np.array_equal(np.isinf(below), np.isinf(above)) and np.allclose(below, above, rtol=1e-5, atol=0.0)
     return {
         "shape": flag.shape,
@@ -247,13 +243,6 @@ def _thinned(names: Sequence[str], steps: Sequence[int]) -> str:
 def _ordinal(number: int) -> str:
     ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
-
-
-def _colours(name: str, part: float) -> str:
-    """A colour map's 256 colours, three bytes each."""
-    from matplotlib import colormaps
-
-    return pack_bytes(np.rint(colormaps[name](np.linspace(0, part, 256))[:, :3] * 255))
 
 
 def _reproduce(result: Intervals) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from corten.data.observed import Axis
 
 RUST, BLUE, INK, SOFT, PALE = "#a3461b", "#1f5f8b", "#1d1b19", "#6b655e", "#e4dfd8"
+COLOURS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividis", 1.0)}
+"""Colour maps suitable for colour-blind readers, and the part of each that is used: the end of magma is black."""
 
 
 def axes_for(ax: Axes | None, size: tuple[float, float] = (7.0, 4.2)) -> Axes:
@@ -68,16 +70,19 @@ def positions(axis: Axis) -> np.ndarray:
 
 def hatch_entries(ax: Axes, where: np.ndarray, colour: str, hatch: str) -> None:
     if where.any():
-        ones = np.ma.masked_array(np.ones(where.shape), ~where)
-        mesh = ax.pcolor(ones, cmap=_one(colour), hatch=hatch or None, edgecolor="#b9b1a6" if hatch else colour, lw=0)
+        from matplotlib.colors import ListedColormap
+
+        ones, own = np.ma.masked_array(np.ones(where.shape), ~where), ListedColormap([colour])
+        mesh = ax.pcolor(ones, cmap=own, hatch=hatch or None, edgecolor="#b9b1a6" if hatch else colour, lw=0)
         mesh.set_rasterized(True)
 
 
-def colour_map(name: str, part: float) -> Any:
-    """The first part of a colour map; the end of magma is black and shows no differences."""
+def colour_map(use: str) -> Any:
+    """The colours of values, widths or probabilities."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
+    name, part = COLOURS[use]
     return ListedColormap(colormaps[name](np.linspace(0.0, part, 256)))
 
 
@@ -91,25 +96,12 @@ def brief_dates(ax: Axes, x: np.ndarray) -> None:
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False))
 
 
-def _one(colour: str) -> Any:
-    from matplotlib.colors import ListedColormap
-
-    return ListedColormap([colour])
-
-
 def widened(where: np.ndarray) -> np.ndarray:
     """One more position on each side, so that a single infinite entry is visible."""
     wide = where.copy()
     wide[1:] |= where[:-1]
     wide[:-1] |= where[1:]
     return wide
-
-
-def set_span(ax: Axes, values: np.ndarray) -> None:
-    if values.size:
-        low, high = float(values.min()), float(values.max())
-        air = 0.06 * (high - low) or 0.5
-        ax.set_ylim(low - air, high + air)
 
 
 def tidy(ax: Axes) -> None:

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
     from corten.results.intervals import Intervals
 
-SHOWN = ("data", "estimate", "width", "propensity")
-MAPS = {
-    "data": ("viridis", 1.0), "estimate": ("viridis", 1.0), "width": ("magma_r", 0.8), "propensity": ("cividis", 1.0),
-}  # fmt: skip
+SHOWN = {"data": "value", "estimate": "value", "width": "width", "propensity": "chance"}
+"""What a slice can show, and which colours it has."""
 
 
 class Plots:
@@ -106,7 +104,7 @@ class Plots:
         ax.set_facecolor("white")
         mesh = ax.pcolormesh(
             np.ma.masked_array(picture, ~np.isfinite(picture) | hatch | outside),
-            cmap=drawing.colour_map(*MAPS[show]), vmin=span[0], vmax=span[1], rasterized=True,
+            cmap=drawing.colour_map(SHOWN[show]), vmin=span[0], vmax=span[1], rasterized=True,
         )  # fmt: skip
         drawing.hatch_entries(ax, outside, PALE, "")
         drawing.hatch_entries(ax, hatch & ~outside, "#fbe3d8" if show == "width" else "#f4f1ec", "/////")
@@ -150,8 +148,7 @@ class Plots:
         ax.fill_between(x, lower, upper, where=finite, color=RUST, alpha=0.22, lw=0, label=band)
         ax.plot(x, estimate, color=RUST, lw=1.6, label="estimate")
         ax.plot(x[mask], estimate[mask], ".", color=INK, ms=5, label="observed")
-        drawn = np.concatenate([estimate, lower[finite], upper[finite]]).astype(float)
-        drawing.set_span(ax, drawn[np.isfinite(drawn)])
+        ax.margins(y=0.06)
         infinite = ~finite & observed.missing[line]
         if infinite.any():
             low, high = ax.get_ylim()
