@@ -19,7 +19,7 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from corten.conformal.calibrated import CalibratedScores
-from corten.conformal.diagnostics import effective_sample_size
+from corten.conformal.diagnostics import pooled_effective_sample_size
 from corten.conformal.quantile import as_levels
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
@@ -99,10 +99,7 @@ class MergedSplits:
 
     def effective_sample_size(self) -> float:
         """Effective sample size; the weights of an entry that calibrates in several splits are added first."""
-        _, place = np.unique(self.entries, return_inverse=True)
-        weight = np.bincount(place, np.exp(self.log_weights - self.log_weights.max()))
-        with np.errstate(divide="ignore"):
-            return effective_sample_size(np.log(weight))
+        return pooled_effective_sample_size(self.log_weights, self.entries)
 
     def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> tuple[Numbers, Numbers]:
         """Lower and upper bounds, (levels, entries)."""

@@ -53,13 +53,7 @@ class WithoutNeighbours:
 
 
 class UniformWeights(WithoutNeighbours):
-    """Equal weights, correct if all entries are missing with the same probability.
-
-    Examples
-    --------
-    >>> UniformWeights().log_weight(np.array([3, 5]))
-    array([0., 0.])
-    """
+    """Equal weights, correct if all entries are missing with the same probability."""
 
     def log_weight(self, entries: Entries) -> Numbers:
         return np.zeros(np.shape(entries))
@@ -68,17 +62,9 @@ class UniformWeights(WithoutNeighbours):
 class OddsWeights(WithoutNeighbours):
     """Weights by the odds of being missing, (1 - p)/p: exact for independent missingness, else approximate.
 
-    Parameters
-    ----------
-    log_weights : array or callable
-        The log-odds of being missing, -eta, of every entry (of the tensor's shape), or a function of flat indices.
+    log_weights: the log-odds of being missing, -eta, of every entry (of the tensor's shape), or a function of flat
+    indices. Equation (conformal-weight-approx) of the paper.
 
-    Notes
-    -----
-    Equation (conformal-weight-approx) of the paper.
-
-    Examples
-    --------
     >>> OddsWeights(np.array([[0.0, 1.0], [2.0, 3.0]])).log_weight(np.array([1, 2]))
     array([1., 2.])
     """
@@ -94,17 +80,9 @@ class OddsWeights(WithoutNeighbours):
 class PooledWeights(WithoutNeighbours):
     """Weights of scores pooled over rounds: an entry hidden in two rounds has a weight in each.
 
-    Parameters
-    ----------
-    calibration : array of int
-        Flat indices of the hidden entries, in the order of their scores.
-    at_calibration : array
-        Their log-weights.
-    table : array
-        The log-weight of every entry of the tensor, used for missing entries.
+    calibration: flat indices of the hidden entries, in the order of their scores; at_calibration: their log-weights;
+    table: the log-weight of every entry of the tensor, used for missing entries.
 
-    Examples
-    --------
     >>> weights = PooledWeights(np.array([2, 2]), np.array([0.5, 0.7]), np.zeros(4))
     >>> weights.of_calibration(np.array([2, 2])), weights.log_weight(np.array([1]))
     (array([0.5, 0.7]), array([0.]))

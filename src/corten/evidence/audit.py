@@ -24,9 +24,9 @@ from corten.calibration.hiding import KINDS, Hiding, draw_hidings
 from corten.calibration.task import Progress
 from corten.completion.stack import PreparedStack
 from corten.conformal.depth import DepthWeights, depth
-from corten.conformal.diagnostics import effective_sample_size
+from corten.conformal.diagnostics import pooled_effective_sample_size
 from corten.conformal.raking import rake
-from corten.data.arrays import Entries, Floats
+from corten.data.arrays import Floats
 from corten.data.coverage import check_coverage
 from corten.data.observed import ObservedTensor
 from corten.engine.threads import in_order, one_library_thread
@@ -167,17 +167,9 @@ def _weights(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) 
     logs = np.concatenate([one.log_weights for one in samples])
     entries = np.concatenate([one.entries for one in samples])
     need = min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * np.unique(entries).size)
-    power = next((p for p in POWERS if _size(p * logs, entries) >= need), 0.0)
+    power = next((p for p in POWERS if pooled_effective_sample_size(p * logs, entries) >= need), 0.0)
     flattened = (
         f"The odds enter to the power {power:g}, because otherwise the effective sample size of the hidden entries is "
         "too low; the audit says less about the entries least likely to be observed."
     )
     return power * logs, flattened if power < 1.0 else "", 0.0
-
-
-def _size(logs: Floats, entries: Entries) -> float:
-    """Effective sample size, with the weights of an entry that is hidden in several rounds added."""
-    _, place = np.unique(entries, return_inverse=True)
-    weight = np.bincount(place, np.exp(logs - logs.max()))
-    with np.errstate(divide="ignore"):
-        return effective_sample_size(np.log(weight))
