@@ -207,13 +207,13 @@ class WeightedScores:
             if neighbours.size and (neighbours.max() >= self.size or not (log_factor < np.inf).all()):
                 raise ValueError("neighbour_factor holds a position past the calibration list, a NaN or a +inf.")
             kernels.search_adjusted(
-                self._sums, self._log_weights, values, *tables, logs, neighbours, log_factor,
+                self._sums, self._log_weights, values, guide, records, logs, neighbours, log_factor,
                 levels, rows, out, start,
             )  # fmt: skip
 
         work = merge
         if factor is not None:
-            tables, work = self._tables, adjust
+            (guide, records), work = self._tables, adjust
         starts = range(0, tests.size, CHUNK_ENTRIES)
         for _ in in_order(work, starts, threads if len(starts) > 1 else 1):
             pass

@@ -172,7 +172,7 @@ def coverage_by_slice(
     """
     number = _axis_number(result, axis)
     x, use = _known(truth, result, where)
-    labels = np.broadcast_to(np.indices(use.shape, sparse=True)[number], use.shape)
+    labels: NDArray[np.intp] = np.broadcast_to(np.indices(use.shape, sparse=True)[number], use.shape)
     return _grouped(covered(x, result.lower, result.upper)[use], labels[use], use.shape[number])
 
 
