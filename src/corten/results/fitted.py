@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -18,17 +18,20 @@ from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
+from corten.evidence.audit import audit
+from corten.evidence.audit_table import Audit
+from corten.evidence.hidden import HiddenCoverage, HiddenError, hidden_coverage, hidden_error
+from corten.evidence.score_log import ScoreLog
+from corten.evidence.weight_report import WeightEvidence
 from corten.propensity import FittedPropensity, PropensityModel
+from corten.results.daily import fill, update
+from corten.results.dependence import Dependence
+from corten.results.draws import dependence_of
 from corten.results.groups import Groups, refuse_carried
 from corten.results.intervals import Intervals
+from corten.results.predictive import reshaped
+from corten.results.saving import save
 from corten.results.settings import circumstances
-
-if TYPE_CHECKING:
-    from corten.evidence.audit import Audit
-    from corten.evidence.hidden import HiddenCoverage, HiddenError
-    from corten.evidence.score_log import ScoreLog
-    from corten.evidence.weight_report import WeightEvidence
-    from corten.results.dependence import Dependence
 
 MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
 WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
@@ -151,13 +154,9 @@ class Fitted:
         --------
         >>> monthly = fitted.intervals(0.9, groups="month")          # doctest: +SKIP
         """
-        source = self
         if groups is not None or joint is not None:
             refuse_carried(self, "groups and joint")
-        if odds_error != 1.0 or groups is not None or joint is not None:
-            from corten.results.predictive import reshaped
-
-            source = reshaped(self, odds_error, groups, joint)
+        source = reshaped(self, odds_error, groups, joint)
         if isinstance(coverage, list | tuple | np.ndarray):
             return [Intervals(source, check_coverage(c)) for c in coverage]
         return Intervals(source, check_coverage(coverage))
@@ -190,8 +189,6 @@ class Fitted:
     @cached_property
     def dependence(self) -> Dependence:
         """The correlation of the errors of different entries, which draws have."""
-        from corten.results.draws import dependence_of
-
         return dependence_of(self)
 
     @cached_property
@@ -249,8 +246,6 @@ class Fitted:
     @cached_property
     def hidden_error(self) -> HiddenError | None:
         """Mean absolute error on the hidden entries, beside that of a plain method; None for few entries."""
-        from corten.evidence.hidden import hidden_error
-
         return hidden_error(self)
 
     def hidden_coverage(self, coverage: float) -> HiddenCoverage | None:
@@ -272,8 +267,6 @@ class Fitted:
         Only the cutoff is computed without the round. Settings of the completion were chosen once, with all observed
         entries: `audit` tests those too.
         """
-        from corten.evidence.hidden import hidden_coverage
-
         return hidden_coverage(self, coverage)
 
     @cached_property
@@ -364,16 +357,12 @@ class Fitted:
         ValueError
             If nothing was missing, too few entries are observed, or the fit was loaded without its method.
         """
-        from corten.evidence.audit import audit
-
         refuse_carried(self, "an audit")
         return audit(self, rounds, inner_rounds, seed, levels=levels, kinds=kinds, reference=reference, tell=progress)
 
     @property
     def weights(self) -> WeightEvidence:
         """Diagnostics of the weights: ``fitted.weights.report()``."""
-        from corten.evidence.weight_report import WeightEvidence
-
         return WeightEvidence(self)
 
     def settings(self) -> dict[str, Any]:
@@ -417,8 +406,6 @@ class Fitted:
         UserWarning
             If the new values lie outside the range of the values of the fit.
         """
-        from corten.results.daily import fill
-
         return fill(self, x, where, missing_value).intervals(coverage)
 
     def update(
@@ -463,8 +450,6 @@ class Fitted:
         ValueError
             If the slices do not fit the axes of the fit, or the fit was not calibrated with pseudo-gaps.
         """
-        from corten.results.daily import update
-
         return update(self, x, axis, window, half_life, where=where, missing_value=missing_value, progress=progress)
 
     def verify(
@@ -527,8 +512,6 @@ class Fitted:
         -------
         pathlib.Path
         """
-        from corten.results.saving import save
-
         return save(self, path, overwrite=overwrite)
 
     def __dir__(self) -> list[str]:

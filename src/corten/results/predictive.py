@@ -56,7 +56,7 @@ def reshaped(
         because = f"odds may be wrong by a factor of {factor:g}: 90 % needs the level {robust_level(0.9, factor):.4f}"
         values = {"odds_error": factor}
         choices.append(Choice("odds error", f"{factor:g}", because, code="odds_error", values=values))
-    return replace(fitted, calibrated=calibrated, choices=(*fitted.choices, *choices))
+    return replace(fitted, calibrated=calibrated, choices=(*fitted.choices, *choices)) if choices else fitted
 
 
 def _named(option: str, groups: Groups) -> dict[str, object]:
