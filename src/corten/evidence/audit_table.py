@@ -108,17 +108,7 @@ class Audit:
     untested: float = 0.0
 
     def coverage(self, level: float = 0.9) -> float:
-        """The coverage found for intervals of nominal coverage `level`.
-
-        Parameters
-        ----------
-        level : float, default 0.9
-            One of `levels`; another one is a ValueError.
-
-        Returns
-        -------
-        float
-        """
+        """The coverage found for intervals of nominal coverage `level`, one of `levels`."""
         return self._overall(level).coverage
 
     def standard_error(self, level: float = 0.9) -> float:
@@ -136,22 +126,14 @@ class Audit:
         )
 
     def table(self, by: str | None = None) -> pd.DataFrame:
-        """The coverage found, by groups of entries.
+        """The coverage found, by groups of entries, with the columns of `Row`.
 
-        Parameters
-        ----------
-        by : str, optional
-            "all", "hiding", "propensity", "depth" or the name of an axis. Default: every row.
-
-        Returns
-        -------
-        pandas.DataFrame
-            With the columns level, by, group, coverage, standard_error, width, infinite_share, count.
+        by : "all", "hiding", "propensity", "depth" or the name of an axis. Default: every row.
         """
         import pandas as pd
 
-        rows = [row for row in self.rows if by is None or row.by == by]
-        if by is not None and not rows:
+        rows = [row for row in self.rows if by in (None, row.by)]
+        if not rows:
             known = ", ".join(dict.fromkeys(row.by for row in self.rows))
             raise ValueError(f"by is {by!r}; the table has {known}")
         return pd.DataFrame([asdict(row) for row in rows])
@@ -161,7 +143,11 @@ class Audit:
         return "\n".join([*self.untested_line(), *self._conclusions()])
 
     def _conclusions(self) -> list[str]:
-        lines = [self._judge(self._overall(level)) for level in self.levels]
+        lines = []
+        for row in map(self._overall, self.levels):
+            _, text = conclusion(row.level, row.coverage, row.standard_error, len(self.samples), self.tolerance)
+            error = f"(standard error {row.standard_error:.1%})"
+            lines.append(f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} {error}: {text}")
         worst = self._worst()
         if worst is not None and worst.coverage < worst.level:
             lines.append(
@@ -194,11 +180,6 @@ class Audit:
             f"Cannot tell for {share} of the missing entries: no observed entry that can be hidden is like them (too "
             "deep inside gaps, or in slices that are hardly observed). The following is about the others."
         ]
-
-    def _judge(self, row: Row) -> str:
-        error = f"(standard error {row.standard_error:.1%})"
-        _, text = conclusion(row.level, row.coverage, row.standard_error, len(self.samples), self.tolerance)
-        return f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} {error}: {text}"
 
     def _worst(self) -> Row | None:
         level = min(self.levels, key=lambda one: abs(one - 0.9))
@@ -252,20 +233,15 @@ class Audit:
         entries, rounds, covered, widths = self._hidden
         width = widths[place, at]
         share, error = clustered_share(covered[place, at], weight, rounds[at], entries[at])
-        error = float(np.hypot(error, self._cutoff_error(level, share)))
+        # The sampling error of the fit's own cutoff is sqrt(c (1 - c) / n) at the nominal coverage c, and k times that
+        # in a group that misses k times as often.
+        of_cutoff = np.sqrt(level * (1.0 - level) / max(self.effective_sample_size, 1.0))
+        error = float(np.hypot(error, of_cutoff * (1.0 - share) / (1.0 - level)))
         finite = np.isfinite(width)
         heavy = weight[finite].sum()
         mean = float(weight[finite] @ width[finite] / heavy) if heavy > 0 else float("nan")
         infinite = float(weight[~finite].sum() / weight.sum())
         return Row(level, by, label, share, error, mean, infinite, int(np.unique(entries[at]).size))
-
-    def _cutoff_error(self, level: float, share: float) -> float:
-        """The sampling error of the fit's own cutoff, in coverage of a group.
-
-        It is sqrt(c (1 - c) / n) at the nominal coverage c, times k in a group that misses k times as often.
-        """
-        own = np.sqrt(level * (1.0 - level) / max(self.effective_sample_size, 1.0))
-        return float(own * (1.0 - share) / (1.0 - level))
 
     def __str__(self) -> str:
         entries = np.unique(self._joined("entries")).size

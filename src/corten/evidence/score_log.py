@@ -115,17 +115,7 @@ class ScoreLog:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> ScoreLog:
-        """Read a log that `verify` wrote.
-
-        Parameters
-        ----------
-        path : str or path
-            The file; if it is no log, or damaged, it is a ValueError that names the line.
-
-        Returns
-        -------
-        ScoreLog
-        """
+        """Read a log that `verify` wrote; a ValueError names the line if the file is no log, or damaged."""
         found = existing(path)
         number = 0
         try:
@@ -246,22 +236,8 @@ class ScoreLog:
         return sorted(rows, key=lambda row: row["coverage"] - row["nominal"])
 
     def adaptive(self, coverage: float = 0.9, rate: float = 0.05) -> AdaptiveCoverage:
-        """The adaptive level after all steps that were verified with ``target=coverage``.
+        """The adaptive level after all steps that were verified with ``target=coverage``, see `AdaptiveCoverage`.
 
-        Parameters
-        ----------
-        coverage : float, default 0.9
-            Nominal coverage over a long time.
-        rate : float, default 0.05
-            See `AdaptiveCoverage`.
-
-        Returns
-        -------
-        AdaptiveCoverage
-            ``.next_coverage`` is the coverage to give to ``fitted.fill``.
-
-        Examples
-        --------
         >>> result = fitted.fill(x, coverage=scores.adaptive(0.9).next_coverage)     # doctest: +SKIP
         """
         own = replace(self, records=tuple(one for one in self.records if one.target == coverage))

@@ -160,19 +160,7 @@ class WeightEvidence:
         self.fitted = fitted
 
     def report(self, coverage: float = 0.9, coverages: Sequence[float] = COVERAGES) -> WeightReport:
-        """All diagnostics in one object.
-
-        Parameters
-        ----------
-        coverage : float, default 0.9
-            Nominal coverage that the report is about.
-        coverages : sequence of float
-            Coverages at which the share of infinite intervals is reported.
-
-        Returns
-        -------
-        WeightReport
-        """
+        """All diagnostics at one nominal coverage; the share of infinite intervals also at other `coverages`."""
         level = check_coverage(coverage)
         levels = sorted({level, *(check_coverage(one) for one in coverages)})
         logs = self.fitted.log_weights
@@ -217,19 +205,8 @@ class WeightEvidence:
         return table
 
     def tilts(self, coverage: float = 0.9, powers: Sequence[float] = TILTS) -> dict[float, float]:
-        """The coverage if the true log-odds are k times the fitted ones.
-
-        Parameters
-        ----------
-        coverage : float, default 0.9
-            Nominal coverage.
-        powers : sequence of float
-            Values of k. 1 is the model as fitted; 0 means a constant probability of being observed.
-
-        Returns
-        -------
-        dict
-            The coverage for each k.
+        """The coverage, for each k of `powers`, of intervals of this nominal coverage if the true log-odds are k times
+        the fitted ones. 1 is the model as fitted; 0 means a constant probability of being observed.
         """
         logs, scores = self.fitted.log_weights, np.abs(self.fitted.scores)
         order = np.argsort(scores)
@@ -267,7 +244,7 @@ class WeightEvidence:
             where = np.sort(np.random.default_rng(0).choice(where, MAX_SAMPLE, replace=False))
         assert calibrated is not None
         low, high = calibrated.intervals(where, list(levels))
-        return [float(share) for share in np.mean(np.isinf(low) | np.isinf(high), axis=1)]
+        return np.mean(np.isinf(low) | np.isinf(high), axis=1).tolist()
 
     def _highest_finite(self) -> tuple[float, float]:
         """By bisection over the coverage, for all and for 99 % of the missing entries."""
