@@ -11,7 +11,7 @@ import corten
 from corten import simulate
 from corten.conformal import WeightedScores
 from corten.conformal.raking import rake
-from corten.conformal.robust import robust_level, tolerated_odds_error
+from corten.conformal.shaped import robust_level, tolerated_odds_error
 from corten.evidence.weight_report import reliability
 
 TUCKER = corten.TuckerCompletion(rank=2)

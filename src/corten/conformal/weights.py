@@ -26,17 +26,9 @@ LogWeight = Callable[[Entries], Numbers]
 class Weights(Protocol):
     """The methods of a weights object; entries are flat indices."""
 
-    def log_weight(self, entries: Entries) -> Numbers:
-        """Log-weights of entries of the tensor as test entries."""
-        ...
-
-    def of_calibration(self, entries: Entries) -> Numbers:
-        """Log-weights of the calibration entries, in the order of their scores."""
-        ...
-
-    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
-        """Changes of calibration weights by each test entry; None if there are none."""
-        ...
+    def log_weight(self, entries: Entries) -> Numbers: ...  # of entries of the tensor as test entries
+    def of_calibration(self, entries: Entries) -> Numbers: ...  # of the calibration entries, in the order of scores
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None: ...  # changes of calibration weights
 
 
 class WithoutNeighbours:
@@ -143,8 +135,7 @@ class ExactIsingWeights(OddsWeights):
     ) -> None:
         super().__init__(log_weights)
         size = int(np.prod(shape))
-        small = size < np.iinfo(np.int32).max
-        self._position = np.full(size, -1, dtype=np.int32 if small else np.int64)
+        self._position = np.full(size, -1, dtype=np.int32 if size < np.iinfo(np.int32).max else np.int64)
         self._position[calibration] = np.arange(len(calibration))
         self.shape, self.calibration = shape, calibration
         self.neighbours, self.pair = neighbours, pair

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.conformal.diagnostics import effective_sample_size, largest_share
-from corten.conformal.robust import tolerated_odds_error
+from corten.conformal.shaped import tolerated_odds_error
 from corten.data.arrays import Flags, Floats
 from corten.data.coverage import check_coverage
 from corten.data.plain import plain

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corten.conformal.robust import check_odds_error, robust_level
 from corten.conformal.scores import Signed
 from corten.conformal.selection import claimed, evidence
-from corten.conformal.shaped import Grouped, Joint, Robust
+from corten.conformal.shaped import Grouped, Joint, Robust, check_odds_error, robust_level
 from corten.data.choices import Choice
 from corten.results.groups import Groups, group_numbers, lists_of
 from corten.results.joint import joint_budget
