@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.diagnostics import pooled_effective_sample_size
@@ -179,12 +179,7 @@ class _SplitTests:
 
 
 def _upper_bounds(
-    tests: Sequence[_SplitTests],
-    lists: Sequence[tuple[Any, ...]],
-    sign: float,
-    bracket: Floats,
-    alpha: float,
-    folded: bool,
+    tests: Sequence[_SplitTests], lists: Sequence[Any], *, sign: float, bracket: Floats, alpha: float, folded: bool
 ) -> Floats:
     """The upper bounds (times a sign), by bisection between the bounds of the splits.
 
@@ -219,20 +214,7 @@ def _upper_bounds(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _p_values(
-    scores: Floats,
-    tail: Floats,
-    weight: Floats,
-    lower: Floats,
-    test: Floats,
-    unsorted: Floats,
-    near: NDArray[np.int64],
-    new: Floats,
-    middle: Floats,
-    scale: Floats,
-    x: Floats,
-    folded: bool,
-) -> Floats:
+def _p_values(scores, tail, weight, lower, test, unsorted, near, new, middle, scale, x, folded):  # type: ignore[no-untyped-def]
     """The p-values of one split at the value x of each test entry; with `folded` distances are at least zero.
 
     `new` has the weights of neighbours with the test entry set to observed; `lower` the factor of all weights for that

@@ -219,15 +219,9 @@ class _TablePropensity(FittedPropensity):
     def log_odds(self, mask: np.ndarray) -> np.ndarray:
         return self.table
 
-
-@dataclass(frozen=True, eq=False)
-class _Given:
-    """A propensity model that is not fitted again."""
-
-    fitted: FittedPropensity
-
     def fit(self, training_mask: np.ndarray, train_share: float = 0.7, **options: Any) -> FittedPropensity:
-        return self.fitted
+        """Nothing is fitted again."""
+        return self
 
 
 def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: Numbers, inner_rounds: int, seed: int) -> Fitted:
@@ -245,7 +239,7 @@ def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: Numbers, inner_rounds: i
     return replace(
         completer,
         completion=Settled(fitted.completion),
-        propensity=_Given(table),
+        propensity=table,
         calibration=_same_training(fitted.calibration, inner_rounds, hiding.hidden.sum() / fitted.observed.n_observed),
         seed=seed,
     ).fit(left)

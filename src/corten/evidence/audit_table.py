@@ -60,29 +60,6 @@ class Row:
 class Audit:
     """The result of an audit. Returned by `Fitted.audit`.
 
-    Attributes
-    ----------
-    observed : ObservedTensor
-        The input of the fit.
-    levels : tuple of float
-        Nominal coverages that were audited.
-    samples : tuple of Sample
-        The hidden entries of each round.
-    log_weights : numpy.ndarray
-        Logarithms of the weights of all hidden entries, round by round.
-    probability : numpy.ndarray
-        Probability of each entry being observed, by the reference model.
-    gap_shaped : bool
-        Whether the fit was calibrated by pseudo-gaps.
-    effective_sample_size : float
-        That of the calibration entries of the fit.
-    notes : tuple of str
-        How hidden entries were weighted.
-    seconds : float
-        Wall-clock time of the audit.
-    untested : float
-        Share of the missing entries that lie deeper inside gaps than the audit reaches, or that the fit flags.
-
     Notes
     -----
     Standard errors are clustered by round and by entry, as an entry hidden in two rounds is one entry, and include the
@@ -96,16 +73,16 @@ class Audit:
     >>> checked.table("depth")                                       # doctest: +SKIP
     """
 
-    observed: ObservedTensor = field(repr=False)
-    levels: tuple[float, ...]
-    samples: tuple[Sample, ...] = field(repr=False)
-    log_weights: Floats = field(repr=False)
-    probability: Numbers = field(repr=False)
-    gap_shaped: bool
-    effective_sample_size: float
-    notes: tuple[str, ...]
-    seconds: float
-    untested: float = 0.0
+    observed: ObservedTensor = field(repr=False)  #: The input of the fit.
+    levels: tuple[float, ...]  #: Nominal coverages that were audited.
+    samples: tuple[Sample, ...] = field(repr=False)  #: The hidden entries of each round.
+    log_weights: Floats = field(repr=False)  #: Logarithms of the weights of all hidden entries, round by round.
+    probability: Numbers = field(repr=False)  #: Probability of each entry being observed, by the reference model.
+    gap_shaped: bool  #: Whether the fit was calibrated by pseudo-gaps.
+    effective_sample_size: float  #: That of the calibration entries of the fit.
+    notes: tuple[str, ...]  #: How hidden entries were weighted.
+    seconds: float  #: Wall-clock time of the audit.
+    untested: float = 0.0  #: Share of the missing entries deeper inside gaps than the audit reaches, or flagged so.
 
     def coverage(self, level: float = 0.9) -> float:
         """The coverage found for intervals of nominal coverage `level`, one of `levels`."""

@@ -36,24 +36,18 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class SliceScores:
-    """Scores of one slice in one step, summed over the blocks of the slice.
+    """Scores of one slice in one step; the arrays after `which` have a sum for each block of the slice."""
 
-    step: the number of the verification; name: the coordinate of the slice; coverage: of the intervals; target: the
-    nominal coverage if the level was adaptive, else None; which: True at the entries that were counted. entries,
-    covered, score, error, infinite: for each block the number of entries, of covered ones, the sums of interval scores
-    (finite ones) and absolute errors, and the number of infinite intervals.
-    """
-
-    step: int
-    name: str
-    coverage: float
-    target: float | None
-    which: np.ndarray = field(repr=False)
-    entries: np.ndarray = field(repr=False)
-    covered: np.ndarray = field(repr=False)
-    score: np.ndarray = field(repr=False)
-    error: np.ndarray = field(repr=False)
-    infinite: np.ndarray = field(repr=False)
+    step: int  # number of the verification
+    name: str  # coordinate of the slice
+    coverage: float  # of the intervals
+    target: float | None  # nominal coverage if the level was adaptive
+    which: np.ndarray = field(repr=False)  # True at the entries that were counted
+    entries: np.ndarray = field(repr=False)  # their number
+    covered: np.ndarray = field(repr=False)  # number of covered ones
+    score: np.ndarray = field(repr=False)  # sum of finite interval scores
+    error: np.ndarray = field(repr=False)  # sum of absolute errors
+    infinite: np.ndarray = field(repr=False)  # number of infinite intervals
 
     @property
     def series(self) -> float:

@@ -50,31 +50,6 @@ class WeightReport:
 
     ``print`` shows a table, `to_dict` gives plain numbers.
 
-    Attributes
-    ----------
-    coverage : float
-        Nominal coverage that the report is about.
-    calibration_entries : int
-        Number of calibration entries.
-    effective_sample_size : float
-        (sum w)^2 / sum w^2 of their weights.
-    largest_share : float
-        Share of the weight of the entry with the largest weight.
-    slices : dict of arrays
-        For each axis, the effective sample size of each slice.
-    infinite : dict
-        Share of infinite intervals at each coverage.
-    highest_finite : (float, float)
-        Highest coverage at which all intervals, and at which 99 % of them, are finite.
-    without_overlap : float
-        Share of the missing entries with fewer than ten calibration entries whose odds are within a factor of two.
-    reliability : tuple of ReliabilityBin
-        Predicted and observed shares of observed entries, on a part of the mask that the model was not fitted to.
-    odds_error : float
-        Factor by which the odds may be wrong before the coverage can fall by more than five percentage points.
-    tilts : dict
-        Coverage if the true log-odds are a multiple (the key) of the fitted ones.
-
     Examples
     --------
     >>> report = fitted.weights.report(0.9)                          # doctest: +SKIP
@@ -82,17 +57,20 @@ class WeightReport:
     >>> report.warnings()                                            # doctest: +SKIP
     """
 
-    coverage: float
-    calibration_entries: int
-    effective_sample_size: float
-    largest_share: float
-    slices: dict[str, Floats] = field(repr=False)
-    infinite: dict[float, float]
-    highest_finite: tuple[float, float]
+    coverage: float  #: Nominal coverage that the report is about.
+    calibration_entries: int  #: Number of calibration entries.
+    effective_sample_size: float  #: (sum w)^2 / sum w^2 of their weights.
+    largest_share: float  #: Share of the weight of the entry with the largest weight.
+    slices: dict[str, Floats] = field(repr=False)  #: For each axis, the effective sample size of each slice.
+    infinite: dict[float, float]  #: Share of infinite intervals at each coverage.
+    highest_finite: tuple[float, float]  #: Highest coverage at which all, and 99 %, of the intervals are finite.
+    #: Share of the missing entries with fewer than ten calibration entries whose odds are within a factor of two.
     without_overlap: float
+    #: Predicted and observed shares of observed entries, on a part of the mask that the model was not fitted to.
     reliability: tuple[ReliabilityBin, ...] = field(repr=False)
+    #: Factor by which the odds may be wrong before the coverage can fall by more than five percentage points.
     odds_error: float
-    tilts: dict[float, float]
+    tilts: dict[float, float]  #: Coverage if the true log-odds are a multiple (the key) of the fitted ones.
 
     def warnings(self) -> list[str]:
         """Warnings, one sentence each."""

@@ -37,8 +37,9 @@ MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reporte
 WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
 # Parts of a fit that the rooms of this package share; `dir` does not list them.
 _INTERNAL = {
-    "beyond", "bounds", "calibrated", "completion", "dependence", "entries", "facts", "limits", "log_weights",
-    "missing_entries", "of", "options", "pooled", "probabilities", "refuse_carried", "residuals", "rounds", "scores",
+    "beyond", "bounds", "calibrated", "completion", "dependence", "entries", "facts", "hidden_coverage", "hidden_error",
+    "limits", "log_weights", "missing_entries", "of", "options", "pooled", "probabilities", "residuals", "rounds",
+    "scores",
 }  # fmt: skip
 WARNING_CODES = ("pseudo_gaps_too_short", "slices_not_tested", "integers_rounded", "unequal_steps_not_used")
 """Of settings whose reason is shown as a warning."""
@@ -249,24 +250,7 @@ class Fitted:
         return hidden_error(self)
 
     def hidden_coverage(self, coverage: float) -> HiddenCoverage | None:
-        """Coverage of the hidden entries of each round, with the cutoff of the other rounds.
-
-        Parameters
-        ----------
-        coverage : float
-            Nominal coverage, between 0 and 1.
-
-        Returns
-        -------
-        HiddenCoverage or None
-            The share found and its range over rounds (folds for one random split); None for grouped, joint and robust
-            intervals and for few entries.
-
-        Notes
-        -----
-        Only the cutoff is computed without the round. Settings of the completion were chosen once, with all observed
-        entries: `audit` tests those too.
-        """
+        """Coverage of the hidden entries of each round, with the cutoff of the others; see `Intervals.summary`."""
         return hidden_coverage(self, coverage)
 
     @cached_property
@@ -350,12 +334,8 @@ class Fitted:
         Returns
         -------
         Audit
-            Coverage found with its standard error, a table by groups of entries, and a conclusion.
-
-        Raises
-        ------
-        ValueError
-            If nothing was missing, too few entries are observed, or the fit was loaded without its method.
+            Coverage found with its standard error, a table by groups of entries, and a conclusion. It is a ValueError
+            if nothing was missing, too few entries are observed, or the fit was loaded without its method.
         """
         refuse_carried(self, "an audit")
         return audit(self, rounds, inner_rounds, seed, levels=levels, kinds=kinds, reference=reference, tell=progress)
@@ -393,18 +373,10 @@ class Fitted:
         Returns
         -------
         Intervals
-            Estimate and intervals of the new data. ``result.source`` is a fit that gives other coverages.
-
-        Raises
-        ------
-        ValueError
-            If the axes, the unit or the grid differ from those of the fit, or the fit cannot fill new data (merged
-            splits; a loaded fit with a completion of your own).
-
-        Warns
-        -----
-        UserWarning
-            If the new values lie outside the range of the values of the fit.
+            Estimate and intervals of the new data. ``result.source`` is a fit that gives other coverages. It is a
+            ValueError if the axes, the unit or the grid differ from those of the fit, or the fit cannot fill new data
+            (merged splits; a loaded fit with a completion of your own), and a UserWarning if the new values lie outside
+            the range of the values of the fit.
         """
         return fill(self, x, where, missing_value).intervals(coverage)
 
@@ -443,12 +415,8 @@ class Fitted:
         Returns
         -------
         Fitted
-            The fit of the window. This fit is not changed.
-
-        Raises
-        ------
-        ValueError
-            If the slices do not fit the axes of the fit, or the fit was not calibrated with pseudo-gaps.
+            The fit of the window. This fit is not changed. It is a ValueError if the slices do not fit the axes of the
+            fit, or the fit was not calibrated with pseudo-gaps.
         """
         return update(self, x, axis, window, half_life, where=where, missing_value=missing_value, progress=progress)
 
@@ -487,12 +455,7 @@ class Fitted:
         -------
         ScoreLog
             All scores of the log and the new ones: coverage over time with its standard error, interval score, and
-            where intervals fail.
-
-        Raises
-        ------
-        ValueError
-            If the late data or the log are of another grid or unit.
+            where intervals fail. It is a ValueError if the late data or the log are of another grid or unit.
         """
         return self.intervals(coverage).verify(
             late, log, axis=axis, target=target, label=label, missing_value=missing_value
@@ -507,10 +470,6 @@ class Fitted:
             The file, usually with the suffix ``.corten``.
         overwrite : bool, default False
             Whether an existing file is replaced; if not, it is a FileExistsError.
-
-        Returns
-        -------
-        pathlib.Path
         """
         return save(self, path, overwrite=overwrite)
 

@@ -242,12 +242,8 @@ class Intervals:
         Returns
         -------
         RegionMean
-            Estimate, lower and upper bound of the mean, one for each position of the other axes.
-
-        Raises
-        ------
-        ValueError
-            If an axis is unknown, or the intervals are grouped, joint or robust (``odds_error``).
+            Estimate, lower and upper bound of the mean, one for each position of the other axes. It is a ValueError if
+            an axis is unknown, or the intervals are grouped, joint or robust (``odds_error``).
         """
         return region_mean(self.source, *over, coverage=self.coverage)
 
@@ -343,10 +339,6 @@ class Intervals:
         ----------
         late, log, axis, target, label, missing_value
             As for `Fitted.verify`.
-
-        Returns
-        -------
-        ScoreLog
         """
         given = Given(
             estimate=self.estimate,
@@ -392,10 +384,6 @@ class Intervals:
             As for `to_dataset`.
         overwrite : bool, default False
             Whether an existing file is replaced; if not, it is a FileExistsError.
-
-        Returns
-        -------
-        pathlib.Path
         """
         from corten.io.dataset import write_netcdf
 
@@ -427,10 +415,6 @@ class Intervals:
             The result of ``fitted.audit()``; adds the coverage that it found.
         scores : ScoreLog, optional
             Scores of the past, from ``fitted.verify`` or ``ScoreLog.read``; adds the coverage over time.
-
-        Returns
-        -------
-        pathlib.Path
         """
         from corten.report.page import write_report
 

@@ -23,21 +23,15 @@ ERROR_QUANTILES = 32  # that represent the distribution of errors in a mean thro
 class RegionMean:
     """The mean over some axes and its interval. Returned by `Intervals.mean`.
 
-    Attributes
-    ----------
-    estimate, lower, upper : float, array or xarray.DataArray
-        One value for each position of the other axes, in the unit of the data; a float if there is no other axis.
-    coverage : float
-        Nominal coverage.
-    over : tuple of str
-        The axes that were averaged over.
+    estimate, lower and upper have one value for each position of the other axes, in the unit of the data and with the
+    labels of the input; they are floats if there is no other axis.
     """
 
     estimate: Any
     lower: Any
     upper: Any
-    coverage: float
-    over: tuple[str, ...]
+    coverage: float  #: Nominal coverage.
+    over: tuple[str, ...]  #: The axes that were averaged over.
 
 
 def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: int = 0) -> RegionMean:

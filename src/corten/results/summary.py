@@ -34,57 +34,28 @@ class Summary:
 
     ``print(summary)`` shows it; `to_dict` gives plain numbers and text. Widths are those of finite intervals, and
     None if there are none; `finite_share` is the share of finite intervals.
-
-    Attributes
-    ----------
-    name, units : str or None
-        Name and unit of the data.
-    axes : tuple of (str, int)
-        Name and length of each axis.
-    coverage : float
-        Nominal coverage.
-    observed, missing, outside, forecast, infinite, beyond_tested : int
-        Numbers of entries: observed; missing; outside the domain; before the first or after the last observed time;
-        with an infinite interval; beyond what calibration tested.
-    finite_share : float
-        Share of the missing entries with a finite interval.
-    mean_width, median_width : float or None
-        Widths of the finite intervals, in the unit of the data.
-    most_widths : (float, float) or None
-        The 10 % and the 90 % quantile of these widths.
-    facts : dict
-        Numbers of the fit, such as ``effective_sample_size``, ``mean_absolute_error_on_hidden_entries`` and
-        ``coverage_on_hidden_entries``.
-    choices : tuple of Choice
-        Automatic settings.
-    warnings : tuple of str
-        Warnings, one sentence each.
-    footnote : str
-        What the intervals cover.
-    full : bool
-        Whether every number and setting is shown, or the most important ones.
     """
 
     name: str | None
     units: str | None
-    axes: tuple[tuple[str, int], ...]
-    coverage: float
-    observed: int
+    axes: tuple[tuple[str, int], ...]  #: Name and length of each axis.
+    coverage: float  #: Nominal coverage.
+    observed: int  #: Number of observed entries.
     missing: int
-    outside: int
-    forecast: int
-    infinite: int
+    outside: int  #: Number of entries outside the domain.
+    forecast: int  #: Number of entries before the first or after the last observed time.
+    infinite: int  #: Number of entries with an infinite interval.
     finite_share: float
-    mean_width: float | None
+    mean_width: float | None  #: Of the finite intervals, in the unit of the data.
     median_width: float | None
-    facts: dict[str, Any]
-    choices: tuple[Choice, ...]
-    warnings: tuple[str, ...]
-    footnote: str = FOOTNOTE
-    beyond_tested: int = 0
-    most_widths: tuple[float, float] | None = None
-    extrapolated: str = ""
-    full: bool = False
+    facts: dict[str, Any]  #: Numbers of the fit, such as ``effective_sample_size`` and ``coverage_on_hidden_entries``.
+    choices: tuple[Choice, ...]  #: Automatic settings.
+    warnings: tuple[str, ...]  #: One sentence each.
+    footnote: str = FOOTNOTE  #: What the intervals cover.
+    beyond_tested: int = 0  #: Number of entries beyond what calibration tested.
+    most_widths: tuple[float, float] | None = None  #: The 10 % and the 90 % quantile of the widths.
+    extrapolated: str = ""  #: The slices without any observation.
+    full: bool = False  #: Whether every number and setting is shown, or the most important ones.
 
     @classmethod
     def of(cls, result: Intervals, full: bool = False) -> Summary:
