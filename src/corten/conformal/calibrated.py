@@ -66,20 +66,9 @@ class Calibrated(Protocol):
 class CalibratedScores:
     """One list of calibration scores with its weights, sorted once.
 
-    Parameters
-    ----------
-    score : str or Score
-        The score, or its name.
-    scores : array
-        Those of the calibration entries.
-    entries : array of int
-        Flat indices of the calibration entries, in the order of `scores`; the neighbour positions of `weights` refer
-        to this order.
-    weights : Weights
-        The weights of calibration and test entries.
+    score: the score, or its name; scores: those of the calibration `entries`, flat indices; weights: of calibration and
+    test entries, whose neighbour positions refer to the order of `entries`.
 
-    Examples
-    --------
     >>> from corten.conformal.weights import UniformWeights
     >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
     >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper

@@ -95,26 +95,13 @@ class PooledWeights(WithoutNeighbours):
 class ExactIsingWeights(OddsWeights):
     """Exact weights of a coupled model: the test entry is set to observed.
 
-    Parameters
-    ----------
-    log_weights : array or callable
-        The log-odds of being missing of every entry, as for `OddsWeights`.
-    shape : tuple of int
-        The shape of the tensor.
-    calibration : array of int
-        Flat indices of the calibration entries, in the order of their scores.
-    neighbours : callable
-        Flat indices to the flat indices of their neighbours, shape (entries, N), -1 for none.
-    pair : callable
-        Two arrays of flat indices a, b to g(B_a, B_b).
-
-    Notes
-    -----
     Equation (Ising-model-conformal-weight-exact) of the paper. Changing W_t from -1 to +1 multiplies the weight of each
     calibration neighbour k by exp(-4 g(B_k, B_t)) and changes nothing else.
 
-    Examples
-    --------
+    log_weights: as for `OddsWeights`; shape: of the tensor; calibration: flat indices of the calibration entries, in
+    the order of their scores; neighbours: from flat indices to those of their neighbours, (entries, N), -1 for none;
+    pair: from two arrays of flat indices a, b to g(B_a, B_b).
+
     >>> line = lambda flat: np.stack([flat - 1, np.where(flat < 3, flat + 1, -1)], axis=1)
     >>> weights = ExactIsingWeights(
     ...     np.zeros(4), shape=(4,), calibration=np.array([2, 0]), neighbours=line,

@@ -94,28 +94,24 @@ class WeightReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
-        found: dict[str, Any] = plain(asdict(self))
-        return found
+        return dict(plain(asdict(self)))
 
     def lines(self) -> list[tuple[str, str]]:
         """The rows of the table: a name and a value, as text."""
-        rows = [
+        sizes = [(name, f"{one.min():,.0f} to {one.max():,.0f}") for name, one in self.slices.items()]
+        pairs = ", ".join(f"{b.predicted:.2f}: {b.observed:.2f}" for b in self.reliability)
+        return [
             ("calibration entries", f"{self.calibration_entries:,}"),
             ("effective sample size", f"{self.effective_sample_size:,.0f}"),
             ("largest share of one entry", f"{self.largest_share:.2%}"),
+            *((f"effective size per slice of {name}", size) for name, size in sizes),
+            ("infinite intervals", ", ".join(f"{c:g}: {s:.1%}" for c, s in self.infinite.items())),
+            ("highest coverage with finite intervals", "{:.4f} for all, {:.4f} for 99 %".format(*self.highest_finite)),
+            ("missing entries without overlap", f"{self.without_overlap:.1%}"),
+            (f"odds error that lowers {self.coverage:.0%} by 5 points", f"factor {self.odds_error:.2f}"),
+            ("coverage if log-odds are multiplied by k", ", ".join(f"{k:g}: {v:.1%}" for k, v in self.tilts.items())),
+            ("probability of being observed, predicted: found", pairs or "unknown"),
         ]
-        for name, sizes in self.slices.items():
-            rows.append((f"effective size per slice of {name}", f"{sizes.min():,.0f} to {sizes.max():,.0f}"))
-        rows.append(("infinite intervals", ", ".join(f"{c:g}: {s:.1%}" for c, s in self.infinite.items())))
-        highest = "{:.4f} for all, {:.4f} for 99 %".format(*self.highest_finite)
-        rows.append(("highest coverage with finite intervals", highest))
-        rows.append(("missing entries without overlap", f"{self.without_overlap:.1%}"))
-        rows.append((f"odds error that lowers {self.coverage:.0%} by 5 points", f"factor {self.odds_error:.2f}"))
-        steep = ", ".join(f"{k:g}: {v:.1%}" for k, v in self.tilts.items())
-        rows.append(("coverage if log-odds are multiplied by k", steep))
-        pairs = ", ".join(f"{b.predicted:.2f}: {b.observed:.2f}" for b in self.reliability)
-        rows.append(("probability of being observed, predicted: found", pairs or "unknown"))
-        return rows
 
     def __str__(self) -> str:
         wide = max(len(left) for left, _ in self.lines())
@@ -254,16 +250,13 @@ def reliability(
     edges = np.unique(np.quantile(p, np.linspace(0, 1, bins + 1)))
     place = np.clip(np.searchsorted(edges, p, side="right") - 1, 0, max(edges.size - 2, 0))
     found = []
-    for number in range(max(edges.size - 1, 1)):
+    q = train_share
+    for number in np.unique(place):
         here = place == number
         count = int(np.count_nonzero(here))
-        if not count:
-            continue
         hidden = float(observed[here].mean())
-        expected = (1 - train_share) * p[here] / (1 - train_share * p[here])
-        mean = float(expected.mean())
-        back = 1 - train_share + train_share * hidden
-        error = np.sqrt(max(hidden * (1 - hidden), 0.25 / count) / count) * (1 - train_share) / back**2
-        predicted = mean / (1 - train_share + train_share * mean)
-        found.append(ReliabilityBin(predicted, hidden / back, float(error), count))
+        mean = float(((1 - q) * p[here] / (1 - q * p[here])).mean())
+        back = 1 - q + q * hidden
+        error = np.sqrt(max(hidden * (1 - hidden), 0.25 / count) / count) * (1 - q) / back**2
+        found.append(ReliabilityBin(mean / (1 - q + q * mean), hidden / back, float(error), count))
     return tuple(found)

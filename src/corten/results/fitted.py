@@ -49,25 +49,6 @@ WARNING_CODES = ("pseudo_gaps_too_short", "slices_not_tested", "integers_rounded
 class Fitted:
     """A fit: intervals of any coverage, and the evidence for them. Returned by `ConformalCompleter.fit`.
 
-    Attributes
-    ----------
-    observed : ObservedTensor
-        The input.
-    estimate : numpy.ndarray
-        The filled values, in the unit of the data.
-    propensity : FittedPropensity or None
-        The fitted propensity model.
-    calibration : Calibration
-        How entries were hidden.
-    choices : tuple of Choice
-        Every automatic setting, with its value and the reason.
-    seconds : float
-        Wall-clock time of the fit.
-    completer : ConformalCompleter or None
-        The options as given; None if the fit was loaded and they could not be saved.
-    carried : bool
-        Whether the calibration is that of earlier data (after `fill`).
-
     Examples
     --------
     >>> fitted = corten.ConformalCompleter().fit(x)                  # doctest: +SKIP
@@ -78,21 +59,22 @@ class Fitted:
     >>> scores = fitted.verify(late, log="scores.jsonl")             # doctest: +SKIP
     """
 
-    observed: ObservedTensor
-    estimate: np.ndarray = field(repr=False)
+    observed: ObservedTensor  #: The input.
+    estimate: np.ndarray = field(repr=False)  #: The filled values, in the unit of the data.
     options: dict[str, Any] = field(repr=False)  # as text
     calibrated: Calibrated | None = field(default=None, repr=False)  # scores and weights; None if nothing was missing
-    propensity: FittedPropensity | None = None
+    propensity: FittedPropensity | None = None  #: The fitted propensity model.
     completion: Prepared | Any = field(default=None, repr=False)  # of a loaded fit perhaps only a description
-    calibration: Calibration | None = None
+    calibration: Calibration | None = None  #: How entries were hidden.
     rounds: tuple[Round, ...] = field(default=(), repr=False)
     # Truth minus estimate of the calibration entries, after the transform (merged splits: before it).
     residuals: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
-    choices: tuple[Choice, ...] = field(default=(), repr=False)
+    choices: tuple[Choice, ...] = field(default=(), repr=False)  #: Every automatic setting, with its value and reason.
     limits: tuple[float, float] | None = None  # bounds of the data
-    seconds: float = 0.0
-    completer: Any = field(default=None, repr=False)  # a ConformalCompleter, which is defined above this room
-    carried: bool = False
+    seconds: float = 0.0  #: Wall-clock time of the fit.
+    #: The options as given, a ConformalCompleter; None if the fit was loaded and they could not be saved.
+    completer: Any = field(default=None, repr=False)
+    carried: bool = False  #: Whether the calibration is that of earlier data (after `fill`).
 
     @classmethod
     def of(cls, observed: ObservedTensor, outcome: Outcome, limits: tuple[float, float] | None, **about: Any) -> Fitted:

@@ -46,11 +46,6 @@ def group_numbers(observed: ObservedTensor, groups: Groups) -> tuple[Entries, tu
     return codes.reshape(observed.shape), tuple(str(one) for one in names)
 
 
-def axes_of(observed: ObservedTensor, names: Sequence[str | int]) -> tuple[int, ...]:
-    """Positions of axes; all of them where none is named."""
-    return tuple(observed.axis(one) for one in names) if names else tuple(range(len(observed.shape)))
-
-
 def lists_of(fitted: Fitted) -> Sequence[CalibratedSplit]:
     """The lists of scores of a fit: one, or one for each of merged splits."""
     lists = fitted.calibrated.lists if fitted.calibrated is not None else ()

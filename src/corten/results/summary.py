@@ -94,7 +94,6 @@ class Summary:
 
     def rows(self) -> list[tuple[str, str]]:
         """Every number: a name and a value, as text."""
-        unit = f" {unit_sign(self.units)}" if self.units else ""
         total = self.observed + self.missing
         rows = [
             ("tensor", self._tensor()),
@@ -111,15 +110,20 @@ class Summary:
         rows.append(("nominal coverage", f"{self.coverage:.4g}"))
         if self.missing:
             rows.append(("finite intervals", f"{self.finite_share:.2%} ({self.infinite:,} infinite)"))
-            rows.append(("mean finite width", _number(self.mean_width) + unit))
-            rows.append(("median finite width", _number(self.median_width) + unit))
+            rows.append(("mean finite width", _number(self.mean_width) + self._unit))
+            rows.append(("median finite width", _number(self.median_width) + self._unit))
         return rows + [(key.replace("_", " "), self._fact(key, value)) for key, value in self.facts.items()]
+
+    @property
+    def _unit(self) -> str:
+        """The unit of the data, to be put after a number."""
+        return f" {unit_sign(self.units)}" if self.units else ""
 
     def _fact(self, key: str, value: Any) -> str:
         """One of the facts, with its unit."""
         if key.startswith("coverage_"):
             return " to ".join(f"{share:.1%}" for share in np.atleast_1d(value))
-        return _number(value) + (f" {unit_sign(self.units)}" if self.units and "absolute_error" in key else "")
+        return _number(value) + (self._unit if "absolute_error" in key else "")
 
     def short_rows(self) -> list[tuple[str, str]]:
         """The most important numbers: a name and a sentence, as text."""
@@ -158,20 +162,19 @@ class Summary:
     def _interval_row(self) -> tuple[str, str] | None:
         if not self.missing:
             return None
-        unit = f" {unit_sign(self.units)}" if self.units else ""
         if self.median_width is None:
             return "intervals", f"nominal coverage {self.coverage:.4g}; none is finite"
         low, high = map(_short, self.most_widths or (self.median_width, self.median_width))
         spread = "" if low == high else f" (most {low} to {high})"
-        return "intervals", f"nominal coverage {self.coverage:.4g}; width {_short(self.median_width)}{unit}{spread}"
+        width = f"{_short(self.median_width)}{self._unit}{spread}"
+        return "intervals", f"nominal coverage {self.coverage:.4g}; width {width}"
 
     def _error_row(self) -> tuple[str, str] | None:
         error = self.facts.get("mean_absolute_error_on_hidden_entries")
         if error is None:
             return None
-        unit = f" {unit_sign(self.units)}" if self.units else ""
-        other = _short(self.facts["mean_absolute_error_of_the_baseline"])
-        return "absolute error", f"mean {_short(error)}{unit} on hidden entries; {self.facts['baseline']}: {other}"
+        other = f"{self.facts['baseline']}: {_short(self.facts['mean_absolute_error_of_the_baseline'])}"
+        return "absolute error", f"mean {_short(error)}{self._unit} on hidden entries; {other}"
 
     def _coverage_row(self) -> tuple[str, str] | None:
         found = self.facts.get("coverage_on_hidden_entries")
