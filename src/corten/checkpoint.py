@@ -117,8 +117,8 @@ class Checkpoint:
                 content, arrays = read_archive(path, FORMAT)
                 members = {name: arrays[f"m{k}"] for k, name in enumerate(content["members"])}
                 fill = Fill(arrays["estimate"], members)
-                if content["leverage"]:
-                    fill = replace(fill, leverage=(lambda: _leverage(work)))
+                if content["leverage"]:  # computed again if it is needed, which is rare
+                    fill = replace(fill, leverage=lambda: work().leverage())  # type: ignore[misc]
                 if {shape} != {one.shape for one in (fill.estimate, *members.values())}:
                     raise ValueError(f"{path} holds another shape than {shape}")
                 self.kept += 1
@@ -129,13 +129,6 @@ class Checkpoint:
         content = {"members": list(fill.members), "leverage": fill.leverage is not None}
         write_archive(path, FORMAT, content, arrays, overwrite=True, packed=False)
         return fill
-
-
-def _leverage(work: Callable[[], Fill]) -> np.ndarray:
-    """The leverage of a kept round, computed again because it is rarely needed."""
-    leverage = work().leverage
-    assert leverage is not None
-    return leverage()
 
 
 def _plain(prepared: Any) -> Any:

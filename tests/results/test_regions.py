@@ -170,8 +170,10 @@ def test_small_groups_borrow_and_large_ones_do_not():
     fitted = fit(x, np.zeros(truth.shape))
     result = fitted.intervals(0.9, groups="axis_0")
     assert np.isfinite(result.width_array).all()
-    shares = result.source.calibrated.borrowed
-    assert shares[3] > 0 and shares[5] == 0
+    for number, borrows in ((3, True), (5, False)):
+        of_others = fitted.entries // 400 != number
+        weights = np.exp(result.source.calibrated._list(number).log_weights)
+        assert (weights[of_others] > 0).all() == borrows and (weights[~of_others] > 0).all()
     labels = np.array(["a", "b"])[(np.arange(20) > 9).astype(int)][:, None, None]
     own = fitted.intervals(0.9, groups=labels)
     assert len(np.unique(own.width_array[fitted.observed.missing])) == 2

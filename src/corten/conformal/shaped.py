@@ -133,7 +133,6 @@ class Grouped(_Shaped):
         self.group = np.ravel(group)
         self.min_size = min_size
         self._lists: dict[int, CalibratedSplit | MergedSplits] = {}
-        self.borrowed: dict[int, float] = {}
 
     def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Bounds:
         levels = as_levels(coverage)
@@ -148,19 +147,17 @@ class Grouped(_Shaped):
 
     def _list(self, number: int) -> CalibratedSplit | MergedSplits:
         """The calibrated scores with the weights of one group."""
-        if number not in self._lists:
-            self.borrowed[number] = 0.0
-            self._lists[number] = self.inner.mapped(lambda one: self._tilted(one, number))
-        return self._lists[number]
 
-    def _tilted(self, one: CalibratedScores, number: int) -> CalibratedScores:
-        """One list of scores with the weights of one group; records the largest factor over the splits."""
-        logs = np.asarray(one.weights.of_calibration(one.entries), np.float64)
-        share = borrowing_factor(logs, self.group[one.entries] == number, self.min_size)
-        self.borrowed[number] = max(self.borrowed[number], share)
-        with np.errstate(divide="ignore"):
-            tilt = np.where(self.group == number, 0.0, np.log(share))
-        return CalibratedScores(one.score, one.scores, one.entries, TiltedWeights(one.weights, tilt))
+        def tilted(one: CalibratedScores) -> CalibratedScores:
+            logs = np.asarray(one.weights.of_calibration(one.entries), np.float64)
+            share = borrowing_factor(logs, self.group[one.entries] == number, self.min_size)
+            with np.errstate(divide="ignore"):
+                tilt = np.where(self.group == number, 0.0, np.log(share))
+            return CalibratedScores(one.score, one.scores, one.entries, TiltedWeights(one.weights, tilt))
+
+        if number not in self._lists:
+            self._lists[number] = self.inner.mapped(tilted)
+        return self._lists[number]
 
 
 class Joint(_Shaped):

@@ -128,7 +128,8 @@ class ScoreSketch:
         if np.isfinite(self.shift):
             empty = Changes(np.empty((tests.size, 0), np.int32), np.empty((tests.size, 0)))
             used = empty if changes is None else changes
-            sums, edges = self._answers()
+            index = np.arange(self._first, self._first + self._bins.shape[1])
+            sums, edges = running_sum(self._bins.sum(axis=0)), np.append(_edges(index), np.inf)
             with np.errstate(over="ignore"):
                 own = np.exp(tests - self.shift)
             _search(sums, edges, self._first, int(sign), own, used.cells, used.weights, wanted * (1 - TIE_GUARD), out)
@@ -138,11 +139,6 @@ class ScoreSketch:
         """Effective sample size of the weights, (sum w)^2 / sum w^2."""
         total = float(self._bins.sum())
         return total**2 / self._squares if self._squares > 0 else 0.0
-
-    def _answers(self) -> tuple[Floats, Floats]:
-        """Running sums of the bins, and their grid points followed by infinity."""
-        index = np.arange(self._first, self._first + self._bins.shape[1])
-        return running_sum(self._bins.sum(axis=0)), np.append(_edges(index), np.inf)
 
     def _make_room(self, low: int, high: int) -> None:
         """Extend the bins to the grid points low..high."""

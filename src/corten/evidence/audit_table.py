@@ -103,9 +103,9 @@ class Audit:
         )
 
     def table(self, by: str | None = None) -> pd.DataFrame:
-        """The coverage found, by groups of entries, with the columns of `Row`.
+        """The coverage found, by groups of entries: "all", "hiding", "propensity", "depth", an axis; default all.
 
-        by : "all", "hiding", "propensity", "depth" or the name of an axis. Default: every row.
+        The columns are level, by, group, coverage, standard_error, width, infinite_share, count.
         """
         import pandas as pd
 
