@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from dis import get_instructions
@@ -117,8 +117,8 @@ class Checkpoint:
                 content, arrays = read_archive(path, FORMAT)
                 members = {name: arrays[f"m{k}"] for k, name in enumerate(content["members"])}
                 fill = Fill(arrays["estimate"], members)
-                if content["leverage"]:
-                    fill = replace(fill, leverage=(lambda: _leverage(work)))
+                if content["leverage"]:  # computed again if it is needed, which is rare
+                    fill = replace(fill, leverage=lambda: work().leverage())  # type: ignore[misc]
                 if {shape} != {one.shape for one in (fill.estimate, *members.values())}:
                     raise ValueError(f"{path} holds another shape than {shape}")
                 self.kept += 1
@@ -129,13 +129,6 @@ class Checkpoint:
         content = {"members": list(fill.members), "leverage": fill.leverage is not None}
         write_archive(path, FORMAT, content, arrays, overwrite=True, packed=False)
         return fill
-
-
-def _leverage(work: Callable[[], Fill]) -> np.ndarray:
-    """The leverage of a kept round, computed again because it is rarely needed."""
-    leverage = work().leverage
-    assert leverage is not None
-    return leverage()
 
 
 def _plain(prepared: Any) -> Any:
@@ -250,10 +243,11 @@ def _parts(value: Any) -> list[Any]:
     if _installed(value):
         return [_home(value), _name(value), _version(_home(value))]
     if isinstance(value, FunctionType):
-        names = sorted(name for name in _names(value.__code__) if name in value.__globals__)
+        codes = list(_codes(value.__code__))
+        names = sorted({name for one in codes for name in one.co_names if name in value.__globals__})
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         used = {name: value.__globals__[name] for name in names}
-        for name in sorted(_imports(value.__code__)):
+        for name in sorted(set().union(*map(_imports, codes))):
             with suppress(ImportError):  # nor can the function import it
                 used[name] = import_module(name, value.__globals__.get("__package__"))
         return [value.__code__, value.__defaults__, value.__kwdefaults__, vars(value), cells, used]
@@ -303,15 +297,15 @@ def _version(module: str) -> str:
     return str(getattr(sys.modules.get(module.partition(".")[0]), "__version__", ""))
 
 
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Code, and the code inside it."""
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _codes(one)
+
+
 def _imports(code: CodeType) -> set[str]:
-    """Modules that code and the code inside it import when it runs."""
-    inside = [_imports(one) for one in code.co_consts if isinstance(one, CodeType)]
+    """Modules that code imports when it runs."""
     steps = list(get_instructions(code))  # the number of dots of a relative import, the names, the import
-    found = {"." * dots.argval + one.argval for dots, one in zip(steps, steps[2:]) if one.opname == "IMPORT_NAME"}
-    return found.union(*inside)
-
-
-def _names(code: CodeType) -> set[str]:
-    """Names that code and the code inside it look up."""
-    inside = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
-    return set(code.co_names).union(*inside)
+    return {"." * dots.argval + one.argval for dots, one in zip(steps, steps[2:]) if one.opname == "IMPORT_NAME"}

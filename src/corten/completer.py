@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from corten import options
 from corten.calibration.auto import choose_calibration
-from corten.calibration.task import Calibration, Outcome, Progress, Task, trend_of
+from corten.calibration.task import Outcome, Progress, Task, trend_of
 from corten.checkpoint import Checkpoint
-from corten.completion.protocol import Completion
 from corten.completion.trend import fill_covariates
 from corten.conformal.merged import MergedSplits
-from corten.conformal.scores import Score, as_score
+from corten.conformal.scores import as_score
 from corten.data.choices import Choice
 from corten.data.covariates import Covariates
 from corten.data.missing_values import MissingValue
@@ -26,34 +26,15 @@ from corten.engine import as_engine, check_engine
 from corten.engine.lazy import takes_lazy
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
-from corten.options import (
-    CalibrationName,
-    CompletionName,
-    EngineName,
-    FillFunction,
-    PropensityModel,
-    PropensityName,
-    ScoreName,
-    WeightsName,
-    as_calibration,
-    as_completion,
-    as_propensity,
-    check_bounds,
-    predicted_bytes,
-    predicted_seconds,
-    unused_workers,
-)
 from corten.results.fitted import Fitted
 from corten.results.settings import describe
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from distributed import Client
     from numpy.typing import ArrayLike
 
     from corten.data.axes import AxisKind
-    from corten.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -80,25 +61,25 @@ class ConformalCompleter:
     >>> print(fitted.intervals(0.9).summary())           # doctest: +SKIP
     """
 
-    completion: CompletionName | Completion | FillFunction = "auto"
-    propensity: PropensityName | PropensityModel = "auto"
-    calibration: CalibrationName | Calibration = "auto"
-    score: ScoreName | Score = "auto"
-    weights: WeightsName = "exact"
+    completion: options.CompletionOption = "auto"
+    propensity: options.PropensityOption = "auto"
+    calibration: options.CalibrationOption = "auto"
+    score: options.ScoreOption = "auto"
+    weights: options.WeightsName = "exact"
     seed: int = 0
-    engine: EngineName | int | Engine | Client = "auto"
+    engine: options.EngineOption = "auto"
     transform: str | Transform | None = None
     climatology: str | None = None
-    bounds: tuple[float | None, float | None] | None = None
+    bounds: options.Bounds = None
 
     def __post_init__(self) -> None:
         as_score(self.score)
         as_transform(self.transform, self.climatology)
-        check_bounds(self.bounds)
+        options.check_bounds(self.bounds)
         check_engine(self.engine)
-        as_completion(self.completion, gaps=False)
-        as_propensity(self.propensity)
-        as_calibration(self.calibration)
+        options.as_completion(self.completion, gaps=False)
+        options.as_propensity(self.propensity)
+        options.as_calibration(self.calibration)
         if self.weights not in ("exact", "approximate"):
             raise ValueError(f'weights is {self.weights!r}; give "exact" or "approximate"')
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
@@ -108,7 +89,7 @@ class ConformalCompleter:
         self,
         x: ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor,
         *,
-        where: ArrayLike | xr.DataArray | None = None,
+        where: options.DomainOption = None,
         covariates: Covariates | None = None,
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, AxisKind] | None = None,
@@ -155,13 +136,13 @@ class ConformalCompleter:
         # An engine that is not available is reported before any work is done.
         settings = self._settings(as_engine(self.engine).label)
         tell("planning", 0.0)
-        given = as_calibration(self.calibration)
+        given = options.as_calibration(self.calibration)
         calibration, chosen = (given, ()) if given else choose_calibration(observed, self.seed, coverage)
-        needed = predicted_bytes(calibration, observed.axes, observed.n_missing)
+        needed = options.predicted_bytes(calibration, observed.axes, observed.n_missing)
         if hasattr(tell, "predicted"):
             need_of = getattr(calibration, "device_bytes", None)
             on_device = None if need_of is None else need_of(self.engine, observed.shape)
-            tell.predicted(predicted_seconds(calibration, observed.axes, observed.n_missing), needed, on_device)
+            tell.predicted(options.predicted_seconds(calibration, observed.axes, observed.n_missing), needed, on_device)
         why = "beside Python and its libraries; predicted before starting, from the number of entries and rounds"
         memory = Choice("peak memory", f"about {in_words(needed)}", why)
         refuse_beyond(
@@ -171,11 +152,11 @@ class ConformalCompleter:
             "use calibration='random'",
         )
         mixed = not as_score(self.score).needs_leverage and not takes_lazy(as_engine(self.engine))
-        completion = as_completion(self.completion, calibration.pooled, self.engine, mixed)
+        completion = options.as_completion(self.completion, calibration.pooled, self.engine, mixed)
         task = Task(
             observed=observed,
             completion=completion if checkpoint is None else checkpoint.keeping(completion),
-            propensity=None if self.propensity == "auto" else as_propensity(self.propensity),
+            propensity=None if self.propensity == "auto" else options.as_propensity(self.propensity),
             score=as_score(self.score),
             weights=self.weights,
             transform=as_transform(self.transform, self.climatology),
@@ -188,11 +169,11 @@ class ConformalCompleter:
             outcome = calibration.calibrate(task)
         if checkpoint is not None:
             outcome = checkpoint.release(outcome)
-        workers = unused_workers(completion, self.engine)
+        workers = options.unused_workers(completion, self.engine)
         return Fitted.of(
             observed,
             outcome,
-            check_bounds(self.bounds),
+            options.check_bounds(self.bounds),
             options=settings,
             calibration=calibration,
             choices=(*observed.choices, *chosen, memory, *workers, *_trend(outcome), *outcome.choices),

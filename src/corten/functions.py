@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from corten import options
 from corten.calibration.gaps import GapCalibration
-from corten.calibration.task import Calibration, Progress
+from corten.calibration.task import Progress
 from corten.checkpoint import Checkpoint
 from corten.completer import ConformalCompleter
-from corten.completion.protocol import Completion
-from corten.conformal.scores import Score
 from corten.data.covariates import Covariates
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
@@ -19,43 +18,31 @@ from corten.data.observed import ObservedTensor
 from corten.data.transform import Transform
 from corten.engine.lazy import behind
 from corten.engine.memory import available
-from corten.options import (
-    CalibrationName,
-    CompletionName,
-    EngineName,
-    FillFunction,
-    PropensityModel,
-    PropensityName,
-    ScoreName,
-    WeightsName,
-)
 from corten.results.intervals import Intervals
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from distributed import Client
     from numpy.typing import ArrayLike
 
     from corten.data.axes import AxisKind
-    from corten.engine import Engine
 
 
 def complete(
     x: ArrayLike | pd.DataFrame | xr.DataArray | xr.Dataset | ObservedTensor,
     coverage: float = 0.9,
     *,
-    completion: CompletionName | Completion | FillFunction = "auto",
-    propensity: PropensityName | PropensityModel = "auto",
-    calibration: CalibrationName | Calibration = "auto",
-    score: ScoreName | Score = "auto",
-    weights: WeightsName = "exact",
+    completion: options.CompletionOption = "auto",
+    propensity: options.PropensityOption = "auto",
+    calibration: options.CalibrationOption = "auto",
+    score: options.ScoreOption = "auto",
+    weights: options.WeightsName = "exact",
     seed: int = 0,
-    engine: EngineName | int | Engine | Client = "auto",
+    engine: options.EngineOption = "auto",
     transform: str | Transform | None = None,
     climatology: str | None = None,
-    bounds: tuple[float | None, float | None] | None = None,
-    where: ArrayLike | xr.DataArray | None = None,
+    bounds: options.Bounds = None,
+    where: options.DomainOption = None,
     covariates: Covariates | None = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, AxisKind] | None = None,
@@ -194,10 +181,10 @@ def complete(
     """
     check_coverage(coverage)
     if hasattr(x, "data_vars"):
-        options = {name: one for name, one in locals().items() if name not in ("x", "coverage")}
+        given = {name: one for name, one in locals().items() if name not in ("x", "coverage")}
         import_module("corten.xarray")  # gives Datasets their accessor, which calls this function
         several: Any = x
-        return cast(Intervals, several.corten.complete(coverage, **options))
+        return cast(Intervals, several.corten.complete(coverage, **given))
     completer = ConformalCompleter(
         completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from corten.completion.protocol import Completion
 from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import StackedCompletion
+from corten.conformal.scores import Score
 from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.engine import as_engine
@@ -34,6 +35,13 @@ from corten.propensity import (
     UniformPropensity,
 )
 
+if TYPE_CHECKING:
+    import xarray as xr
+    from distributed import Client
+    from numpy.typing import ArrayLike
+
+    from corten.engine import Engine
+
 CompletionName = Literal["auto", "tucker", "tensor-train", "smooth", "gaussian-process", "stack"]
 PropensityName = Literal["auto", "constant", "uniform", "additive", "bernoulli", "ising"]
 CalibrationName = Literal["auto", "random", "cross", "gaps"]
@@ -42,7 +50,14 @@ WeightsName = Literal["exact", "approximate"]
 EngineName = Literal["auto", "threads", "jax", "gpu", "dask"]
 FillFunction = Callable[[np.ndarray], np.ndarray]
 """From an array with NaN to a full array."""
-
+CompletionOption: TypeAlias = CompletionName | Completion | FillFunction
+PropensityOption: TypeAlias = PropensityName | PropensityModel
+CalibrationOption: TypeAlias = CalibrationName | Calibration
+ScoreOption: TypeAlias = ScoreName | Score
+EngineOption: TypeAlias = "EngineName | int | Engine | Client"
+Bounds: TypeAlias = tuple[float | None, float | None] | None
+DomainOption: TypeAlias = "ArrayLike | xr.DataArray | None"
+Made = TypeVar("Made")
 
 SPLIT_ROUNDS = 4  # a random split takes as long as so many rounds of pseudo-gaps, measured
 SECONDS_PER_ENTRY_OF_SPLIT = 3.2e-6  # of a random split of a large tensor, on any number of cores
@@ -76,22 +91,20 @@ def predicted_bytes(calibration: Calibration, axes: Sequence[Axis], missing: int
     return calibration.peak_bytes(entries, missing)
 
 
-def as_calibration(calibration: str | Calibration) -> Calibration | None:
+def as_calibration(calibration: CalibrationOption) -> Calibration | None:
     """The calibration behind a name or an object with calibrate(); None for "auto": the shape of the gaps decides."""
-    named: dict[str, Any] = {"random": SplitCalibration, "gaps": GapCalibration, "cross": CrossCalibration}
     if isinstance(calibration, str):
-        if calibration == "auto":
-            return None
-        if calibration in named:
-            return cast(Calibration, named[calibration]())
-        raise ValueError(f"calibration is {calibration!r}; allowed are {_listed('auto', *named)} or an object")
+        makers: dict[str, Callable[[], Any]] = {
+            "auto": lambda: None, "random": SplitCalibration, "gaps": GapCalibration, "cross": CrossCalibration
+        }  # fmt: skip
+        return cast("Calibration | None", _named("calibration", calibration, makers))
     if not isinstance(calibration, type) and isinstance(calibration, Calibration):
         return calibration
     raise TypeError(f"calibration is {calibration!r}; give a name or an object with calibrate(task)")
 
 
 def as_completion(
-    completion: str | Completion | FillFunction, gaps: bool, engine: Any = "auto", mixed: bool = True
+    completion: CompletionOption, gaps: bool, engine: EngineOption = "auto", mixed: bool = True
 ) -> Completion:
     """The completion behind a name, an object with prepare() or a function.
 
@@ -100,14 +113,32 @@ def as_completion(
     data); "auto" without pseudo-gaps is then Tucker with an automatic ridge. A completion that uses an engine and has
     none of its own gets `engine`.
     """
-    made = _as_completion(completion, gaps, mixed)
+    if isinstance(completion, str):
+        automatic = MixedCompletion if mixed else lambda: TuckerCompletion(ridge="auto")
+        makers: dict[str, Callable[[], Completion]] = {
+            "auto": StackedCompletion if gaps else automatic,
+            "tucker": TuckerCompletion,
+            "tensor-train": TensorTrainCompletion,
+            "smooth": SmoothCompletion,
+            "gaussian-process": GaussianProcessCompletion,
+            "stack": StackedCompletion,
+        }
+        made = _named("completion", completion, makers, ", an object or a function")
+    elif isinstance(completion, type):
+        raise TypeError(f"completion is the class {completion.__name__}; give an object, {completion.__name__}(...)")
+    elif isinstance(completion, Completion):
+        made = completion
+    elif callable(completion):
+        made = CallableCompletion(completion)
+    else:
+        raise TypeError(f"completion is {completion!r}; give a name, an object with prepare(), or a function")
     own = getattr(made, "engine", None)
     if is_dataclass(made) and isinstance(own, str) and own == "auto":
         return cast(Completion, replace(made, engine=engine))  # type: ignore[type-var]
     return made
 
 
-def unused_workers(completion: Completion, engine: Any) -> tuple[Choice, ...]:
+def unused_workers(completion: Completion, engine: EngineOption) -> tuple[Choice, ...]:
     """A record where the completion does not use the workers of a cluster."""
     if isinstance(completion, USES_ENGINE) or not takes_lazy(as_engine(engine)):
         return ()
@@ -115,47 +146,29 @@ def unused_workers(completion: Completion, engine: Any) -> tuple[Choice, ...]:
     return (Choice("completion runs on", "this machine", because),)
 
 
-def _as_completion(completion: str | Completion | FillFunction, gaps: bool, mixed: bool) -> Completion:
-    if isinstance(completion, str):
-        if completion == "auto" and not gaps:
-            return MixedCompletion() if mixed else TuckerCompletion(ridge="auto")
-        makers: dict[str, Callable[[], Completion]] = {
-            "auto": StackedCompletion,
-            "tucker": TuckerCompletion,
-            "tensor-train": TensorTrainCompletion,
-            "smooth": SmoothCompletion,
-            "gaussian-process": GaussianProcessCompletion,
-            "stack": StackedCompletion,
-        }
-        if completion not in makers:
-            raise ValueError(f"completion is {completion!r}; allowed are {_listed(*makers)}, an object or a function")
-        return makers[completion]()
-    if isinstance(completion, type):
-        raise TypeError(f"completion is the class {completion.__name__}; give an object, {completion.__name__}(...)")
-    if isinstance(completion, Completion):
-        return completion
-    if callable(completion):
-        return CallableCompletion(completion)
-    raise TypeError(f"completion is {completion!r}; give a name, an object with prepare(), or a function")
-
-
-def as_propensity(propensity: str | PropensityModel) -> PropensityModel:
+def as_propensity(propensity: PropensityOption) -> PropensityModel:
     """The propensity model behind a name or an object with fit(); "uniform" is another name of "constant"."""
-    makers: dict[str, Callable[[], PropensityModel]] = {
-        "auto": AutoPropensity,
-        "constant": UniformPropensity,
-        "uniform": UniformPropensity,
-        "additive": AdditivePropensity,
-        "bernoulli": BernoulliPropensity,
-        "ising": IsingPropensity,
-    }
     if isinstance(propensity, str):
-        if propensity not in makers:
-            raise ValueError(f"propensity is {propensity!r}; allowed are {_listed(*makers)} or an object")
-        return makers[propensity]()
+        makers: dict[str, Callable[[], PropensityModel]] = {
+            "auto": AutoPropensity,
+            "constant": UniformPropensity,
+            "uniform": UniformPropensity,
+            "additive": AdditivePropensity,
+            "bernoulli": BernoulliPropensity,
+            "ising": IsingPropensity,
+        }
+        return _named("propensity", propensity, makers)
     if isinstance(propensity, type) or not hasattr(propensity, "fit"):
         raise TypeError(f"propensity is {propensity!r}; give a name or an object with fit(training_mask, train_share)")
     return propensity
+
+
+def _named(option: str, name: str, makers: Mapping[str, Callable[[], Made]], others: str = " or an object") -> Made:
+    """What the maker with this name makes."""
+    if name not in makers:
+        allowed = ", ".join(f'"{one}"' for one in makers)
+        raise ValueError(f"{option} is {name!r}; allowed are {allowed}{others}")
+    return makers[name]()
 
 
 def check_bounds(bounds: Any) -> tuple[float, float] | None:
@@ -169,7 +182,3 @@ def check_bounds(bounds: Any) -> tuple[float, float] | None:
     if not low < high:
         raise ValueError(f"bounds is {bounds!r}; the first must be below the second")
     return low, high
-
-
-def _listed(*names: str) -> str:
-    return ", ".join(f'"{name}"' for name in names)

@@ -86,50 +86,19 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.engine = engine
 
     def fit(self, X: ArrayLike, y: Any = None) -> ConformalImputer:
-        """Complete the training data.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            Training data; NaN where missing.
-        y : ignored
-
-        Returns
-        -------
-        ConformalImputer
-            The imputer itself.
-        """
+        """Complete the training data X, an array-like of shape (n_samples, n_features); returns the imputer itself."""
         self._rows = self._checked(X, reset=True)
         self.result_ = self._complete(self._rows)
         return self
 
     def transform(self, X: ArrayLike) -> np.ndarray:
-        """Fill the missing values; values that are present are unchanged.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            The training data, or new rows with the same features.
-
-        Returns
-        -------
-        numpy.ndarray of shape (n_samples, n_features)
-        """
+        """Fill the missing values of X, the training data or new rows with the same features."""
         return self._arrays(X, "estimate_array")[0]
 
     def intervals(self, X: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """Prediction intervals of the missing values.
+        """Lower and upper bounds of the missing values of X, the training data or new rows with the same features.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-            The training data, or new rows with the same features.
-
-        Returns
-        -------
-        lower, upper : numpy.ndarray of shape (n_samples, n_features)
-            Bounds; both are the value itself where it was present, and infinite where the calibration entries do not
-            suffice.
+        Both are the value itself where it was present, and infinite where the calibration entries do not suffice.
         """
         lower, upper = self._arrays(X, "lower_array", "upper_array")
         return lower, upper

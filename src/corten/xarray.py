@@ -23,18 +23,7 @@ class DataArrayAccessor:
         self._array = array
 
     def complete(self, coverage: float = 0.9, **options: Any) -> Intervals:
-        """Estimate the missing entries, with a prediction interval for each.
-
-        Parameters
-        ----------
-        coverage : float, default 0.9
-            Nominal coverage, between 0 and 1.
-        **options
-            Options of `corten.complete`, such as ``completion``, ``calibration``, ``where``, ``seed``.
-
-        Returns
-        -------
-        Intervals
+        """Estimate the missing entries, with a prediction interval for each: `corten.complete` of this array.
 
         Examples
         --------

@@ -42,8 +42,8 @@ def test_score_and_inverse_undo_each_other(name):
     lower, upper = score.invert(estimate, scale, low if tails.lower else None, high)
     expected = (s <= high) & ((s >= low) if tails.lower else True)
     np.testing.assert_array_equal((lower <= truth) & (truth <= upper), expected)
-    ends = score.score(upper, estimate, scale)
-    np.testing.assert_allclose(ends, high, rtol=1e-12, atol=1e-12)
+    at_upper = score.score(upper, estimate, scale)
+    np.testing.assert_allclose(at_upper, high, rtol=1e-12, atol=1e-12)
 
 
 def test_infinite_cutoffs_stay_infinite():

@@ -13,9 +13,8 @@ from test_conformal_quantile import oracle
 
 from corten import conformal
 from corten.conformal import quantile as quantile_module
-from corten.conformal.robust import robust_level
 from corten.conformal.selection import claimed, evidence
-from corten.conformal.shaped import Grouped, Robust
+from corten.conformal.shaped import Grouped, Robust, robust_level
 from corten.conformal.split import CalibratedSplit
 from strategies import levels, seeds
 

@@ -20,9 +20,8 @@ from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.conformal.depth import depth
 from corten.data.observed import ObservedTensor
 from corten.evidence import metrics
-from corten.evidence.audit import _weights
+from corten.evidence.audit import _weights, as_if_missing, rerun
 from corten.evidence.audit_table import Sample, clustered_share
-from corten.evidence.rerun import as_if_missing, bounds_at, rerun
 
 TUCKER = corten.TuckerCompletion(rank=3)
 BERNOULLI = corten.BernoulliPropensity(rank=3)
@@ -190,10 +189,10 @@ def test_hiding_has_the_chances_it_says():
     """Averaged over many draws, 1/chance makes every observed entry count as often as any other."""
     _, x, parameter = setting("ising", seed=3, shape=(12, 12, 12))
     observed = ObservedTensor.of(x)
-    law = corten.KnownPropensity(parameter, coupling=1 / 15).fit(observed.mask)
+    model = corten.KnownPropensity(parameter, coupling=1 / 15).fit(observed.mask)
     for kind in ("drawn", "moved", "random"):
         total = np.zeros(observed.shape)
-        hidings = draw_hidings(observed, law, 400, 1, (kind,))
+        hidings = draw_hidings(observed, model, 400, 1, (kind,))
         for one in hidings:
             total += one.hidden * np.exp(-np.broadcast_to(one.log_hidden, observed.shape))
         assert not total[~observed.mask].any()
@@ -254,9 +253,10 @@ def test_what_is_hidden_under_pseudo_gaps_is_not_read(options):
     entries = np.flatnonzero(hiding.hidden)
     # the fit's own transform was learned from the hidden entries too, so it is not to be asked
     other = fit_like(fitted, np.where(hiding.hidden, 20.0 - np.asarray(field.observed), np.asarray(field.observed)))
-    ends = [bounds_at(as_if_missing(one, hiding), entries, (0.5, 0.9)) for one in (fitted, other)]
-    np.testing.assert_array_equal(ends[0], ends[1])
-    lower, upper = ends[0]
+    again = [as_if_missing(one, hiding) for one in (fitted, other)]
+    bounds = [np.stack([one.bounds(level, entries) for level in (0.5, 0.9)], axis=1) for one in again]
+    np.testing.assert_array_equal(bounds[0], bounds[1])
+    lower, upper = bounds[0]
     assert (lower <= upper).all() and (lower[1] <= lower[0]).all() and (upper[1] >= upper[0]).all()
     # the scores of hidden entries do not count: without them the cutoffs are others
     assert not np.isin(as_if_missing(fitted, hiding).entries, entries).any()

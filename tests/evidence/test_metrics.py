@@ -175,11 +175,11 @@ def test_crps_is_the_integral_of_its_definition():
     integrals = [
         integrate.trapezoid((stats.norm.cdf(x, c, s) - (x >= t)) ** 2, x) for c, s, t in zip(centre, spread, truth)
     ]
-    law = Normal(centre, spread)
-    assert metrics.crps(truth, law, levels=400) == pytest.approx(np.mean(integrals), rel=2e-3)
-    assert metrics.crps(truth, law) == pytest.approx(np.mean(integrals), rel=2e-2)
+    normal = Normal(centre, spread)
+    assert metrics.crps(truth, normal, levels=400) == pytest.approx(np.mean(integrals), rel=2e-3)
+    assert metrics.crps(truth, normal) == pytest.approx(np.mean(integrals), rel=2e-2)
     certain = Normal(centre, np.zeros(40))
     assert metrics.crps(truth, certain) == pytest.approx(np.abs(truth - centre).mean())
-    assert np.isnan(metrics.crps(np.where(truth > 0, np.nan, truth), law, where=truth > 0)), "no entry is left"
+    assert np.isnan(metrics.crps(np.where(truth > 0, np.nan, truth), normal, where=truth > 0)), "no entry is left"
     with pytest.raises(ValueError, match="levels is 0"):
-        metrics.crps(truth, law, levels=0)
+        metrics.crps(truth, normal, levels=0)

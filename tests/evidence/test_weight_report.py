@@ -11,7 +11,7 @@ import corten
 from corten import simulate
 from corten.conformal import WeightedScores
 from corten.conformal.raking import rake
-from corten.conformal.robust import robust_level, tolerated_odds_error
+from corten.conformal.shaped import robust_level, tolerated_odds_error
 from corten.evidence.weight_report import reliability
 
 TUCKER = corten.TuckerCompletion(rank=2)
@@ -78,8 +78,8 @@ def test_the_reliability_curve_of_the_true_model_is_straight_and_of_a_wrong_one_
     parameter = simulate.block_parameter((30, 30, 30), 2, 1, noise=0.0)
     mask = simulate.ising(parameter, coupling=0.1, seed=2)
     train = mask & (np.random.default_rng(3).random(mask.shape) < 0.7)
-    law = corten.KnownPropensity(parameter, coupling=0.1).fit(mask)
-    bins = reliability(law, mask, train, 0.7)
+    model = corten.KnownPropensity(parameter, coupling=0.1).fit(mask)
+    bins = reliability(model, mask, train, 0.7)
     assert sum(b.entries for b in bins) == np.count_nonzero(~train)
     assert all(abs(b.observed - b.predicted) < 4 * b.standard_error for b in bins)
     flat = corten.UniformPropensity().fit(train, 0.7)

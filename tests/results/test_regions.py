@@ -1,4 +1,4 @@
-"""Promises shaped like tensors, each held to its claim on data whose truth is known.
+"""Means, groups, joint intervals and selections keep their coverage on data whose truth is known.
 
 The completion is zero everywhere, so that errors are exactly the simulated ones and many data sets can be drawn.
 """
@@ -122,8 +122,8 @@ def test_far_levels_of_joint_bands_are_missed_as_often_as_asked(heavy):
     rng, missed = np.random.default_rng(0), []
     for _ in range(600):
         scores = rng.random(200) * np.where(hard, 2.0, 1.0)
-        law = PooledWeights(np.arange(200), logs[:-1], logs)
-        scored = CalibratedScores("absolute", scores, np.arange(200), law)
+        weights = PooledWeights(np.arange(200), logs[:-1], logs)
+        scored = CalibratedScores("absolute", scores, np.arange(200), weights)
         calibrated = CalibratedSplit(scored, np.zeros(201), UnitScale())
         band = Joint(calibrated, np.zeros(201, int), np.array([200]), lambda c, m: share)
         cutoff = float(band.intervals(np.array([200]), 0.9)[1][0, 0])
@@ -170,8 +170,10 @@ def test_small_groups_borrow_and_large_ones_do_not():
     fitted = fit(x, np.zeros(truth.shape))
     result = fitted.intervals(0.9, groups="axis_0")
     assert np.isfinite(result.width_array).all()
-    shares = result.source.calibrated.borrowed
-    assert shares[3] > 0 and shares[5] == 0
+    for number, borrows in ((3, True), (5, False)):
+        of_others = fitted.entries // 400 != number
+        weights = np.exp(result.source.calibrated._list(number).log_weights)
+        assert (weights[of_others] > 0).all() == borrows and (weights[~of_others] > 0).all()
     labels = np.array(["a", "b"])[(np.arange(20) > 9).astype(int)][:, None, None]
     own = fitted.intervals(0.9, groups=labels)
     assert len(np.unique(own.width_array[fitted.observed.missing])) == 2
@@ -360,11 +362,11 @@ def test_a_threshold_is_asked_in_the_datas_own_units():
     assert not through.exceedance(np.where(limit < 9, np.nan, 1.0)).any(), "nothing is asked at NaN"
 
 
-def test_other_promises_refuse_what_they_do_not_define():
+def test_other_kinds_of_intervals_refuse_what_they_do_not_define():
     _, x, parameter = drawn(5)
     fitted = fit(x, parameter)
-    for promise in ({"groups": "axis_0"}, {"joint": "axis_0"}, {"odds_error": 1.5}):
-        result = fitted.intervals(0.9, **promise)
+    for kind in ({"groups": "axis_0"}, {"joint": "axis_0"}, {"odds_error": 1.5}):
+        result = fitted.intervals(0.9, **kind)
         for ask in (lambda r: r.quantile(0.3), lambda r: r.draws(1), lambda r: r.exceedance(0.0)):
             with pytest.raises(ValueError, match="not defined for intervals with groups"):
                 ask(result)

@@ -74,13 +74,13 @@ def test_same_bits_for_every_score(tmp_path, score):
 def test_the_law_of_the_missingness_comes_back(tmp_path, propensity):
     x = gappy()
     fitted = fit(x, propensity=propensity)
-    law, back = fitted.propensity, round_trip(fitted, tmp_path).propensity
-    assert back.coupling == law.coupling and back.link == law.link and type(back.parameter) is type(law.parameter)
-    assert np.array_equal(back.neighborhood.offsets, law.neighborhood.offsets)
-    if isinstance(law.parameter, TensorTrain):
-        assert np.array_equal(back.parameter.to_dense(), law.parameter.to_dense()) and back.rank == law.rank
-    assert np.array_equal(back.probability(~np.isnan(x)), law.probability(~np.isnan(x)))
-    assert (back.passes, back.stopped_because, back.history) == (law.passes, law.stopped_because, law.history)
+    model, back = fitted.propensity, round_trip(fitted, tmp_path).propensity
+    assert back.coupling == model.coupling and back.link == model.link and type(back.parameter) is type(model.parameter)
+    assert np.array_equal(back.neighborhood.offsets, model.neighborhood.offsets)
+    if isinstance(model.parameter, TensorTrain):
+        assert np.array_equal(back.parameter.to_dense(), model.parameter.to_dense()) and back.rank == model.rank
+    assert np.array_equal(back.probability(~np.isnan(x)), model.probability(~np.isnan(x)))
+    assert (back.passes, back.stopped_because, back.history) == (model.passes, model.stopped_because, model.history)
 
 
 def test_pooled_rounds_come_back(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from corten.data.coverage import check_coverage
 
@@ -77,13 +78,7 @@ class AdaptiveCoverage:
         return (max(first, 1.0 - first) + self.rate) / (self.rate * self.steps) if self.steps else float("inf")
 
     def after(self, outside: float) -> AdaptiveCoverage:
-        """The same after one more step, with a share `outside` of its values outside their intervals.
-
-        Examples
-        --------
-        >>> AdaptiveCoverage(0.9, rate=0.1).after(0.1).steps
-        1
-        """
+        """The same after one more step, with a share `outside` of its values outside their intervals."""
         if not 0.0 <= outside <= 1.0:
             raise ValueError(f"outside is {outside!r}; give a share between 0 and 1")
         level = self.present + self.rate * (1.0 - self.coverage - outside)
@@ -91,7 +86,4 @@ class AdaptiveCoverage:
 
     def after_all(self, outside: Iterable[float]) -> AdaptiveCoverage:
         """The same after several steps."""
-        last = self
-        for one in outside:
-            last = last.after(one)
-        return last
+        return reduce(AdaptiveCoverage.after, outside, self)

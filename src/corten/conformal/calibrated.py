@@ -22,13 +22,7 @@ MAX_CHUNK_ENTRIES = 1 << 20  # test entries whose neighbour tables exist at once
 
 
 class Cutoffs(NamedTuple):
-    """Cutoffs of both tails.
-
-    Parameters
-    ----------
-    lower, upper : array, shape (levels, entries), or None
-        The cutoffs of the tail; None for a tail that the score does not use.
-    """
+    """Cutoffs of both tails, (levels, entries); None for a tail that the score does not use."""
 
     lower: Numbers | None
     upper: Numbers | None
@@ -39,39 +33,21 @@ class Calibrated(Protocol):
     """What a calibration returns: intervals of any coverage for any entries, and the calibration scores."""
 
     @property
-    def entries(self) -> Entries:
-        """Flat indices of the calibration entries, in the order of `scores`; an entry may occur in several rounds."""
-        ...
-
+    def entries(self) -> Entries: ...  # flat, in the order of `scores`; an entry may occur in several rounds
     @property
     def scores(self) -> Numbers: ...
-
     @property
-    def log_weights(self) -> Floats:
-        """Log-weights of the calibration entries, in the order of `scores`, up to an additive constant."""
-        ...
-
+    def log_weights(self) -> Floats: ...  # in the order of `scores`, up to an additive constant
     @property
     def score(self) -> Score: ...
-
     @property
     def weights(self) -> Weights: ...
-
     @property
-    def lists(self) -> Sequence[Any]:
-        """The lists of scores, one for each split; empty for another kind of coverage."""
-        ...
-
+    def lists(self) -> Sequence[Any]: ...  # of scores, one for each split; empty for another kind of coverage
     @property
-    def round_numbers(self) -> Entries:
-        """The round or split that hid each calibration entry."""
-        ...
-
+    def round_numbers(self) -> Entries: ...  # the round or split that hid each calibration entry
     @property
-    def beyond(self) -> Flags | None:
-        """True at missing entries beyond what calibration tested; None if there are none or this is not defined."""
-        ...
-
+    def beyond(self) -> Flags | None: ...  # True at missing entries that calibration did not test; None if undefined
     def effective_sample_size(self) -> float: ...
 
     def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> tuple[Numbers, Numbers]:
@@ -90,20 +66,9 @@ class Calibrated(Protocol):
 class CalibratedScores:
     """One list of calibration scores with its weights, sorted once.
 
-    Parameters
-    ----------
-    score : str or Score
-        The score, or its name.
-    scores : array
-        The scores of the calibration entries.
-    entries : array of int
-        Flat indices of the calibration entries, in the order of `scores`; the neighbour positions of `weights` refer
-        to this order.
-    weights : Weights
-        The weights of calibration and test entries.
+    score: the score, or its name; scores: those of the calibration `entries`, flat indices; weights: of calibration and
+    test entries, whose neighbour positions refer to the order of `entries`.
 
-    Examples
-    --------
     >>> from corten.conformal.weights import UniformWeights
     >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
     >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper

@@ -1,7 +1,7 @@
 """Diagnostics of weights: effective sample size, largest share, effect of approximate weights.
 
 Weighted conformal intervals are valid for any true weights, but if few entries have nearly all the weight the intervals
-are infinite or very wide.
+are infinite or very wide. Weights are given by their logarithms, up to an additive constant; -inf for no weight.
 """
 
 from __future__ import annotations
@@ -12,28 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from corten.conformal.quantile import NeighbourFactor, WeightedScores
-from corten.data.arrays import Floats
+from corten.data.arrays import Entries, Floats
 
 __all__ = ["effective_sample_size", "largest_share", "weight_gap"]
 
-MIN_REMAINING_SHARE = 1e-3  # of the total weight: below it a difference of sums has lost too many digits
-
 
 def effective_sample_size(log_weights: ArrayLike) -> float:
-    """Effective sample size, (sum w)^2 / sum w^2.
+    """Effective sample size, (sum w)^2 / sum w^2: between 1 and the number of weights; 0 if all weights are zero.
 
-    Parameters
-    ----------
-    log_weights : array
-        Logarithms of the weights, up to an additive constant; -inf for no weight.
-
-    Returns
-    -------
-    float
-        Between 1 and the number of weights; 0 if all weights are zero.
-
-    Examples
-    --------
     >>> effective_sample_size(np.zeros(50)), effective_sample_size(np.log([1e9, 1.0, 1.0])) < 1.001
     (50.0, True)
     """
@@ -41,21 +27,16 @@ def effective_sample_size(log_weights: ArrayLike) -> float:
     return float(w.sum() ** 2 / (w**2).sum()) if w.any() else 0.0
 
 
+def pooled_effective_sample_size(log_weights: Floats, entries: Entries) -> float:
+    """Effective sample size of entries that may occur several times: the weights of each entry are added first."""
+    _, place = np.unique(entries, return_inverse=True)
+    with np.errstate(divide="ignore"):
+        return effective_sample_size(np.log(np.bincount(place, np.exp(log_weights - log_weights.max()))))
+
+
 def largest_share(log_weights: ArrayLike) -> float:
-    """The largest weight divided by the sum of all weights.
+    """The largest weight divided by the sum of all weights; NaN if all are zero.
 
-    Parameters
-    ----------
-    log_weights : array
-        Logarithms of the weights, up to an additive constant; -inf for no weight.
-
-    Returns
-    -------
-    float
-        NaN if all weights are zero.
-
-    Examples
-    --------
     >>> largest_share(np.log([1.0, 1.0, 2.0]))
     0.5
     """
@@ -92,47 +73,17 @@ def weight_gap(scores: WeightedScores, log_test_weights: ArrayLike, neighbour_fa
     array([0.4])
     """
     tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
-    logs, factor = _neighbour_logs(scores, neighbour_factor)
-    top = np.maximum(tests, scores.log_total)
-    top = np.maximum(top, (logs + factor).max(axis=1, initial=-np.inf))
+    there = neighbour_factor.neighbours >= 0
+    logs = np.where(there, np.append(scores.log_weights(), -np.inf)[neighbour_factor.neighbours], -np.inf)
+    new_logs = logs + np.where(there, neighbour_factor.log_factor, 0.0)
+    top = np.maximum(np.maximum(tests, scores.log_total), new_logs.max(axis=1, initial=-np.inf))
     top = np.where(top == -np.inf, 0.0, top)[:, None]
-    before, after = np.exp(logs - top), np.exp(logs + factor - top)
-    test = np.exp(tests - top[:, 0])
-    whole = np.exp(scores.log_total - top[:, 0]) + test
-    adjusted = np.exp(_adjusted_log_total(scores, neighbour_factor) - top[:, 0]) + test
-    largest = np.maximum(whole, adjusted)
-    gap = np.abs(after - before).sum(axis=1)
+    change = np.exp(new_logs - top) - np.exp(logs - top)
+    whole = np.exp(scores.log_total - top[:, 0]) + np.exp(tests - top[:, 0])
+    # A sum that nearly vanishes has lost its digits, but then the other one is the larger.
+    largest = np.maximum(whole, whole + change.sum(axis=1))
+    gap = np.abs(change).sum(axis=1)
     return cast(Floats, np.divide(gap, largest, out=np.zeros_like(gap), where=largest > 0))
-
-
-def _neighbour_logs(scores: WeightedScores, factor: NeighbourFactor) -> tuple[Floats, Floats]:
-    """Log-weight and log-factor of each neighbour, -inf and 0 where there is none."""
-    there = factor.neighbours >= 0
-    logs = np.where(there, np.append(scores.log_weights(), -np.inf)[factor.neighbours], -np.inf)
-    return logs, np.where(there, factor.log_factor, 0.0)
-
-
-def _adjusted_log_total(scores: WeightedScores, factor: NeighbourFactor) -> Floats:
-    """Logarithm of the sum of the calibration weights, adjusted for each test entry."""
-    every = scores.log_weights()
-    logs, change = _neighbour_logs(scores, factor)
-    top = np.maximum(scores.log_total, (logs + change).max(axis=1, initial=-np.inf))
-    if scores.log_total == -np.inf:
-        return np.asarray(top)
-    before, after = np.exp(logs - top[:, None]), np.exp(logs + change - top[:, None])
-    rest = np.exp(scores.log_total - top)
-    total = rest + (after - before).sum(axis=1)
-    nearly_gone = total < MIN_REMAINING_SHARE * rest
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log_total = np.asarray(top + np.log(total))
-    for t in np.flatnonzero(nearly_gone):
-        # The difference has lost its digits; the new sum is in logarithms, as it may underflow.
-        adjusted = every.copy()
-        near = factor.neighbours[t] >= 0
-        np.add.at(adjusted, factor.neighbours[t][near], factor.log_factor[t][near])
-        highest = adjusted.max()
-        log_total[t] = highest + np.log(np.exp(adjusted - highest).sum()) if highest > -np.inf else -np.inf
-    return log_total
 
 
 def _shifted(log_weights: ArrayLike) -> Floats:

@@ -4,15 +4,11 @@ All are serial and release the GIL; the caller gives chunks of test entries to a
 position whose running sum reaches a target, which is unique: it does not depend on chunks, threads or first guesses.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
-
-from corten.data.arrays import Floats, Numbers
-
-Whole = NDArray[np.int64]
 
 # Below this share of the unadjusted total, a subtraction from the running sum would lose more than three of its sixteen
 # digits, and rounding could exceed the tie guard of 1e-12. The adjusted weights are then summed again.
@@ -21,7 +17,7 @@ BLOCK_ENTRIES = 64  # test entries whose neighbours are read together
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def running_sum(weights: Floats) -> Floats:
+def running_sum(weights):
     """Running sums of non-negative weights, each within a few units in the last place (Neumaier)."""
     sums = np.empty(weights.size)
     high = 0.0
@@ -41,7 +37,7 @@ def running_sum(weights: Floats) -> Floats:
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _first_reaching(sums: Floats, target: float, low: int, high: int, first_guess: int) -> int:
+def _first_reaching(sums, target, low, high, first_guess):
     """First position in [low, high) whose sum reaches the target, or `high`; fast if `first_guess` is near."""
     if low >= high:
         return high
@@ -77,16 +73,7 @@ def _first_reaching(sums: Floats, target: float, low: int, high: int, first_gues
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def search_merged(
-    sums: Floats,
-    values: Numbers,
-    test_weights: Floats,
-    order: Whole,
-    levels: Floats,
-    rows: Whole,
-    out: Numbers,
-    start: int,
-) -> None:
+def search_merged(sums, values, test_weights, order, levels, rows, out, start):
     """Cutoffs of test entries sorted by weight: one pass along the running sums per level.
 
     `test_weights` ascend and belong to test entries `start + order`; `levels` include the tie guard; `values` has the
@@ -106,17 +93,7 @@ def search_merged(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _search_anew(
-    log_weights: Floats,
-    count: int,
-    ranks: Whole,
-    factors: Floats,
-    log_test: float,
-    levels: Floats,
-    values: Numbers,
-    out: Numbers,
-    column: int,
-) -> None:
+def _search_anew(log_weights, count, ranks, factors, log_test, levels, values, out, column):
     """Cutoffs of one test entry from a new sum of the adjusted weights, shifted by their maximum: O(n)."""
     n = log_weights.size
     top = log_test
@@ -159,7 +136,7 @@ def _search_anew(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def guide_table(sums: Floats, buckets: int) -> NDArray[np.int32]:
+def guide_table(sums, buckets):
     """For equal steps of weight, the position that reaches each: first guesses for searches."""
     table = np.empty(buckets + 1, np.int32)
     step = sums[-1] / buckets
@@ -173,19 +150,8 @@ def guide_table(sums: Floats, buckets: int) -> NDArray[np.int32]:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def search_adjusted(
-    sums: Floats,
-    log_weights: Floats,
-    values: Numbers,
-    guide: NDArray[np.int32],
-    records: Floats,
-    log_test: Floats,
-    neighbours: NDArray[np.integer],
-    log_factor: Numbers,
-    levels: Floats,
-    rows: Whole,
-    out: Numbers,
-    start: int,
-) -> None:
+    sums, log_weights, values, guide, records, log_test, neighbours, log_factor, levels, rows, out, start
+):
     """Cutoffs of test entries that each change a few calibration weights: O(N log n) per entry.
 
     Between two changed positions the adjusted running sum is the common one plus a constant, so a level costs at most N

@@ -16,10 +16,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corten.conformal.depth import depth, distances_along, steps_of_change
 from corten.conformal.trees import Trees, fit_trees
+from corten.data.arrays import Entries, Numbers
 from corten.data.axes import Axis
 from corten.engine.arrays import Arrays, HostArrays
 from corten.engine.threads import in_order
@@ -63,13 +63,13 @@ class EntryFeatures:
 
     def at(
         self,
-        entries: NDArray[np.intp],
+        entries: Entries,
         values: np.ndarray,
         train: np.ndarray,
         estimate: np.ndarray,
         members: Mapping[str, np.ndarray],
         deep: np.ndarray | None = None,
-    ) -> NDArray[np.floating]:
+    ) -> Numbers:
         """Features of the flat `entries`, (entries, features), given the training entries and the fill from them."""
         deep = depth(train, self.axes, self.change) if deep is None else deep
         centre = float(values[train].mean(dtype=np.float64)) if train.any() else 0.0
@@ -204,11 +204,9 @@ def _one_sided(arrays: Arrays, layout: Layout, entries: Any, kept: Any, density:
 
 
 class ScaleModel(Protocol):
-    """A fitted model of the scale."""
+    """A fitted model of the scale: `predict` gives it at entries with these features."""
 
-    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
-        """The scale at entries with these features."""
-        ...
+    def predict(self, features: Numbers) -> Numbers: ...
 
 
 @dataclass(frozen=True)
@@ -219,17 +217,13 @@ class LearnedScale:
     blocks, fitted without that fold; `fold_of` gives the fold of entries.
     """
 
-    hidden: NDArray[np.floating]
+    hidden: Numbers
     models: Mapping[int, ScaleModel] = field(repr=False)
-    fold_of: Callable[[NDArray[np.intp]], NDArray[np.intp]] = field(repr=False)
+    fold_of: Callable[[Entries], Entries] = field(repr=False)
 
     @staticmethod
     def fit(
-        features: NDArray[np.floating],
-        residuals: NDArray[np.floating],
-        entries: NDArray[np.intp],
-        shape: tuple[int, ...],
-        seed: int,
+        features: Numbers, residuals: Numbers, entries: Entries, shape: tuple[int, ...], seed: int
     ) -> LearnedScale:
         """Learn from the residuals of hidden entries; the flat indices `entries` determine their blocks."""
         size = np.abs(np.asarray(residuals, dtype=float))
@@ -237,58 +231,43 @@ class LearnedScale:
         size = size / typical
         fold_of = BlockFolds(tuple(shape), seed)
         fold = fold_of(entries)
-        used = [f for f in np.unique(fold) if (fold != f).sum() >= MIN_FIT_ENTRIES]
-        if not used:
+        folds = np.unique(fold).tolist()
+        left_out = [f for f in folds if (fold != f).sum() >= MIN_FIT_ENTRIES]
+        if not left_out:
             return LearnedScale(np.full(len(size), typical), {0: ConstantScale(typical)}, fold_of)
-        fits: list[Callable[..., ScaleModel]] = [ByDepthScale.fit, partial(BoostedScale.fit, seed=seed)]
-        simple, rich = (
-            LearnedScale._crossed(one, features, size=size, typical=typical, fold=fold, used=used, fold_of=fold_of)
-            for one in fits
-        )
+
+        def crossed(fit: Callable[..., ScaleModel]) -> LearnedScale:
+            """The scale with one model for each fold of blocks, fitted to the other folds."""
+
+            def without(f: int) -> tuple[ScaleModel, Numbers]:
+                outside = fold != f if f in left_out else np.ones(len(size), bool)
+                model = fit(features[outside], size[outside], typical)
+                return model, model.predict(features[fold == f])
+
+            hidden, models = np.empty(len(size)), {}
+            for f, (model, at_fold) in zip(folds, in_order(without, folds)):
+                hidden[fold == f], models[f] = at_fold, model
+            return LearnedScale(hidden, models, fold_of)
+
+        simple, rich = crossed(ByDepthScale.fit), crossed(partial(BoostedScale.fit, seed=seed))
         gain = _loss(size, simple.hidden) - _loss(size, rich.hidden)
         return rich if exceeds(gain, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS)) else simple
 
-    @staticmethod
-    def _crossed(
-        fit: Callable[..., ScaleModel],
-        features: NDArray[np.floating],
-        size: NDArray[np.floating],
-        typical: float,
-        fold: NDArray[np.intp],
-        used: Sequence[int],
-        fold_of: Callable[[NDArray[np.intp]], NDArray[np.intp]],
-    ) -> LearnedScale:
-        """The scale with one model for each fold of blocks, fitted to the other folds."""
-
-        def without(f: int) -> tuple[ScaleModel, NDArray[np.floating]]:
-            outside = fold != f if f in used else np.ones(len(size), bool)
-            model = fit(features[outside], size[outside], typical)
-            return model, model.predict(features[fold == f])
-
-        hidden = np.empty(len(size))
-        models = {}
-        folds = np.unique(fold).tolist()
-        for f, (model, at_fold) in zip(folds, in_order(without, folds)):
-            hidden[fold == f] = at_fold
-            models[f] = model
-        return LearnedScale(hidden, models, fold_of)
-
-    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
+    def predict(self, features: Numbers) -> Numbers:
         """The scale at entries with these features: the geometric mean of the models.
 
         It stays in the range of the scales that it was learned from: a line beyond them soon is far off.
         """
 
-        def at(start: int) -> NDArray[np.floating]:
+        def at(start: int) -> Numbers:
             part = features[start : start + PREDICT_ENTRIES]
-            logs = [np.log(model.predict(part)) for model in self.models.values()]
-            return np.exp(np.mean(logs, axis=0))
+            return np.exp(np.mean([np.log(model.predict(part)) for model in self.models.values()], axis=0))
 
         starts = range(0, len(features), PREDICT_ENTRIES)
         scale = np.concatenate([np.zeros(0), *in_order(at, starts)])
         return np.clip(scale, self.hidden.min(), self.hidden.max())
 
-    def predict_unseen(self, features: NDArray[np.floating], entries: NDArray[np.intp]) -> NDArray[np.floating]:
+    def predict_unseen(self, features: Numbers, entries: Entries) -> Numbers:
         """The scale at entries that may have been learned from: each by the model fitted without its block.
 
         If there were too few entries to leave a block out, its model was fitted with it.
@@ -300,25 +279,25 @@ class LearnedScale:
         return scale
 
 
-def block_folds(entries: NDArray[np.intp], shape: tuple[int, ...], seed: int) -> NDArray[np.intp]:
-    """The fold of every entry, the same for all entries of a block and in all rounds."""
-    parts = [min(n, max(MIN_BLOCKS_PER_AXIS, min(n // MIN_BLOCK_LENGTH, MAX_BLOCKS_PER_AXIS))) for n in shape]
-    order = np.random.default_rng(seed).permutation(int(np.prod(parts)))
-    return order[block_of(entries, shape, parts)] % FOLDS
-
-
 @dataclass(frozen=True)
 class BlockFolds:
-    """`block_folds` of one shape and seed."""
+    """The fold of every entry, the same for all entries of a block and in all rounds."""
 
     shape: tuple[int, ...]
     seed: int
 
-    def __call__(self, entries: NDArray[np.intp]) -> NDArray[np.intp]:
-        return block_folds(entries, self.shape, self.seed)
+    def __call__(self, entries: Entries) -> Entries:
+        parts = [min(n, max(MIN_BLOCKS_PER_AXIS, min(n // MIN_BLOCK_LENGTH, MAX_BLOCKS_PER_AXIS))) for n in self.shape]
+        order = np.random.default_rng(self.seed).permutation(int(np.prod(parts)))
+        return order[block_of(entries, self.shape, parts)] % FOLDS
 
 
-def block_of(entries: NDArray[np.intp], shape: tuple[int, ...], parts: int | Sequence[int]) -> NDArray[np.intp]:
+def block_folds(entries: Entries, shape: tuple[int, ...], seed: int) -> Entries:
+    """`BlockFolds` of some entries."""
+    return BlockFolds(shape, seed)(entries)
+
+
+def block_of(entries: Entries, shape: tuple[int, ...], parts: int | Sequence[int]) -> Entries:
     """The number of the block of every entry, with every axis divided into `parts`."""
     block = np.zeros(len(entries), np.intp)
     for position, n, most in zip(np.unravel_index(entries, shape), shape, np.broadcast_to(parts, len(shape)).tolist()):
@@ -327,14 +306,14 @@ def block_of(entries: NDArray[np.intp], shape: tuple[int, ...], parts: int | Seq
     return block
 
 
-def _loss(size: NDArray[np.floating], scale: NDArray[np.floating]) -> NDArray[np.floating]:
+def _loss(size: Numbers, scale: Numbers) -> Numbers:
     """The negative log-likelihood of every error, exponential with a mean proportional to its scale."""
     ratio = size / scale
     factor = float(ratio.mean()) or 1.0
     return np.log(scale * factor) + ratio / factor
 
 
-def exceeds(gain: NDArray[np.floating], block: NDArray[np.intp]) -> bool:
+def exceeds(gain: Numbers, block: Entries) -> bool:
     """Whether the gain exceeds zero by two standard errors, clustered by blocks as errors in a gap are correlated."""
     totals = np.bincount(np.unique(block, return_inverse=True)[1], gain)
     error = np.sqrt(len(totals)) * totals.std(ddof=1) if len(totals) > 1 else np.inf
@@ -347,7 +326,7 @@ class ConstantScale:
 
     typical: float
 
-    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
+    def predict(self, features: Numbers) -> Numbers:
         return np.full(len(features), self.typical)
 
 
@@ -366,7 +345,7 @@ class ByDepthScale:
         slope = float(spread @ y / (spread @ spread + 1e-3 * len(x)))
         return ByDepthScale(float(y.mean() - slope * x.mean()), slope, typical)
 
-    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
+    def predict(self, features: Numbers) -> Numbers:
         log_scale = self.level + self.slope * features[:, 0].astype(float)
         return np.asarray(self.typical * np.exp(np.clip(log_scale, -MAX_LOG_SCALE, MAX_LOG_SCALE)))
 
@@ -400,13 +379,13 @@ class BoostedScale:
         boost = fit_trees(
             features, left, loss="gamma", trees=100, learning_rate=0.08, leaves=15, least=100, seed=seed
         )
-        return BoostedScale(centre, spread, slope, level, boost, typical)
+        return replace(part, boost=boost)
 
     def _linear(self, features: np.ndarray) -> np.ndarray:
         z = ((features - self.centre) / self.spread) @ self.slope
         return np.exp(np.clip(self.level + z, -MAX_LOG_SCALE, MAX_LOG_SCALE))
 
-    def predict(self, features: NDArray[np.floating]) -> NDArray[np.floating]:
+    def predict(self, features: Numbers) -> Numbers:
         assert self.boost is not None
         left = self.boost.predict(features)
         return self.typical * self._linear(features) * np.maximum(left, MIN_RELATIVE_ERROR)

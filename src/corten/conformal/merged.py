@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from corten.conformal.calibrated import CalibratedScores
-from corten.conformal.diagnostics import effective_sample_size
+from corten.conformal.diagnostics import pooled_effective_sample_size
 from corten.conformal.quantile import as_levels
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
@@ -99,10 +99,7 @@ class MergedSplits:
 
     def effective_sample_size(self) -> float:
         """Effective sample size; the weights of an entry that calibrates in several splits are added first."""
-        _, place = np.unique(self.entries, return_inverse=True)
-        weight = np.bincount(place, np.exp(self.log_weights - self.log_weights.max()))
-        with np.errstate(divide="ignore"):
-            return effective_sample_size(np.log(weight))
+        return pooled_effective_sample_size(self.log_weights, self.entries)
 
     def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> tuple[Numbers, Numbers]:
         """Lower and upper bounds, (levels, entries)."""
@@ -182,12 +179,7 @@ class _SplitTests:
 
 
 def _upper_bounds(
-    tests: Sequence[_SplitTests],
-    lists: Sequence[tuple[Any, ...]],
-    sign: float,
-    bracket: Floats,
-    alpha: float,
-    folded: bool,
+    tests: Sequence[_SplitTests], lists: Sequence[Any], *, sign: float, bracket: Floats, alpha: float, folded: bool
 ) -> Floats:
     """The upper bounds (times a sign), by bisection between the bounds of the splits.
 
@@ -222,20 +214,7 @@ def _upper_bounds(
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _p_values(
-    scores: Floats,
-    tail: Floats,
-    weight: Floats,
-    lower: Floats,
-    test: Floats,
-    unsorted: Floats,
-    near: NDArray[np.int64],
-    new: Floats,
-    middle: Floats,
-    scale: Floats,
-    x: Floats,
-    folded: bool,
-) -> Floats:
+def _p_values(scores, tail, weight, lower, test, unsorted, near, new, middle, scale, x, folded):  # type: ignore[no-untyped-def]
     """The p-values of one split at the value x of each test entry; with `folded` distances are at least zero.
 
     `new` has the weights of neighbours with the test entry set to observed; `lower` the factor of all weights for that

@@ -32,6 +32,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from corten.conformal import kernels
 from corten.data.arrays import Floats, Numbers
 from corten.engine.threads import in_order
 
@@ -48,24 +49,8 @@ class NeighbourFactor:
     """The changes of calibration weights when a test entry is set to observed.
 
     For test entry t, and for no other, the weight of calibration entry `neighbours[t, n]` is multiplied by
-    `exp(log_factor[t, n])`.
-
-    Parameters
-    ----------
-    neighbours : array of int, shape (tests, N)
-        Positions in the list of calibration entries, -1 for none.
-    log_factor : array, shape (tests, N)
-        Logarithms of the factors; finite or -inf.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ or are not two-dimensional.
-
-    Examples
-    --------
-    >>> NeighbourFactor(np.array([[0, -1]]), np.array([[0.5, 0.0]])).neighbours.shape
-    (1, 2)
+    `exp(log_factor[t, n])`. Both are (tests, N): positions in the list of calibration entries, -1 for none, and
+    logarithms that are finite or -inf.
     """
 
     neighbours: NDArray[np.integer]
@@ -90,11 +75,6 @@ class WeightedScores:
         Their log-weights; finite or -inf (no weight).
     tail : "upper" or "lower"
         Which cutoffs are computed; default "upper".
-
-    Raises
-    ------
-    ValueError
-        If sizes differ, a score is NaN, or a log-weight is NaN or +inf.
 
     Notes
     -----
@@ -131,8 +111,6 @@ class WeightedScores:
         self._weights = np.exp(self._log_weights)
         self._empty = not np.isfinite(top)
         if not self._empty:
-            from corten.conformal import kernels
-
             self._sums = kernels.running_sum(self._weights)
 
     @property
@@ -177,11 +155,6 @@ class WeightedScores:
         -------
         array, shape (levels, tests)
 
-        Raises
-        ------
-        ValueError
-            If a weight is NaN, a level is out of range, or a shape does not match.
-
         Examples
         --------
         >>> WeightedScores([1.0, 2.0], np.log([1.0, 3.0])).cutoffs(np.log([1.0, 0.1]), [0.2, 0.5, 0.9])
@@ -215,8 +188,6 @@ class WeightedScores:
         self, tests: Floats, wanted: Floats, factor: NeighbourFactor | None, out: Numbers, threads: int | None
     ) -> None:
         """Write the cutoffs to `out`, in chunks of test entries on a thread pool."""
-        from corten.conformal import kernels
-
         values = self._answers(out.dtype)
         rows = np.argsort(wanted, kind="stable")
         levels = wanted[rows] * (1.0 - TIE_GUARD)
@@ -236,13 +207,13 @@ class WeightedScores:
             if neighbours.size and (neighbours.max() >= self.size or not (log_factor < np.inf).all()):
                 raise ValueError("neighbour_factor holds a position past the calibration list, a NaN or a +inf.")
             kernels.search_adjusted(
-                self._sums, self._log_weights, values, *self._tables, logs, neighbours, log_factor,
+                self._sums, self._log_weights, values, guide, records, logs, neighbours, log_factor,
                 levels, rows, out, start,
             )  # fmt: skip
 
+        work = merge
         if factor is not None:
-            _ = self._tables
-        work = merge if factor is None else adjust
+            (guide, records), work = self._tables, adjust
         starts = range(0, tests.size, CHUNK_ENTRIES)
         for _ in in_order(work, starts, threads if len(starts) > 1 else 1):
             pass
@@ -250,8 +221,6 @@ class WeightedScores:
     @cached_property
     def _tables(self) -> tuple[NDArray[np.int32], Floats]:
         """First guesses for searches, and the records of calibration entries, for exact weights."""
-        from corten.conformal import kernels
-
         records = (np.arange(self.size), self._log_weights, self._weights, self._sums)
         return kernels.guide_table(self._sums, 4 * self.size), np.stack(records, axis=1)[self._rank_of]
 
@@ -268,34 +237,11 @@ def weighted_cutoffs(
     coverage: float | Sequence[float],
     tail: Tail = "upper",
 ) -> Numbers:
-    """Cutoffs that test scores do not exceed, with a given coverage.
+    """Cutoffs that test scores do not exceed, with a given coverage, shape (levels, tests).
 
-    Parameters
-    ----------
-    scores : array
-        The calibration scores.
-    weights, test_weights : array
-        Non-negative weights on a common scale, such as odds of being missing.
-    coverage : float or sequence of float
-        Levels strictly between 0 and 1.
-    tail : "upper" or "lower"
-        With "lower" the test score lies at or *above* the cutoff with this coverage. Default "upper".
+    `weights` and `test_weights` are not negative and on a common scale, such as odds of being missing. With
+    ``tail="lower"`` the test score lies at or *above* the cutoff. See `WeightedScores`.
 
-    Returns
-    -------
-    array, shape (levels, tests)
-
-    Raises
-    ------
-    ValueError
-        If a weight is negative or not finite, or a level is out of range.
-
-    Notes
-    -----
-    Equation (qhat-weighted-definition) of the paper.
-
-    Examples
-    --------
     >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1, 9], coverage=0.5)
     array([[ 2., inf]])
     >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1], coverage=0.5, tail="lower")

@@ -23,10 +23,8 @@ def rake(log_odds: Numbers, mask: Flags, missing: Flags) -> Floats:
     """
     logs = np.array(log_odds, np.float64)
     edges = np.unique(np.quantile(logs[mask | missing], np.linspace(0, 1, ODDS_CLASSES + 1)[1:-1]))
-    groups = [np.searchsorted(edges, logs, side="right")]
-    for axis, length in enumerate(mask.shape):
-        index = np.arange(length).reshape([-1 if k == axis else 1 for k in range(mask.ndim)])
-        groups.append(np.broadcast_to(index, mask.shape))
+    classes = np.searchsorted(edges, logs, side="right")
+    groups: list[Entries] = [classes, *np.broadcast_arrays(*np.indices(mask.shape, sparse=True))]
     for _ in range(MAX_SWEEPS):
         moved = 0.0
         for group in groups:

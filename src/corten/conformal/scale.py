@@ -37,21 +37,9 @@ class UnitScale:
 class LeverageScale:
     """The leverage of each entry as scale: ||P_T(I_s)||, the norm of its projection on the tangent space.
 
-    Parameters
-    ----------
-    leverage : array
-        The leverage of every entry; finite and not negative.
-    floor : float, default 1e-3
-        Leverages below `floor` times their median are raised to it: with a leverage of zero, any residual would give an
-        infinite score.
+    Leverages below `floor` times their median are raised to it: with a leverage of zero, any residual would give an
+    infinite score. A negative or infinite leverage, and zeros at half of the entries, are a ValueError.
 
-    Raises
-    ------
-    ValueError
-        If a leverage is negative or not finite, or half of them are zero.
-
-    Examples
-    --------
     >>> LeverageScale(np.array([[1.0, 0.0], [2.0, 3.0]]), floor=0.1).at(np.array([0, 1, 3]))
     array([1.  , 0.15, 3.  ])
     """
@@ -60,8 +48,6 @@ class LeverageScale:
         flat = np.ravel(np.asarray(leverage))
         if not flat.size or not np.isfinite(flat).all() or (flat < 0).any():
             raise ValueError("leverage has negative or non-finite values; give finite values of at least 0.")
-        if not floor > 0:
-            raise ValueError(f"floor is {floor!r}; give a positive number.")
         middle = float(np.median(flat))
         if middle == 0:
             raise ValueError("leverage is zero at half of the entries or more: use score='absolute'")

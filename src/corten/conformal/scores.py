@@ -20,16 +20,9 @@ __all__ = ["Absolute", "Adaptive", "Automatic", "Normalized", "Score", "Signed",
 class Tails(NamedTuple):
     """The levels of the quantiles that a score needs; None for a tail that it does not use.
 
-    Parameters
-    ----------
-    lower : float or None
-        The probability that the score is at or above the lower cutoff.
-    upper : float or None
-        The probability that the score is at or below the upper cutoff. A two-sided score at coverage c needs (1 + c)/2
-        for both, that is, the quantiles (1 - c)/2 and (1 + c)/2.
+    lower: the probability that the score is at or above the lower cutoff; upper: at or below the upper cutoff. A
+    two-sided score at coverage c needs (1 + c)/2 for both, that is, the quantiles (1 - c)/2 and (1 + c)/2.
 
-    Examples
-    --------
     >>> Absolute().tails(0.9)
     Tails(lower=None, upper=0.9)
     """
@@ -62,12 +55,8 @@ class Score(Protocol):
 class Absolute:
     """The score ``|truth - estimate| / scale``: intervals are symmetric about the estimate.
 
-    Notes
-    -----
     s <= q is equivalent to m - q u <= x <= m + q u, with estimate m and scale u.
 
-    Examples
-    --------
     >>> Absolute().invert(np.array([5.0]), np.array([2.0]), None, np.array([1.5]))
     (array([2.]), array([8.]))
     """
@@ -93,11 +82,6 @@ class Normalized(Absolute):
     """The absolute score with the leverage of the completion as scale: intervals are wide where leverage is high.
 
     The formula is that of `Absolute`; only the scale differs.
-
-    Examples
-    --------
-    >>> Normalized().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
-    array([0.5])
     """
 
     name: ClassVar[str] = "normalized"
@@ -110,11 +94,6 @@ class Adaptive(Absolute):
 
     The formula is that of `Absolute`; only the scale differs. With pseudo-gaps the scale is learned from hidden entries
     for every score, so this score equals `Absolute` there.
-
-    Examples
-    --------
-    >>> Adaptive().score(np.array([3.0]), np.array([1.0]), np.array([4.0]))
-    array([0.5])
     """
 
     name: ClassVar[str] = "adaptive"
@@ -126,11 +105,6 @@ class Automatic(Absolute):
     """The score that is chosen: with pseudo-gaps `Signed` or `Absolute`, by evidence; else the absolute score.
 
     A random split keeps the absolute score, as its theorem needs a score that no calibration entry has influenced.
-
-    Examples
-    --------
-    >>> as_score("auto").tails(0.9)
-    Tails(lower=None, upper=0.9)
     """
 
     name: ClassVar[str] = "auto"
@@ -140,13 +114,9 @@ class Automatic(Absolute):
 class Signed:
     """The score (truth - estimate) / scale with two cutoffs: intervals may be asymmetric.
 
-    Notes
-    -----
     a <= s <= b is equivalent to m + a u <= x <= m + b u, with a and b the quantiles (1 - c)/2 and (1 + c)/2. The truth
     lies below and above with probability at most (1 - c)/2 each.
 
-    Examples
-    --------
     >>> Signed().invert(np.array([5.0]), np.array([2.0]), np.array([-np.inf]), np.array([1.5]))
     (array([-inf]), array([8.]))
     """
@@ -168,31 +138,15 @@ class Signed:
 
 
 _NAMED: dict[str, type[Absolute] | type[Signed]] = {
-    "absolute": Absolute,
-    "adaptive": Adaptive,
-    "auto": Automatic,
-    "normalized": Normalized,
-    "signed": Signed,
+    one.name: one for one in (Absolute, Adaptive, Automatic, Normalized, Signed)
 }
 
 
 def as_score(score: str | Score) -> Score:
-    """Return the score with this name, or the score object itself.
+    """The score with this name ("absolute", "adaptive", "auto", "normalized", "signed"), or the score object itself.
 
-    Parameters
-    ----------
-    score : str or Score
-        "absolute", "adaptive", "auto", "normalized", "signed", or a score object.
+    An unknown name is a ValueError, an object that lacks a member of `Score` a TypeError.
 
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
-    TypeError
-        If the object lacks a member of `Score`.
-
-    Examples
-    --------
     >>> as_score("signed")
     Signed()
     """

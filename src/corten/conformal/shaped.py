@@ -5,6 +5,7 @@ Each class wraps a calibrated object and has the same `intervals`; nothing is sc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from numpy.typing import ArrayLike
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.merged import MergedSplits
 from corten.conformal.quantile import as_levels
-from corten.conformal.robust import robust_level
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import Weights, WithoutNeighbours
 from corten.data.arrays import Entries, Flags, Floats, Numbers
@@ -67,7 +67,20 @@ class _Shaped:
 
 
 class Robust(_Shaped):
-    """Intervals with guaranteed coverage for any odds within a factor `odds_error` (derivation in `robust.py`)."""
+    """Intervals with guaranteed coverage for odds that are wrong by up to a factor; the worst case has a closed form.
+
+    Suppose every true weight lies between w/G and w G, with w the weight that was used and G >= 1 the *odds error*.
+    Given the set of all n + 1 scores, the test score is one of them, drawn with probabilities proportional to the true
+    weights. Let m be the share of the used weight that lies beyond the cutoff. The true share beyond it is largest if
+    all true weights beyond it are G times, and all others 1/G times, the weights used:
+
+        m' = m G / (m G + (1 - m) / G) = m G^2 / (m G^2 + 1 - m),   that is,   odds(m') = G^2 odds(m).
+
+    So an interval of nominal coverage c covers with probability at least 1 / (1 + G^2 (1 - c) / c). For coverage c one
+    computes the ordinary interval at the level c' with odds(c') = G^2 odds(c). The argument holds for any set of scores
+    taken as "beyond", hence also for two-sided scores and for exact weights. The bound is sharp if nothing more is
+    known of the errors of the odds; errors that are independent of the scores have a smaller effect.
+    """
 
     def __init__(self, inner: Any, odds_error: float) -> None:
         super().__init__(inner)
@@ -77,6 +90,33 @@ class Robust(_Shaped):
         levels = [robust_level(float(level), self.odds_error) for level in as_levels(coverage)]
         bounds: Bounds = self.inner.intervals(entries, levels)
         return bounds
+
+
+def robust_level(coverage: float, odds_error: float) -> float:
+    """The level at which `coverage` is guaranteed for any odds within the factor `odds_error`."""
+    factor = check_odds_error(odds_error) ** 2
+    return coverage if factor == 1.0 else factor * coverage / (factor * coverage + 1.0 - coverage)
+
+
+def tolerated_odds_error(coverage: float, loss: float = 0.05, infinite_share: float = 0.0) -> float:
+    """The largest factor by which odds may be wrong if coverage must not fall by more than `loss`.
+
+    Infinite intervals always cover: with a share s of them, the factor solves s + (1 - s) worst = c - loss. It is
+    infinite if the infinite intervals alone give this coverage.
+    """
+    left = (coverage - loss - infinite_share) / (1.0 - infinite_share) if infinite_share < 1.0 else 0.0
+    if left <= 0.0:
+        return math.inf
+    return math.sqrt(coverage / (1.0 - coverage) * (1.0 - left) / left)
+
+
+def check_odds_error(odds_error: float) -> float:
+    """Return the factor, or raise if it is not a finite number of at least 1."""
+    if isinstance(odds_error, bool) or not isinstance(odds_error, int | float) or not 1.0 <= odds_error < math.inf:
+        raise ValueError(
+            f"odds_error is {odds_error!r}: give the factor by which odds may be wrong, 1 or more, such as 1.5"
+        )
+    return float(odds_error)
 
 
 class Grouped(_Shaped):
@@ -93,7 +133,6 @@ class Grouped(_Shaped):
         self.group = np.ravel(group)
         self.min_size = min_size
         self._lists: dict[int, CalibratedSplit | MergedSplits] = {}
-        self.borrowed: dict[int, float] = {}
 
     def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Bounds:
         levels = as_levels(coverage)
@@ -108,19 +147,17 @@ class Grouped(_Shaped):
 
     def _list(self, number: int) -> CalibratedSplit | MergedSplits:
         """The calibrated scores with the weights of one group."""
-        if number not in self._lists:
-            self.borrowed[number] = 0.0
-            self._lists[number] = self.inner.mapped(lambda one: self._tilted(one, number))
-        return self._lists[number]
 
-    def _tilted(self, one: CalibratedScores, number: int) -> CalibratedScores:
-        """One list of scores with the weights of one group; records the largest factor over the splits."""
-        logs = np.asarray(one.weights.of_calibration(one.entries), np.float64)
-        share = borrowing_factor(logs, self.group[one.entries] == number, self.min_size)
-        self.borrowed[number] = max(self.borrowed[number], share)
-        with np.errstate(divide="ignore"):
-            tilt = np.where(self.group == number, 0.0, np.log(share))
-        return CalibratedScores(one.score, one.scores, one.entries, TiltedWeights(one.weights, tilt))
+        def tilted(one: CalibratedScores) -> CalibratedScores:
+            logs = np.asarray(one.weights.of_calibration(one.entries), np.float64)
+            share = borrowing_factor(logs, self.group[one.entries] == number, self.min_size)
+            with np.errstate(divide="ignore"):
+                tilt = np.where(self.group == number, 0.0, np.log(share))
+            return CalibratedScores(one.score, one.scores, one.entries, TiltedWeights(one.weights, tilt))
+
+        if number not in self._lists:
+            self._lists[number] = self.inner.mapped(tilted)
+        return self._lists[number]
 
 
 class Joint(_Shaped):

@@ -30,21 +30,17 @@ class ChangeOfVariable(Protocol):
 class CalibratedSplit:
     """One list of calibrated scores, with the estimate of every entry and the scale in the modelled variable.
 
-    A random split has one; the rounds of pseudo-gaps are pooled into one. change: the transform to the modelled
-    variable (None for none); propensity: the fitted propensity model; beyond: True at missing entries beyond
-    what calibration tested (None if not applicable); local: the scale and weights of gap calibration, for an audit
-    and for new data (None for splits); round_sizes: the numbers of calibration entries of the rounds, in their order
-    (empty for one round).
+    A random split has one; the rounds of pseudo-gaps are pooled into one.
     """
 
     scored: CalibratedScores
     estimate: Numbers
     scale: Scale
-    change: ChangeOfVariable | None = None
-    propensity: Any = None
-    beyond: Flags | None = None
-    local: Any = field(default=None, repr=False)
-    round_sizes: tuple[int, ...] = ()
+    change: ChangeOfVariable | None = None  # the transform to the modelled variable
+    propensity: Any = None  # the fitted propensity model
+    beyond: Flags | None = None  # True at missing entries beyond what calibration tested, if applicable
+    local: Any = field(default=None, repr=False)  # scale and weights of pseudo-gaps, for an audit and for new data
+    round_sizes: tuple[int, ...] = ()  # numbers of calibration entries of the rounds, in order; empty for one round
 
     @property
     def lists(self) -> tuple[CalibratedSplit, ...]:

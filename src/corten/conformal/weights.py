@@ -26,17 +26,9 @@ LogWeight = Callable[[Entries], Numbers]
 class Weights(Protocol):
     """The methods of a weights object; entries are flat indices."""
 
-    def log_weight(self, entries: Entries) -> Numbers:
-        """Log-weights of entries of the tensor as test entries."""
-        ...
-
-    def of_calibration(self, entries: Entries) -> Numbers:
-        """Log-weights of the calibration entries, in the order of their scores."""
-        ...
-
-    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None:
-        """Changes of calibration weights by each test entry; None if there are none."""
-        ...
+    def log_weight(self, entries: Entries) -> Numbers: ...  # of entries of the tensor as test entries
+    def of_calibration(self, entries: Entries) -> Numbers: ...  # of the calibration entries, in the order of scores
+    def neighbour_factor(self, test: Entries) -> NeighbourFactor | None: ...  # changes of calibration weights
 
 
 class WithoutNeighbours:
@@ -53,13 +45,7 @@ class WithoutNeighbours:
 
 
 class UniformWeights(WithoutNeighbours):
-    """Equal weights, correct if all entries are missing with the same probability.
-
-    Examples
-    --------
-    >>> UniformWeights().log_weight(np.array([3, 5]))
-    array([0., 0.])
-    """
+    """Equal weights, correct if all entries are missing with the same probability."""
 
     def log_weight(self, entries: Entries) -> Numbers:
         return np.zeros(np.shape(entries))
@@ -68,17 +54,9 @@ class UniformWeights(WithoutNeighbours):
 class OddsWeights(WithoutNeighbours):
     """Weights by the odds of being missing, (1 - p)/p: exact for independent missingness, else approximate.
 
-    Parameters
-    ----------
-    log_weights : array or callable
-        The log-odds of being missing, -eta, of every entry (of the tensor's shape), or a function of flat indices.
+    log_weights: the log-odds of being missing, -eta, of every entry (of the tensor's shape), or a function of flat
+    indices. Equation (conformal-weight-approx) of the paper.
 
-    Notes
-    -----
-    Equation (conformal-weight-approx) of the paper.
-
-    Examples
-    --------
     >>> OddsWeights(np.array([[0.0, 1.0], [2.0, 3.0]])).log_weight(np.array([1, 2]))
     array([1., 2.])
     """
@@ -94,17 +72,9 @@ class OddsWeights(WithoutNeighbours):
 class PooledWeights(WithoutNeighbours):
     """Weights of scores pooled over rounds: an entry hidden in two rounds has a weight in each.
 
-    Parameters
-    ----------
-    calibration : array of int
-        Flat indices of the hidden entries, in the order of their scores.
-    at_calibration : array
-        Their log-weights.
-    table : array
-        The log-weight of every entry of the tensor, used for missing entries.
+    calibration: flat indices of the hidden entries, in the order of their scores; at_calibration: their log-weights;
+    table: the log-weight of every entry of the tensor, used for missing entries.
 
-    Examples
-    --------
     >>> weights = PooledWeights(np.array([2, 2]), np.array([0.5, 0.7]), np.zeros(4))
     >>> weights.of_calibration(np.array([2, 2])), weights.log_weight(np.array([1]))
     (array([0.5, 0.7]), array([0.]))
@@ -125,26 +95,13 @@ class PooledWeights(WithoutNeighbours):
 class ExactIsingWeights(OddsWeights):
     """Exact weights of a coupled model: the test entry is set to observed.
 
-    Parameters
-    ----------
-    log_weights : array or callable
-        The log-odds of being missing of every entry, as for `OddsWeights`.
-    shape : tuple of int
-        The shape of the tensor.
-    calibration : array of int
-        Flat indices of the calibration entries, in the order of their scores.
-    neighbours : callable
-        Flat indices to the flat indices of their neighbours, shape (entries, N), -1 for none.
-    pair : callable
-        Two arrays of flat indices a, b to g(B_a, B_b).
-
-    Notes
-    -----
     Equation (Ising-model-conformal-weight-exact) of the paper. Changing W_t from -1 to +1 multiplies the weight of each
     calibration neighbour k by exp(-4 g(B_k, B_t)) and changes nothing else.
 
-    Examples
-    --------
+    log_weights: as for `OddsWeights`; shape: of the tensor; calibration: flat indices of the calibration entries, in
+    the order of their scores; neighbours: from flat indices to those of their neighbours, (entries, N), -1 for none;
+    pair: from two arrays of flat indices a, b to g(B_a, B_b).
+
     >>> line = lambda flat: np.stack([flat - 1, np.where(flat < 3, flat + 1, -1)], axis=1)
     >>> weights = ExactIsingWeights(
     ...     np.zeros(4), shape=(4,), calibration=np.array([2, 0]), neighbours=line,
@@ -165,8 +122,7 @@ class ExactIsingWeights(OddsWeights):
     ) -> None:
         super().__init__(log_weights)
         size = int(np.prod(shape))
-        small = size < np.iinfo(np.int32).max
-        self._position = np.full(size, -1, dtype=np.int32 if small else np.int64)
+        self._position = np.full(size, -1, dtype=np.int32 if size < np.iinfo(np.int32).max else np.int64)
         self._position[calibration] = np.arange(len(calibration))
         self.shape, self.calibration = shape, calibration
         self.neighbours, self.pair = neighbours, pair

@@ -60,29 +60,6 @@ class Row:
 class Audit:
     """The result of an audit. Returned by `Fitted.audit`.
 
-    Attributes
-    ----------
-    observed : ObservedTensor
-        The input of the fit.
-    levels : tuple of float
-        Nominal coverages that were audited.
-    samples : tuple of Sample
-        The hidden entries of each round.
-    log_weights : numpy.ndarray
-        Logarithms of the weights of all hidden entries, round by round.
-    probability : numpy.ndarray
-        Probability of each entry being observed, by the reference model.
-    gap_shaped : bool
-        Whether the fit was calibrated by pseudo-gaps.
-    effective_sample_size : float
-        That of the calibration entries of the fit.
-    notes : tuple of str
-        How hidden entries were weighted.
-    seconds : float
-        Wall-clock time of the audit.
-    untested : float
-        Share of the missing entries that lie deeper inside gaps than the audit reaches, or that the fit flags.
-
     Notes
     -----
     Standard errors are clustered by round and by entry, as an entry hidden in two rounds is one entry, and include the
@@ -96,29 +73,19 @@ class Audit:
     >>> checked.table("depth")                                       # doctest: +SKIP
     """
 
-    observed: ObservedTensor = field(repr=False)
-    levels: tuple[float, ...]
-    samples: tuple[Sample, ...] = field(repr=False)
-    log_weights: Floats = field(repr=False)
-    probability: Numbers = field(repr=False)
-    gap_shaped: bool
-    effective_sample_size: float
-    notes: tuple[str, ...]
-    seconds: float
-    untested: float = 0.0
+    observed: ObservedTensor = field(repr=False)  #: The input of the fit.
+    levels: tuple[float, ...]  #: Nominal coverages that were audited.
+    samples: tuple[Sample, ...] = field(repr=False)  #: The hidden entries of each round.
+    log_weights: Floats = field(repr=False)  #: Logarithms of the weights of all hidden entries, round by round.
+    probability: Numbers = field(repr=False)  #: Probability of each entry being observed, by the reference model.
+    gap_shaped: bool  #: Whether the fit was calibrated by pseudo-gaps.
+    effective_sample_size: float  #: That of the calibration entries of the fit.
+    notes: tuple[str, ...]  #: How hidden entries were weighted.
+    seconds: float  #: Wall-clock time of the audit.
+    untested: float = 0.0  #: Share of the missing entries deeper inside gaps than the audit reaches, or flagged so.
 
     def coverage(self, level: float = 0.9) -> float:
-        """The coverage found for intervals of nominal coverage `level`.
-
-        Parameters
-        ----------
-        level : float, default 0.9
-            One of `levels`; another one is a ValueError.
-
-        Returns
-        -------
-        float
-        """
+        """The coverage found for intervals of nominal coverage `level`, one of `levels`."""
         return self._overall(level).coverage
 
     def standard_error(self, level: float = 0.9) -> float:
@@ -136,22 +103,14 @@ class Audit:
         )
 
     def table(self, by: str | None = None) -> pd.DataFrame:
-        """The coverage found, by groups of entries.
+        """The coverage found, by groups of entries: "all", "hiding", "propensity", "depth", an axis; default all.
 
-        Parameters
-        ----------
-        by : str, optional
-            "all", "hiding", "propensity", "depth" or the name of an axis. Default: every row.
-
-        Returns
-        -------
-        pandas.DataFrame
-            With the columns level, by, group, coverage, standard_error, width, infinite_share, count.
+        The columns are level, by, group, coverage, standard_error, width, infinite_share, count.
         """
         import pandas as pd
 
-        rows = [row for row in self.rows if by is None or row.by == by]
-        if by is not None and not rows:
+        rows = [row for row in self.rows if by in (None, row.by)]
+        if not rows:
             known = ", ".join(dict.fromkeys(row.by for row in self.rows))
             raise ValueError(f"by is {by!r}; the table has {known}")
         return pd.DataFrame([asdict(row) for row in rows])
@@ -161,7 +120,11 @@ class Audit:
         return "\n".join([*self.untested_line(), *self._conclusions()])
 
     def _conclusions(self) -> list[str]:
-        lines = [self._judge(self._overall(level)) for level in self.levels]
+        lines = []
+        for row in map(self._overall, self.levels):
+            _, text = conclusion(row.level, row.coverage, row.standard_error, len(self.samples), self.tolerance)
+            error = f"(standard error {row.standard_error:.1%})"
+            lines.append(f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} {error}: {text}")
         worst = self._worst()
         if worst is not None and worst.coverage < worst.level:
             lines.append(
@@ -194,11 +157,6 @@ class Audit:
             f"Cannot tell for {share} of the missing entries: no observed entry that can be hidden is like them (too "
             "deep inside gaps, or in slices that are hardly observed). The following is about the others."
         ]
-
-    def _judge(self, row: Row) -> str:
-        error = f"(standard error {row.standard_error:.1%})"
-        _, text = conclusion(row.level, row.coverage, row.standard_error, len(self.samples), self.tolerance)
-        return f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} {error}: {text}"
 
     def _worst(self) -> Row | None:
         level = min(self.levels, key=lambda one: abs(one - 0.9))
@@ -252,20 +210,15 @@ class Audit:
         entries, rounds, covered, widths = self._hidden
         width = widths[place, at]
         share, error = clustered_share(covered[place, at], weight, rounds[at], entries[at])
-        error = float(np.hypot(error, self._cutoff_error(level, share)))
+        # The sampling error of the fit's own cutoff is sqrt(c (1 - c) / n) at the nominal coverage c, and k times that
+        # in a group that misses k times as often.
+        of_cutoff = np.sqrt(level * (1.0 - level) / max(self.effective_sample_size, 1.0))
+        error = float(np.hypot(error, of_cutoff * (1.0 - share) / (1.0 - level)))
         finite = np.isfinite(width)
         heavy = weight[finite].sum()
         mean = float(weight[finite] @ width[finite] / heavy) if heavy > 0 else float("nan")
         infinite = float(weight[~finite].sum() / weight.sum())
         return Row(level, by, label, share, error, mean, infinite, int(np.unique(entries[at]).size))
-
-    def _cutoff_error(self, level: float, share: float) -> float:
-        """The sampling error of the fit's own cutoff, in coverage of a group.
-
-        It is sqrt(c (1 - c) / n) at the nominal coverage c, times k in a group that misses k times as often.
-        """
-        own = np.sqrt(level * (1.0 - level) / max(self.effective_sample_size, 1.0))
-        return float(own * (1.0 - share) / (1.0 - level))
 
     def __str__(self) -> str:
         entries = np.unique(self._joined("entries")).size

@@ -28,29 +28,23 @@ MOST = (0.1, 0.9)  # quantiles between which most rounds lie
 
 @dataclass(frozen=True)
 class HiddenError:
-    """Mean absolute errors on hidden entries, in the unit of the data, weighted like the missing entries.
+    """Mean absolute errors on hidden entries, in the unit of the data, weighted like the missing entries."""
 
-    error: of the fit; baseline: the name of the best plain method; baseline_error: its error on the same entries.
-    """
-
-    error: float
-    baseline: str
-    baseline_error: float
+    error: float  # of the fit
+    baseline: str  # name of the best plain method
+    baseline_error: float  # of that method on the same entries
     entries: int
 
 
 @dataclass(frozen=True)
 class HiddenCoverage:
-    """Coverage of hidden entries by cutoffs from other rounds, splits or folds, weighted like the missing entries.
-
-    low, high: most parts lie between them; parts: how many there are; kind: "rounds" or "folds".
-    """
+    """Coverage of hidden entries by cutoffs from other rounds, splits or folds, weighted like the missing entries."""
 
     found: float
-    low: float
+    low: float  # most parts have a coverage between low and high
     high: float
-    parts: int
-    kind: str
+    parts: int  # number of rounds or folds
+    kind: str  # "rounds" or "folds"
 
 
 def hidden_error(fitted: Fitted) -> HiddenError | None:
@@ -96,7 +90,7 @@ def hidden_coverage(fitted: Fitted, coverage: float) -> HiddenCoverage | None:
     lists = () if fitted.calibrated is None else fitted.calibrated.lists
     if not lists or len(fitted.entries) < MIN_ENTRIES:
         return None
-    inside, total, shares = 0.0, 0.0, []
+    of_lists, by_part = [], np.empty(0)
     rounds = len(lists) > 1 or int(lists[0].round_numbers.max()) > 0
     for one in lists:
         part = one.round_numbers
@@ -104,15 +98,13 @@ def hidden_coverage(fitted: Fitted, coverage: float) -> HiddenCoverage | None:
             part = np.random.default_rng(0).permutation(len(one.scores)) % FOLDS
         weight = _weights(one.log_weights)
         covered = _covered_by_others(one, part, coverage)
-        inside, total = inside + float(weight @ covered), total + 1.0
-        if len(lists) > 1:
-            shares.append(np.array([weight @ covered]))
-            continue
+        of_lists.append(float(weight @ covered))
         within, whole = np.bincount(part, weight * covered), np.bincount(part, weight)
-        shares.append(within[whole > 0] / whole[whole > 0])
-    by_part = np.concatenate(shares)
+        by_part = within[whole > 0] / whole[whole > 0]
+    by_part = np.array(of_lists) if len(lists) > 1 else by_part
     low, high = np.quantile(by_part, MOST)
-    return HiddenCoverage(inside / total, float(low), float(high), by_part.size, "rounds" if rounds else "folds")
+    found = sum(of_lists) / len(lists)
+    return HiddenCoverage(found, float(low), float(high), by_part.size, "rounds" if rounds else "folds")
 
 
 def _covered_by_others(one: Any, part: np.ndarray, coverage: float) -> np.ndarray:
@@ -191,8 +183,6 @@ def linear_along(values: np.ndarray, train: np.ndarray, entries: np.ndarray, k: 
 def mean_of_slice(values: np.ndarray, train: np.ndarray, entries: np.ndarray, k: int) -> np.ndarray:
     """The mean of the training entries at the same position of axis k, or of all if there is none.
 
-    Examples
-    --------
     >>> x = np.array([[1.0, 3.0, 9.0], [5.0, 9.0, 9.0]])
     >>> mean_of_slice(x, x < 9, np.array([2, 4]), 0)
     array([2., 5.])

@@ -1,12 +1,22 @@
 """Measures of intervals where the truth is known: coverage, width, interval score.
 
-`covered`, `widths` and `interval_scores` take plain arrays and return one number per entry. `coverage`, `width` and the
-other functions take a result and return one number for its filled entries. A result is any object with `lower`,
-`upper`, `missing`, `coverage` and, for `miscoverage`, `at(level)`. The truth may be a NumPy array, a masked array or an
-xarray.DataArray, in the unit of the result. Entries with unknown truth (NaN, masked) are ignored; an entry with a NaN
-bound counts as not covered. Infinite bounds are allowed.
+`covered`, `widths`, `interval_scores` and `standard_error` take plain arrays. The other functions take a result and
+return one number, or a table, for its filled entries. They share these parameters:
+
+truth : array
+    True values, in the shape and unit of the result: a NumPy array, a masked array or an xarray.DataArray. Entries with
+    unknown truth (NaN, masked) are ignored.
+result : Intervals
+    Any object with `lower`, `upper`, `missing`, `coverage` and, for `miscoverage`, `at(level)`. Infinite bounds are
+    allowed; an entry with a NaN bound counts as not covered.
+where : boolean array, optional
+    Entries to use. Default: all filled entries. The measure is NaN if there are none.
 
 The intervals cover a new *noisy* observation, on average over the missing entries: compare them with noisy truth.
+
+Examples
+--------
+>>> corten.metrics.coverage(truth, result), corten.metrics.width(result)     # doctest: +SKIP
 """
 
 from __future__ import annotations
@@ -16,6 +26,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from corten.data.coverage import check_coverage
 
 __all__ = [
     "Group", "IntervalsLike", "coverage", "coverage_by_decile", "coverage_by_slice", "covered", "crps",
@@ -53,17 +65,6 @@ class Group(NamedTuple):
 def covered(truth: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> NDArray[np.bool_]:
     """Whether each value lies in its closed interval.
 
-    Parameters
-    ----------
-    truth, lower, upper : array
-        Values and bounds, of one shape and unit.
-
-    Returns
-    -------
-    boolean array
-
-    Examples
-    --------
     >>> covered([1.0, 5.0, 2.0], [0.0, 0.0, -np.inf], [1.0, 1.0, np.inf])
     array([ True, False,  True])
     """
@@ -74,17 +75,6 @@ def covered(truth: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> NDArray[np.
 def widths(lower: ArrayLike, upper: ArrayLike) -> NDArray[np.float64]:
     """Width of each interval; infinite where a bound is.
 
-    Parameters
-    ----------
-    lower, upper : array
-        Bounds.
-
-    Returns
-    -------
-    array
-
-    Examples
-    --------
     >>> widths([0.0, -np.inf], [1.5, np.inf])
     array([1.5, inf])
     """
@@ -94,46 +84,23 @@ def widths(lower: ArrayLike, upper: ArrayLike) -> NDArray[np.float64]:
 def interval_scores(truth: ArrayLike, lower: ArrayLike, upper: ArrayLike, coverage: float) -> NDArray[np.float64]:
     """Winkler score of each interval: the width plus 2/(1 - coverage) times the distance to a value outside.
 
-    Parameters
-    ----------
-    truth, lower, upper : array
-        Values and bounds, of one shape and unit.
-    coverage : float
-        Nominal coverage, between 0 and 1.
+    Lower is better; the true quantiles are best on average. It is infinite for an infinite interval.
 
-    Returns
-    -------
-    array
-        Lower is better; the true quantiles are best on average. Infinite for an infinite interval.
-
-    Examples
-    --------
     >>> interval_scores([0.5, 2.0], [0.0, 0.0], [1.0, 1.0], coverage=0.9)
     array([ 1., 21.])
     """
-    if not 0 < coverage < 1:
-        raise ValueError(f"coverage is {coverage!r}; give a number strictly between 0 and 1, such as 0.9")
+    miss_cost = 2.0 / (1.0 - check_coverage(coverage))
     x, low, high = _plain(truth), _plain(lower), _plain(upper)
     miss = np.maximum(low - x, 0.0) + np.maximum(x - high, 0.0)
-    return np.asarray((high - low) + 2.0 / (1.0 - coverage) * miss)
+    return np.asarray((high - low) + miss_cost * miss)
 
 
 def standard_error(values: ArrayLike) -> float:
-    """Standard error of the mean of per-entry values, for independent entries.
+    """Standard error of the mean of per-entry values, such as `covered` or `widths`, for independent entries.
 
-    Parameters
-    ----------
-    values : array
-        One value per entry, such as `covered` or `widths`.
+    NaN for fewer than two values or for infinite ones. Errors of neighbouring entries are correlated in real tensors,
+    so the true standard error is larger.
 
-    Returns
-    -------
-    float
-        NaN for fewer than two values or for infinite ones. Errors of neighbouring entries are correlated in real
-        tensors, so the true standard error is larger.
-
-    Examples
-    --------
     >>> round(standard_error(covered([1.0, 3.0], [0.0, 0.0], [2.0, 2.0])), 3)
     0.5
     """
@@ -144,26 +111,7 @@ def standard_error(values: ArrayLike) -> float:
 
 
 def coverage(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Empirical coverage: the share of the filled entries whose truth lies in the interval.
-
-    Parameters
-    ----------
-    truth : array
-        True values, in the shape and unit of the result.
-    result : Intervals
-        The result.
-    where : boolean array, optional
-        Entries to use. Default: all filled entries.
-
-    Returns
-    -------
-    float
-        To be compared with ``result.coverage``; NaN if there are no entries.
-
-    Examples
-    --------
-    >>> corten.metrics.coverage(truth, result)                       # doctest: +SKIP
-    """
+    """Empirical coverage: the share of the filled entries whose truth lies in the interval."""
     x, use = _known(truth, result, where)
     return _mean(covered(x, result.lower, result.upper)[use])
 
@@ -171,93 +119,39 @@ def coverage(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None = 
 def miscoverage(
     truth: ArrayLike, result: IntervalsLike, levels: Sequence[float] = _PAPER_COVERAGES, where: ArrayLike | None = None
 ) -> float:
-    """Mean absolute difference between nominal and empirical coverage, in percent (equation coverage-l1-loss).
+    """Mean absolute difference of nominal and empirical coverage over levels, in percent (equation coverage-l1-loss).
 
-    Parameters
-    ----------
-    truth, result, where
-        As for `coverage`.
-    levels : sequence of float, default 0.80, 0.81, ..., 0.99
-        Nominal coverages.
-
-    Returns
-    -------
-    float
-        0 is best.
+    The default levels are those of the paper, 0.80, 0.81, ..., 0.99. 0 is best.
     """
     differences = [abs(level - coverage(truth, result.at(level), where)) for level in levels]
     return 100.0 * float(np.mean(differences))
 
 
 def width(result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Mean width of the finite intervals, in the unit of the data; report it together with `infinite_share`.
-
-    Parameters
-    ----------
-    result, where
-        As for `coverage`.
-
-    Returns
-    -------
-    float
-    """
+    """Mean width of the finite intervals, in the unit of the data; report it together with `infinite_share`."""
     every = widths(result.lower, result.upper)[_use(result, where)]
     return _mean(every[np.isfinite(every)])
 
 
 def infinite_share(result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Share of the filled entries with an infinite lower or upper bound.
-
-    Parameters
-    ----------
-    result, where
-        As for `coverage`.
-
-    Returns
-    -------
-    float
-    """
+    """Share of the filled entries with an infinite lower or upper bound."""
     infinite = np.isinf(_plain(result.lower)) | np.isinf(_plain(result.upper))
     return _mean(infinite[_use(result, where)])
 
 
 def interval_score(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None = None) -> float:
-    """Mean Winkler score (`interval_scores`) at the coverage of the result; infinite if one interval is.
-
-    Parameters
-    ----------
-    truth, result, where
-        As for `coverage`.
-
-    Returns
-    -------
-    float
-    """
+    """Mean Winkler score (`interval_scores`) at the coverage of the result; infinite if one interval is."""
     x, use = _known(truth, result, where)
     lower, upper = _plain(result.lower)[use], _plain(result.upper)[use]
     return _mean(interval_scores(x[use], lower, upper, float(result.coverage)))
 
 
 def crps(truth: ArrayLike, result: Any, where: ArrayLike | None = None, levels: int = 50) -> float:
-    """Mean continuous ranked probability score of the predictive distributions, from their quantiles.
+    """Mean continuous ranked probability score of the predictive distributions, in the unit of the data.
 
-    Parameters
-    ----------
-    truth, result, where
-        As for `coverage`.
-    levels : int, default 50
-        Number of quantiles. More levels approximate the integral better and take longer.
-
-    Returns
-    -------
-    float
-        In the unit of the data; lower is better. It is the mean absolute error if the distributions are single values.
-        NaN if there are no entries.
-
-    Notes
-    -----
-    The score is the integral over levels p of twice the quantile (pinball) loss at p, computed at the midpoints of
-    equal parts of [0, 1].
+    It is the integral over levels p of twice the quantile (pinball) loss at p, computed at the midpoints of `levels`
+    equal parts of [0, 1]: more parts are more accurate and take longer. Lower is better; of distributions that are
+    single values it is the mean absolute error.
     """
     if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
         raise ValueError(f"levels is {levels!r}: give a whole number of at least 1")
@@ -272,46 +166,22 @@ def crps(truth: ArrayLike, result: Any, where: ArrayLike | None = None, levels: 
 def coverage_by_slice(
     truth: ArrayLike, result: IntervalsLike, axis: int | str, where: ArrayLike | None = None
 ) -> list[Group]:
-    """Empirical coverage in each slice along an axis.
+    """Empirical coverage in each slice along an axis, given by its position or, if the result is labelled, its name.
 
-    Parameters
-    ----------
-    truth, result, where
-        As for `coverage`.
-    axis : int or str
-        Position of the axis, or its name if the result is labelled.
-
-    Returns
-    -------
-    list of Group
-        Slices without entries have coverage NaN.
+    Slices without entries have coverage NaN.
     """
     number = _axis_number(result, axis)
     x, use = _known(truth, result, where)
-    labels = np.broadcast_to(
-        np.arange(use.shape[number]).reshape([-1 if k == number else 1 for k in range(use.ndim)]), use.shape
-    )
+    labels: NDArray[np.intp] = np.broadcast_to(np.indices(use.shape, sparse=True)[number], use.shape)
     return _grouped(covered(x, result.lower, result.upper)[use], labels[use], use.shape[number])
 
 
 def coverage_by_decile(
     truth: ArrayLike, result: IntervalsLike, values: ArrayLike, where: ArrayLike | None = None, groups: int = 10
 ) -> list[Group]:
-    """Empirical coverage in groups of equal size, ordered by some values such as the propensity.
+    """Empirical coverage in groups of equal size, ordered by `values`, one per entry, such as the propensity.
 
-    Parameters
-    ----------
-    truth, result, where
-        As for `coverage`.
-    values : array
-        One value per entry, by which entries are ordered.
-    groups : int, default 10
-        Number of groups.
-
-    Returns
-    -------
-    list of Group
-        Group 0 has the smallest values. Ties are divided, so that groups have equal size.
+    Group 0 has the smallest values. Ties are divided, so that groups have equal size.
     """
     x, use = _known(truth, result, where)
     by = _like(values, result.lower)[use]

@@ -36,24 +36,18 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class SliceScores:
-    """Scores of one slice in one step, summed over the blocks of the slice.
+    """Scores of one slice in one step; the arrays after `which` have a sum for each block of the slice."""
 
-    step: the number of the verification; name: the coordinate of the slice; coverage: of the intervals; target: the
-    nominal coverage if the level was adaptive, else None; which: True at the entries that were counted. entries,
-    covered, score, error, infinite: for each block the number of entries, of covered ones, the sums of interval scores
-    (finite ones) and absolute errors, and the number of infinite intervals.
-    """
-
-    step: int
-    name: str
-    coverage: float
-    target: float | None
-    which: np.ndarray = field(repr=False)
-    entries: np.ndarray = field(repr=False)
-    covered: np.ndarray = field(repr=False)
-    score: np.ndarray = field(repr=False)
-    error: np.ndarray = field(repr=False)
-    infinite: np.ndarray = field(repr=False)
+    step: int  # number of the verification
+    name: str  # coordinate of the slice
+    coverage: float  # of the intervals
+    target: float | None  # nominal coverage if the level was adaptive
+    which: np.ndarray = field(repr=False)  # True at the entries that were counted
+    entries: np.ndarray = field(repr=False)  # their number
+    covered: np.ndarray = field(repr=False)  # number of covered ones
+    score: np.ndarray = field(repr=False)  # sum of finite interval scores
+    error: np.ndarray = field(repr=False)  # sum of absolute errors
+    infinite: np.ndarray = field(repr=False)  # number of infinite intervals
 
     @property
     def series(self) -> float:
@@ -115,17 +109,7 @@ class ScoreLog:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> ScoreLog:
-        """Read a log that `verify` wrote.
-
-        Parameters
-        ----------
-        path : str or path
-            The file; if it is no log, or damaged, it is a ValueError that names the line.
-
-        Returns
-        -------
-        ScoreLog
-        """
+        """Read a log that `verify` wrote; a ValueError names the line if the file is no log, or damaged."""
         found = existing(path)
         number = 0
         try:
@@ -246,22 +230,8 @@ class ScoreLog:
         return sorted(rows, key=lambda row: row["coverage"] - row["nominal"])
 
     def adaptive(self, coverage: float = 0.9, rate: float = 0.05) -> AdaptiveCoverage:
-        """The adaptive level after all steps that were verified with ``target=coverage``.
+        """The adaptive level after all steps that were verified with ``target=coverage``, see `AdaptiveCoverage`.
 
-        Parameters
-        ----------
-        coverage : float, default 0.9
-            Nominal coverage over a long time.
-        rate : float, default 0.05
-            See `AdaptiveCoverage`.
-
-        Returns
-        -------
-        AdaptiveCoverage
-            ``.next_coverage`` is the coverage to give to ``fitted.fill``.
-
-        Examples
-        --------
         >>> result = fitted.fill(x, coverage=scores.adaptive(0.9).next_coverage)     # doctest: +SKIP
         """
         own = replace(self, records=tuple(one for one in self.records if one.target == coverage))

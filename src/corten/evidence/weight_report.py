@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.conformal.diagnostics import effective_sample_size, largest_share
-from corten.conformal.robust import tolerated_odds_error
+from corten.conformal.shaped import tolerated_odds_error
 from corten.data.arrays import Flags, Floats
 from corten.data.coverage import check_coverage
 from corten.data.plain import plain
@@ -50,31 +50,6 @@ class WeightReport:
 
     ``print`` shows a table, `to_dict` gives plain numbers.
 
-    Attributes
-    ----------
-    coverage : float
-        Nominal coverage that the report is about.
-    calibration_entries : int
-        Number of calibration entries.
-    effective_sample_size : float
-        (sum w)^2 / sum w^2 of their weights.
-    largest_share : float
-        Share of the weight of the entry with the largest weight.
-    slices : dict of arrays
-        For each axis, the effective sample size of each slice.
-    infinite : dict
-        Share of infinite intervals at each coverage.
-    highest_finite : (float, float)
-        Highest coverage at which all intervals, and at which 99 % of them, are finite.
-    without_overlap : float
-        Share of the missing entries with fewer than ten calibration entries whose odds are within a factor of two.
-    reliability : tuple of ReliabilityBin
-        Predicted and observed shares of observed entries, on a part of the mask that the model was not fitted to.
-    odds_error : float
-        Factor by which the odds may be wrong before the coverage can fall by more than five percentage points.
-    tilts : dict
-        Coverage if the true log-odds are a multiple (the key) of the fitted ones.
-
     Examples
     --------
     >>> report = fitted.weights.report(0.9)                          # doctest: +SKIP
@@ -82,17 +57,20 @@ class WeightReport:
     >>> report.warnings()                                            # doctest: +SKIP
     """
 
-    coverage: float
-    calibration_entries: int
-    effective_sample_size: float
-    largest_share: float
-    slices: dict[str, Floats] = field(repr=False)
-    infinite: dict[float, float]
-    highest_finite: tuple[float, float]
+    coverage: float  #: Nominal coverage that the report is about.
+    calibration_entries: int  #: Number of calibration entries.
+    effective_sample_size: float  #: (sum w)^2 / sum w^2 of their weights.
+    largest_share: float  #: Share of the weight of the entry with the largest weight.
+    slices: dict[str, Floats] = field(repr=False)  #: For each axis, the effective sample size of each slice.
+    infinite: dict[float, float]  #: Share of infinite intervals at each coverage.
+    highest_finite: tuple[float, float]  #: Highest coverage at which all, and 99 %, of the intervals are finite.
+    #: Share of the missing entries with fewer than ten calibration entries whose odds are within a factor of two.
     without_overlap: float
+    #: Predicted and observed shares of observed entries, on a part of the mask that the model was not fitted to.
     reliability: tuple[ReliabilityBin, ...] = field(repr=False)
+    #: Factor by which the odds may be wrong before the coverage can fall by more than five percentage points.
     odds_error: float
-    tilts: dict[float, float]
+    tilts: dict[float, float]  #: Coverage if the true log-odds are a multiple (the key) of the fitted ones.
 
     def warnings(self) -> list[str]:
         """Warnings, one sentence each."""
@@ -116,28 +94,24 @@ class WeightReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
-        found: dict[str, Any] = plain(asdict(self))
-        return found
+        return dict(plain(asdict(self)))
 
     def lines(self) -> list[tuple[str, str]]:
         """The rows of the table: a name and a value, as text."""
-        rows = [
+        sizes = [(name, f"{one.min():,.0f} to {one.max():,.0f}") for name, one in self.slices.items()]
+        pairs = ", ".join(f"{b.predicted:.2f}: {b.observed:.2f}" for b in self.reliability)
+        return [
             ("calibration entries", f"{self.calibration_entries:,}"),
             ("effective sample size", f"{self.effective_sample_size:,.0f}"),
             ("largest share of one entry", f"{self.largest_share:.2%}"),
+            *((f"effective size per slice of {name}", size) for name, size in sizes),
+            ("infinite intervals", ", ".join(f"{c:g}: {s:.1%}" for c, s in self.infinite.items())),
+            ("highest coverage with finite intervals", "{:.4f} for all, {:.4f} for 99 %".format(*self.highest_finite)),
+            ("missing entries without overlap", f"{self.without_overlap:.1%}"),
+            (f"odds error that lowers {self.coverage:.0%} by 5 points", f"factor {self.odds_error:.2f}"),
+            ("coverage if log-odds are multiplied by k", ", ".join(f"{k:g}: {v:.1%}" for k, v in self.tilts.items())),
+            ("probability of being observed, predicted: found", pairs or "unknown"),
         ]
-        for name, sizes in self.slices.items():
-            rows.append((f"effective size per slice of {name}", f"{sizes.min():,.0f} to {sizes.max():,.0f}"))
-        rows.append(("infinite intervals", ", ".join(f"{c:g}: {s:.1%}" for c, s in self.infinite.items())))
-        highest = "{:.4f} for all, {:.4f} for 99 %".format(*self.highest_finite)
-        rows.append(("highest coverage with finite intervals", highest))
-        rows.append(("missing entries without overlap", f"{self.without_overlap:.1%}"))
-        rows.append((f"odds error that lowers {self.coverage:.0%} by 5 points", f"factor {self.odds_error:.2f}"))
-        steep = ", ".join(f"{k:g}: {v:.1%}" for k, v in self.tilts.items())
-        rows.append(("coverage if log-odds are multiplied by k", steep))
-        pairs = ", ".join(f"{b.predicted:.2f}: {b.observed:.2f}" for b in self.reliability)
-        rows.append(("probability of being observed, predicted: found", pairs or "unknown"))
-        return rows
 
     def __str__(self) -> str:
         wide = max(len(left) for left, _ in self.lines())
@@ -160,19 +134,7 @@ class WeightEvidence:
         self.fitted = fitted
 
     def report(self, coverage: float = 0.9, coverages: Sequence[float] = COVERAGES) -> WeightReport:
-        """All diagnostics in one object.
-
-        Parameters
-        ----------
-        coverage : float, default 0.9
-            Nominal coverage that the report is about.
-        coverages : sequence of float
-            Coverages at which the share of infinite intervals is reported.
-
-        Returns
-        -------
-        WeightReport
-        """
+        """All diagnostics at one nominal coverage; the share of infinite intervals also at other `coverages`."""
         level = check_coverage(coverage)
         levels = sorted({level, *(check_coverage(one) for one in coverages)})
         logs = self.fitted.log_weights
@@ -217,19 +179,8 @@ class WeightEvidence:
         return table
 
     def tilts(self, coverage: float = 0.9, powers: Sequence[float] = TILTS) -> dict[float, float]:
-        """The coverage if the true log-odds are k times the fitted ones.
-
-        Parameters
-        ----------
-        coverage : float, default 0.9
-            Nominal coverage.
-        powers : sequence of float
-            Values of k. 1 is the model as fitted; 0 means a constant probability of being observed.
-
-        Returns
-        -------
-        dict
-            The coverage for each k.
+        """The coverage, for each k of `powers`, of intervals of this nominal coverage if the true log-odds are k times
+        the fitted ones. 1 is the model as fitted; 0 means a constant probability of being observed.
         """
         logs, scores = self.fitted.log_weights, np.abs(self.fitted.scores)
         order = np.argsort(scores)
@@ -267,7 +218,7 @@ class WeightEvidence:
             where = np.sort(np.random.default_rng(0).choice(where, MAX_SAMPLE, replace=False))
         assert calibrated is not None
         low, high = calibrated.intervals(where, list(levels))
-        return [float(share) for share in np.mean(np.isinf(low) | np.isinf(high), axis=1)]
+        return np.mean(np.isinf(low) | np.isinf(high), axis=1).tolist()
 
     def _highest_finite(self) -> tuple[float, float]:
         """By bisection over the coverage, for all and for 99 % of the missing entries."""
@@ -299,16 +250,13 @@ def reliability(
     edges = np.unique(np.quantile(p, np.linspace(0, 1, bins + 1)))
     place = np.clip(np.searchsorted(edges, p, side="right") - 1, 0, max(edges.size - 2, 0))
     found = []
-    for number in range(max(edges.size - 1, 1)):
+    q = train_share
+    for number in np.unique(place):
         here = place == number
         count = int(np.count_nonzero(here))
-        if not count:
-            continue
         hidden = float(observed[here].mean())
-        expected = (1 - train_share) * p[here] / (1 - train_share * p[here])
-        mean = float(expected.mean())
-        back = 1 - train_share + train_share * hidden
-        error = np.sqrt(max(hidden * (1 - hidden), 0.25 / count) / count) * (1 - train_share) / back**2
-        predicted = mean / (1 - train_share + train_share * mean)
-        found.append(ReliabilityBin(predicted, hidden / back, float(error), count))
+        mean = float(((1 - q) * p[here] / (1 - q * p[here])).mean())
+        back = 1 - q + q * hidden
+        error = np.sqrt(max(hidden * (1 - hidden), 0.25 / count) / count) * (1 - q) / back**2
+        found.append(ReliabilityBin(mean / (1 - q + q * mean), hidden / back, float(error), count))
     return tuple(found)

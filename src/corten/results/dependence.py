@@ -48,14 +48,6 @@ class Dependence:
         """Independent errors."""
         return Dependence(np.empty(0), np.empty((0, axes)))
 
-    def correlation(self, steps: Floats) -> Floats:
-        """The correlation of pairs of different entries that lie so many steps apart along each axis, (pairs, axes)."""
-        total = np.zeros(len(steps))
-        for share, lengths in zip(self.shares, self.lengths):
-            parts = [correlation_along(steps[:, k], length) for k, length in enumerate(lengths)]
-            total += share * np.prod(parts, axis=0)
-        return total
-
     def draw(self, axes: Sequence[Axis], rng: np.random.Generator) -> Floats:
         """A field of standard normal numbers with this correlation."""
         shape = tuple(axis.length for axis in axes)
@@ -143,16 +135,16 @@ def learn_dependence(
         return Dependence.none(len(axes))
     z = normal_scores(scores, log_weights)
     steps = steps_between(entries[first], entries[second], axes)
-    cell = np.zeros(len(first), np.intp)
+    bin_ = np.zeros(len(first), np.intp)
     for column in steps.T:  # steps in powers of the square root of two
-        cell = cell * 64 + np.rint(2.0 * np.log2(1.0 + column)).astype(np.intp)
-    cell = np.unique(cell, return_inverse=True)[1].ravel()
-    total = np.bincount(cell, own)
+        bin_ = bin_ * 64 + np.rint(2.0 * np.log2(1.0 + column)).astype(np.intp)
+    bin_ = np.unique(bin_, return_inverse=True)[1].ravel()
+    total = np.bincount(bin_, own)
     spread = float((own * (z[first] ** 2 + z[second] ** 2)).sum() / (2.0 * own.sum()))
-    found = np.bincount(cell, own * z[first] * z[second]) / (total * spread)
-    centre = np.stack([np.bincount(cell, own * column) / total for column in steps.T], axis=1)
+    found = np.bincount(bin_, own * z[first] * z[second]) / (total * spread)
+    centre = np.stack([np.bincount(bin_, own * column) / total for column in steps.T], axis=1)
     # Products of two normal numbers have variance one; beyond many pairs the form of the correlation is what errs.
-    root = 1.0 / np.sqrt(np.bincount(cell, own**2) / total**2 + MAX_MISFIT**2)
+    root = 1.0 / np.sqrt(np.bincount(bin_, own**2) / total**2 + MAX_MISFIT**2)
     tried = _members(axes)
     along = [{length: correlation_along(centre[:, k], length) for length in np.unique(tried[:, k])}
              for k in range(len(axes))]  # fmt: skip

@@ -12,8 +12,7 @@ from scipy.special import ndtr
 from corten.conformal.split import CalibratedSplit
 from corten.data.arrays import Entries, Floats
 from corten.results.dependence import Dependence, learn_dependence
-from corten.results.groups import lists_of
-from corten.results.predictive import signed_scores
+from corten.results.predictive import signed_lists, signed_scores
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
@@ -48,12 +47,10 @@ def _each(fitted: Fitted, count: int, seed: int) -> Iterator[Floats]:
         for _ in range(count):
             yield known.copy()
         return
-    lists = lists_of(fitted)
-    ends = np.cumsum([one.scores.size for one in lists])[:-1]
-    tables = [_Quantiles(one, scores) for one, scores in zip(lists, np.split(signed_scores(fitted), ends))]
+    tables = [_Quantiles(one, scores) for one, scores in signed_lists(fitted)]
     for number in range(count):
         rng = np.random.default_rng([seed, number])
-        one = int(rng.integers(len(lists)))
+        one = int(rng.integers(len(tables)))
         level = ndtr(fitted.dependence.draw(observed.axes, rng).reshape(-1)[where])
         values = tables[one].at(where, level)
         filled = known.copy()

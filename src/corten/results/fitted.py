@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -18,24 +18,28 @@ from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
+from corten.evidence.audit import audit
+from corten.evidence.audit_table import Audit
+from corten.evidence.hidden import HiddenCoverage, HiddenError, hidden_coverage, hidden_error
+from corten.evidence.score_log import ScoreLog
+from corten.evidence.weight_report import WeightEvidence
 from corten.propensity import FittedPropensity, PropensityModel
+from corten.results.daily import fill, update
+from corten.results.dependence import Dependence
+from corten.results.draws import dependence_of
 from corten.results.groups import Groups, refuse_carried
 from corten.results.intervals import Intervals
+from corten.results.predictive import reshaped
+from corten.results.saving import save
 from corten.results.settings import circumstances
-
-if TYPE_CHECKING:
-    from corten.evidence.audit import Audit
-    from corten.evidence.hidden import HiddenCoverage, HiddenError
-    from corten.evidence.score_log import ScoreLog
-    from corten.evidence.weight_report import WeightEvidence
-    from corten.results.dependence import Dependence
 
 MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
 WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
 # Parts of a fit that the rooms of this package share; `dir` does not list them.
 _INTERNAL = {
-    "beyond", "bounds", "calibrated", "completion", "dependence", "entries", "facts", "limits", "log_weights",
-    "missing_entries", "of", "options", "pooled", "probabilities", "refuse_carried", "residuals", "rounds", "scores",
+    "beyond", "bounds", "calibrated", "completion", "dependence", "entries", "facts", "hidden_coverage", "hidden_error",
+    "limits", "log_weights", "missing_entries", "of", "options", "pooled", "probabilities", "residuals", "rounds",
+    "scores",
 }  # fmt: skip
 WARNING_CODES = ("pseudo_gaps_too_short", "slices_not_tested", "integers_rounded", "unequal_steps_not_used")
 """Of settings whose reason is shown as a warning."""
@@ -44,25 +48,6 @@ WARNING_CODES = ("pseudo_gaps_too_short", "slices_not_tested", "integers_rounded
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """A fit: intervals of any coverage, and the evidence for them. Returned by `ConformalCompleter.fit`.
-
-    Attributes
-    ----------
-    observed : ObservedTensor
-        The input.
-    estimate : numpy.ndarray
-        The filled values, in the unit of the data.
-    propensity : FittedPropensity or None
-        The fitted propensity model.
-    calibration : Calibration
-        How entries were hidden.
-    choices : tuple of Choice
-        Every automatic setting, with its value and the reason.
-    seconds : float
-        Wall-clock time of the fit.
-    completer : ConformalCompleter or None
-        The options as given; None if the fit was loaded and they could not be saved.
-    carried : bool
-        Whether the calibration is that of earlier data (after `fill`).
 
     Examples
     --------
@@ -74,21 +59,22 @@ class Fitted:
     >>> scores = fitted.verify(late, log="scores.jsonl")             # doctest: +SKIP
     """
 
-    observed: ObservedTensor
-    estimate: np.ndarray = field(repr=False)
+    observed: ObservedTensor  #: The input.
+    estimate: np.ndarray = field(repr=False)  #: The filled values, in the unit of the data.
     options: dict[str, Any] = field(repr=False)  # as text
     calibrated: Calibrated | None = field(default=None, repr=False)  # scores and weights; None if nothing was missing
-    propensity: FittedPropensity | None = None
+    propensity: FittedPropensity | None = None  #: The fitted propensity model.
     completion: Prepared | Any = field(default=None, repr=False)  # of a loaded fit perhaps only a description
-    calibration: Calibration | None = None
+    calibration: Calibration | None = None  #: How entries were hidden.
     rounds: tuple[Round, ...] = field(default=(), repr=False)
     # Truth minus estimate of the calibration entries, after the transform (merged splits: before it).
     residuals: np.ndarray = field(default_factory=lambda: np.empty(0), repr=False)
-    choices: tuple[Choice, ...] = field(default=(), repr=False)
+    choices: tuple[Choice, ...] = field(default=(), repr=False)  #: Every automatic setting, with its value and reason.
     limits: tuple[float, float] | None = None  # bounds of the data
-    seconds: float = 0.0
-    completer: Any = field(default=None, repr=False)  # a ConformalCompleter, which is defined above this room
-    carried: bool = False
+    seconds: float = 0.0  #: Wall-clock time of the fit.
+    #: The options as given, a ConformalCompleter; None if the fit was loaded and they could not be saved.
+    completer: Any = field(default=None, repr=False)
+    carried: bool = False  #: Whether the calibration is that of earlier data (after `fill`).
 
     @classmethod
     def of(cls, observed: ObservedTensor, outcome: Outcome, limits: tuple[float, float] | None, **about: Any) -> Fitted:
@@ -151,13 +137,9 @@ class Fitted:
         --------
         >>> monthly = fitted.intervals(0.9, groups="month")          # doctest: +SKIP
         """
-        source = self
         if groups is not None or joint is not None:
             refuse_carried(self, "groups and joint")
-        if odds_error != 1.0 or groups is not None or joint is not None:
-            from corten.results.predictive import reshaped
-
-            source = reshaped(self, odds_error, groups, joint)
+        source = reshaped(self, odds_error, groups, joint)
         if isinstance(coverage, list | tuple | np.ndarray):
             return [Intervals(source, check_coverage(c)) for c in coverage]
         return Intervals(source, check_coverage(coverage))
@@ -190,8 +172,6 @@ class Fitted:
     @cached_property
     def dependence(self) -> Dependence:
         """The correlation of the errors of different entries, which draws have."""
-        from corten.results.draws import dependence_of
-
         return dependence_of(self)
 
     @cached_property
@@ -249,31 +229,10 @@ class Fitted:
     @cached_property
     def hidden_error(self) -> HiddenError | None:
         """Mean absolute error on the hidden entries, beside that of a plain method; None for few entries."""
-        from corten.evidence.hidden import hidden_error
-
         return hidden_error(self)
 
     def hidden_coverage(self, coverage: float) -> HiddenCoverage | None:
-        """Coverage of the hidden entries of each round, with the cutoff of the other rounds.
-
-        Parameters
-        ----------
-        coverage : float
-            Nominal coverage, between 0 and 1.
-
-        Returns
-        -------
-        HiddenCoverage or None
-            The share found and its range over rounds (folds for one random split); None for grouped, joint and robust
-            intervals and for few entries.
-
-        Notes
-        -----
-        Only the cutoff is computed without the round. Settings of the completion were chosen once, with all observed
-        entries: `audit` tests those too.
-        """
-        from corten.evidence.hidden import hidden_coverage
-
+        """Coverage of the hidden entries of each round, with the cutoff of the others; see `Intervals.summary`."""
         return hidden_coverage(self, coverage)
 
     @cached_property
@@ -357,23 +316,15 @@ class Fitted:
         Returns
         -------
         Audit
-            Coverage found with its standard error, a table by groups of entries, and a conclusion.
-
-        Raises
-        ------
-        ValueError
-            If nothing was missing, too few entries are observed, or the fit was loaded without its method.
+            Coverage found with its standard error, a table by groups of entries, and a conclusion. It is a ValueError
+            if nothing was missing, too few entries are observed, or the fit was loaded without its method.
         """
-        from corten.evidence.audit import audit
-
         refuse_carried(self, "an audit")
         return audit(self, rounds, inner_rounds, seed, levels=levels, kinds=kinds, reference=reference, tell=progress)
 
     @property
     def weights(self) -> WeightEvidence:
         """Diagnostics of the weights: ``fitted.weights.report()``."""
-        from corten.evidence.weight_report import WeightEvidence
-
         return WeightEvidence(self)
 
     def settings(self) -> dict[str, Any]:
@@ -404,21 +355,11 @@ class Fitted:
         Returns
         -------
         Intervals
-            Estimate and intervals of the new data. ``result.source`` is a fit that gives other coverages.
-
-        Raises
-        ------
-        ValueError
-            If the axes, the unit or the grid differ from those of the fit, or the fit cannot fill new data (merged
-            splits; a loaded fit with a completion of your own).
-
-        Warns
-        -----
-        UserWarning
-            If the new values lie outside the range of the values of the fit.
+            Estimate and intervals of the new data. ``result.source`` is a fit that gives other coverages. It is a
+            ValueError if the axes, the unit or the grid differ from those of the fit, or the fit cannot fill new data
+            (merged splits; a loaded fit with a completion of your own), and a UserWarning if the new values lie outside
+            the range of the values of the fit.
         """
-        from corten.results.daily import fill
-
         return fill(self, x, where, missing_value).intervals(coverage)
 
     def update(
@@ -456,15 +397,9 @@ class Fitted:
         Returns
         -------
         Fitted
-            The fit of the window. This fit is not changed.
-
-        Raises
-        ------
-        ValueError
-            If the slices do not fit the axes of the fit, or the fit was not calibrated with pseudo-gaps.
+            The fit of the window. This fit is not changed. It is a ValueError if the slices do not fit the axes of the
+            fit, or the fit was not calibrated with pseudo-gaps.
         """
-        from corten.results.daily import update
-
         return update(self, x, axis, window, half_life, where=where, missing_value=missing_value, progress=progress)
 
     def verify(
@@ -502,12 +437,7 @@ class Fitted:
         -------
         ScoreLog
             All scores of the log and the new ones: coverage over time with its standard error, interval score, and
-            where intervals fail.
-
-        Raises
-        ------
-        ValueError
-            If the late data or the log are of another grid or unit.
+            where intervals fail. It is a ValueError if the late data or the log are of another grid or unit.
         """
         return self.intervals(coverage).verify(
             late, log, axis=axis, target=target, label=label, missing_value=missing_value
@@ -522,13 +452,7 @@ class Fitted:
             The file, usually with the suffix ``.corten``.
         overwrite : bool, default False
             Whether an existing file is replaced; if not, it is a FileExistsError.
-
-        Returns
-        -------
-        pathlib.Path
         """
-        from corten.results.saving import save
-
         return save(self, path, overwrite=overwrite)
 
     def __dir__(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,10 @@ def group_numbers(observed: ObservedTensor, groups: Groups) -> tuple[Entries, tu
         groups = (groups,)
     if isinstance(groups, tuple | list) and groups and all(isinstance(one, str | int) for one in groups):
         places = [observed.axis(one) for one in groups]
-        number = np.zeros((1,) * len(observed.shape), np.intp)
-        for place in places:
-            along = [-1 if k == place else 1 for k in range(len(observed.shape))]
-            number = number * observed.shape[place] + np.arange(observed.shape[place]).reshape(along)
-        count = int(np.prod([observed.shape[place] for place in places]))
-        return np.broadcast_to(number, observed.shape), tuple(str(one) for one in range(count))
+        lengths = [observed.shape[place] for place in places]
+        index = np.indices(observed.shape, sparse=True)
+        number = np.ravel_multi_index([index[place] for place in places], lengths)
+        return np.broadcast_to(number, observed.shape), tuple(map(str, range(math.prod(lengths))))
     labels = np.asarray(groups)
     if labels.ndim != len(observed.shape):
         raise ValueError(
@@ -44,11 +43,6 @@ def group_numbers(observed: ObservedTensor, groups: Groups) -> tuple[Entries, tu
         )
     names, codes = np.unique(np.broadcast_to(labels, observed.shape), return_inverse=True)
     return codes.reshape(observed.shape), tuple(str(one) for one in names)
-
-
-def axes_of(observed: ObservedTensor, names: Sequence[str | int]) -> tuple[int, ...]:
-    """Positions of axes; all of them where none is named."""
-    return tuple(observed.axis(one) for one in names) if names else tuple(range(len(observed.shape)))
 
 
 def lists_of(fitted: Fitted) -> Sequence[CalibratedSplit]:

@@ -1,7 +1,4 @@
-"""Intervals: estimate and bounds of every missing entry at one coverage.
-
-The intervals cover a new noisy observation, on average over the missing entries, not the noiseless field.
-"""
+"""Intervals: estimate and bounds of every missing entry at one coverage."""
 
 from __future__ import annotations
 
@@ -19,17 +16,20 @@ from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, NEVER, OBSERVE
 from corten.data.missing_values import MissingValue
 from corten.data.never_observed import find_never_observed
 from corten.data.observed import ObservedTensor
+from corten.evidence.audit_table import Audit
+from corten.evidence.score_log import ScoreLog
+from corten.evidence.verification import Given, verify
+from corten.results.draws import draws
+from corten.results.mean import RegionMean, region_mean
+from corten.results.predictive import exceedance, quantile
 from corten.results.summary import Summary
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from corten.evidence.audit_table import Audit
-    from corten.evidence.score_log import ScoreLog
     from corten.report.figures import Plots
     from corten.results.fitted import Fitted
-    from corten.results.mean import RegionMean
 
 INSTEAD = {
     **{name: f"result.source.{name}, of the fit" for name in ("audit", "fill", "save", "settings", "update")},
@@ -107,8 +107,7 @@ class Intervals:
     @property
     def missing(self) -> Any:
         """True at the entries that were filled."""
-        attrs = {"long_name": "entry was missing and is filled"}
-        return self._plain(self.observed.missing.copy(), "missing", attrs)
+        return self._plain(self.observed.missing.copy(), "missing", {"long_name": "entry was missing and is filled"})
 
     @property
     def beyond_tested(self) -> Any:
@@ -206,7 +205,7 @@ class Intervals:
         Intervals or list of Intervals
             A list if several coverages are given.
         """
-        if isinstance(coverage, list | tuple) or np.ndim(coverage) > 0:
+        if np.ndim(coverage) > 0:
             return [Intervals(self.source, level) for level in np.ravel(coverage)]
         return Intervals(self.source, check_coverage(coverage))
 
@@ -243,15 +242,9 @@ class Intervals:
         Returns
         -------
         RegionMean
-            Estimate, lower and upper bound of the mean, one for each position of the other axes.
-
-        Raises
-        ------
-        ValueError
-            If an axis is unknown, or the intervals are grouped, joint or robust (``odds_error``).
+            Estimate, lower and upper bound of the mean, one for each position of the other axes. It is a ValueError if
+            an axis is unknown, or the intervals are grouped, joint or robust (``odds_error``).
         """
-        from corten.results.mean import region_mean
-
         return region_mean(self.source, *over, coverage=self.coverage)
 
     def exceedance(self, threshold: Any, fdr: float = 0.1, *, above: bool = True) -> Any:
@@ -275,8 +268,6 @@ class Intervals:
         -----
         The rate holds on average over repetitions, for entries that are missing independently with the fitted odds.
         """
-        from corten.results.predictive import exceedance
-
         return self._plain(exceedance(self.source, threshold, fdr, above), "exceedance", {"fdr": fdr})
 
     def quantile(self, level: float) -> Any:
@@ -299,8 +290,6 @@ class Intervals:
         signed errors: a value lies at or below one above the median with probability *at least* `level`, and at or
         above one below the median with probability at least 1 - `level`.
         """
-        from corten.results.predictive import quantile
-
         settled = self._settled(quantile(self.source, level).astype(self.observed.values.dtype))
         return self.observed.wrap(settled, name=f"quantile_{level:g}")
 
@@ -332,8 +321,6 @@ class Intervals:
         --------
         >>> area = result.draws(200, statistic=lambda x: np.mean(x > 30.0))  # doctest: +SKIP
         """
-        from corten.results.draws import draws
-
         return draws(self.source, count, seed, statistic)
 
     def verify(
@@ -352,13 +339,7 @@ class Intervals:
         ----------
         late, log, axis, target, label, missing_value
             As for `Fitted.verify`.
-
-        Returns
-        -------
-        ScoreLog
         """
-        from corten.evidence.verification import Given, verify
-
         given = Given(
             estimate=self.estimate,
             lower=self.lower_array,
@@ -403,10 +384,6 @@ class Intervals:
             As for `to_dataset`.
         overwrite : bool, default False
             Whether an existing file is replaced; if not, it is a FileExistsError.
-
-        Returns
-        -------
-        pathlib.Path
         """
         from corten.io.dataset import write_netcdf
 
@@ -438,10 +415,6 @@ class Intervals:
             The result of ``fitted.audit()``; adds the coverage that it found.
         scores : ScoreLog, optional
             Scores of the past, from ``fitted.verify`` or ``ScoreLog.read``; adds the coverage over time.
-
-        Returns
-        -------
-        pathlib.Path
         """
         from corten.report.page import write_report
 
@@ -461,8 +434,7 @@ class Intervals:
 
     @cached_property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        lower, upper = self.source.bounds(self.coverage)
-        return np.asarray(lower), np.asarray(upper)
+        return self.source.bounds(self.coverage)
 
     def _settled(self, array: np.ndarray) -> np.ndarray:
         """The array with the values of observed entries, and NaN outside the domain."""

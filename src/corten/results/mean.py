@@ -10,7 +10,7 @@ import numpy as np
 from corten.conformal.split import CalibratedSplit
 from corten.data.arrays import Entries, Floats
 from corten.data.coverage import check_coverage
-from corten.results.groups import DRAWS, axes_of, group_numbers, hidden_groups, like_missing, lists_of, refuse_carried
+from corten.results.groups import DRAWS, group_numbers, hidden_groups, like_missing, lists_of, refuse_carried
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
@@ -23,21 +23,15 @@ ERROR_QUANTILES = 32  # that represent the distribution of errors in a mean thro
 class RegionMean:
     """The mean over some axes and its interval. Returned by `Intervals.mean`.
 
-    Attributes
-    ----------
-    estimate, lower, upper : float, array or xarray.DataArray
-        One value for each position of the other axes, in the unit of the data; a float if there is no other axis.
-    coverage : float
-        Nominal coverage.
-    over : tuple of str
-        The axes that were averaged over.
+    estimate, lower and upper have one value for each position of the other axes, in the unit of the data and with the
+    labels of the input; they are floats if there is no other axis.
     """
 
     estimate: Any
     lower: Any
     upper: Any
-    coverage: float
-    over: tuple[str, ...]
+    coverage: float  #: Nominal coverage.
+    over: tuple[str, ...]  #: The axes that were averaged over.
 
 
 def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: int = 0) -> RegionMean:
@@ -59,12 +53,11 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     level = check_coverage(coverage)
     refuse_carried(fitted, "means")
     observed = fitted.observed
-    places = axes_of(observed, over)
+    places = [observed.axis(one) for one in over] or list(range(len(observed.shape)))
     left = [k for k in range(len(observed.shape)) if k not in places]
     shape = tuple(observed.shape[k] for k in left)
-    slices = group_numbers(observed, tuple(left))[0] if left else np.zeros(observed.shape, np.intp)
-    slices = np.ravel(slices)
-    count = int(np.prod(shape)) if left else 1
+    slices = np.ravel(group_numbers(observed, left)[0] if left else np.zeros(observed.shape, np.intp))
+    count = int(np.prod(shape))
     inside = np.bincount(slices, observed.inside.ravel(), minlength=count)
     missing = np.bincount(slices, observed.missing.ravel(), minlength=count).astype(np.intp)
     expected, errors = _expected(fitted)

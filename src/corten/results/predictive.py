@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from corten.conformal.robust import check_odds_error, robust_level
 from corten.conformal.scores import Signed
 from corten.conformal.selection import claimed, evidence
-from corten.conformal.shaped import Grouped, Joint, Robust
+from corten.conformal.shaped import Grouped, Joint, Robust, check_odds_error, robust_level
+from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.results.groups import Groups, group_numbers, lists_of
 from corten.results.joint import joint_budget
@@ -56,7 +56,7 @@ def reshaped(
         because = f"odds may be wrong by a factor of {factor:g}: 90 % needs the level {robust_level(0.9, factor):.4f}"
         values = {"odds_error": factor}
         choices.append(Choice("odds error", f"{factor:g}", because, code="odds_error", values=values))
-    return replace(fitted, calibrated=calibrated, choices=(*fitted.choices, *choices))
+    return replace(fitted, calibrated=calibrated, choices=(*fitted.choices, *choices)) if choices else fitted
 
 
 def _named(option: str, groups: Groups) -> dict[str, object]:
@@ -74,6 +74,12 @@ def signed_scores(fitted: Fitted) -> NDArray[np.float64]:
     if fitted.residuals.size != fitted.scores.size:
         raise ValueError("this fit has no residuals (it was saved by an older corten): fit again")
     return np.copysign(np.abs(fitted.scores), fitted.residuals)
+
+
+def signed_lists(fitted: Fitted) -> list[tuple[CalibratedSplit, NDArray[np.float64]]]:
+    """Every list of scores of a fit with its signed scores."""
+    lists = lists_of(fitted)
+    return list(zip(lists, np.split(signed_scores(fitted), np.cumsum([one.scores.size for one in lists])[:-1])))
 
 
 def quantile(fitted: Fitted, level: float) -> NDArray[np.float64]:
@@ -101,11 +107,10 @@ def exceedance(fitted: Fitted, threshold: Any, fdr: float = 0.1, above: bool = T
     where, sign = fitted.missing_entries, 1.0 if above else -1.0
     limit = np.broadcast_to(np.asarray(threshold, np.float64), fitted.observed.shape).reshape(-1)[where]
     where, limit = where[~np.isnan(limit)], limit[~np.isnan(limit)]
-    lists = lists_of(fitted)
-    signed = np.split(signed_scores(fitted), np.cumsum([one.scores.size for one in lists])[:-1])
+    lists = signed_lists(fitted)
     rate = fdr if len(lists) == 1 else fdr / 2
     found = np.zeros(where.size)
-    for one, scores in zip(lists, signed):
+    for one, scores in lists:
         middle = one.estimate.reshape(-1)[where].astype(np.float64)
         at_limit = sign * (one.to_model(where, limit) - middle) / one.scale.at(where)
         logs, tests = one.log_weights, one.weights.log_weight(where)

@@ -86,16 +86,8 @@ def load(path: str | os.PathLike[str]) -> Fitted:
     Returns
     -------
     Fitted
-        Gives the same bits as the saved fit for any coverage.
-
-    Raises
-    ------
-    ValueError
-        If the file is damaged or is no saved fit.
-
-    Notes
-    -----
-    No code of the file is executed and no engine is started.
+        Gives the same bits as the saved fit for any coverage. No code of the file is executed and no engine is started.
+        It is a ValueError if the file is damaged or is no saved fit.
 
     Examples
     --------

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 class DatasetIntervals(Mapping[str, Intervals]):
     """Estimates and prediction intervals of several variables. Returned by ``dataset.corten.complete()``.
 
-    Parameters
-    ----------
-    dataset : xarray.Dataset
-        The input.
-    results : mapping from str to Intervals
-        The result of each variable that was filled; ``found["sst"]`` gives that of one.
+    A mapping from each variable of `dataset` that was filled to its `Intervals`.
 
     Examples
     --------
@@ -59,40 +54,17 @@ class DatasetIntervals(Mapping[str, Intervals]):
         return self.dataset[[*self]].assign({name: one.upper.rename(name) for name, one in self.items()})
 
     def summary(self, full: bool = False) -> str:
-        """The summaries of all variables as text.
-
-        Parameters
-        ----------
-        full : bool, default False
-            As for `Intervals.summary`.
-
-        Returns
-        -------
-        str
-        """
+        """The summaries of all variables as text; `full` as for `Intervals.summary`."""
         return "\n\n".join(str(one.summary(full)) for one in self.values())
 
     def at(self, coverage: float) -> DatasetIntervals:
-        """The intervals at another coverage; nothing is fitted again.
-
-        Parameters
-        ----------
-        coverage : float
-            Nominal coverage, between 0 and 1.
-
-        Returns
-        -------
-        DatasetIntervals
-        """
+        """The intervals at another nominal coverage, between 0 and 1; nothing is fitted again."""
         return DatasetIntervals(self.dataset, {name: one.at(coverage) for name, one in self.items()})
 
     def to_dataset(self) -> xr.Dataset:
         """The input with its gaps filled, bounds and flags beside each filled variable, by the CF conventions.
 
-        Returns
-        -------
-        xarray.Dataset
-            As `Intervals.to_dataset` gives it for one variable; ``corten_settings`` holds the settings of each.
+        For each variable as `Intervals.to_dataset` gives it; ``corten_settings`` holds the settings of each.
         """
         made, about = self.dataset.copy(), []
         for name, one in self.items():
@@ -110,24 +82,14 @@ class DatasetIntervals(Mapping[str, Intervals]):
         return made
 
     def to_netcdf(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write `to_dataset()` to a NetCDF file, whole or not at all.
-
-        Parameters
-        ----------
-        path, overwrite
-            As for `Intervals.to_netcdf`.
-
-        Returns
-        -------
-        pathlib.Path
-        """
+        """Write `to_dataset()` to a NetCDF file; path and overwrite as for `Intervals.to_netcdf`."""
         from corten.io.dataset import write_netcdf
 
         return write_netcdf(self.to_dataset(), path, overwrite=overwrite)
 
     def __getattr__(self, name: str) -> Any:
         """The error for a name that only the result of one variable has."""
-        one = next((key for key in self.__dict__.get("_results", ())), None)
+        one = next(iter(self.__dict__.get("_results", ())), None)
         remedy = f": use result[{one!r}].{name}" if one is not None and name in dir(self[one]) else ""
         raise AttributeError(f"DatasetIntervals has no {name!r}{remedy}", name=name, obj=self)
 

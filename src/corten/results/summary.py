@@ -34,57 +34,28 @@ class Summary:
 
     ``print(summary)`` shows it; `to_dict` gives plain numbers and text. Widths are those of finite intervals, and
     None if there are none; `finite_share` is the share of finite intervals.
-
-    Attributes
-    ----------
-    name, units : str or None
-        Name and unit of the data.
-    axes : tuple of (str, int)
-        Name and length of each axis.
-    coverage : float
-        Nominal coverage.
-    observed, missing, outside, forecast, infinite, beyond_tested : int
-        Numbers of entries: observed; missing; outside the domain; before the first or after the last observed time;
-        with an infinite interval; beyond what calibration tested.
-    finite_share : float
-        Share of the missing entries with a finite interval.
-    mean_width, median_width : float or None
-        Widths of the finite intervals, in the unit of the data.
-    most_widths : (float, float) or None
-        The 10 % and the 90 % quantile of these widths.
-    facts : dict
-        Numbers of the fit, such as ``effective_sample_size``, ``mean_absolute_error_on_hidden_entries`` and
-        ``coverage_on_hidden_entries``.
-    choices : tuple of Choice
-        Automatic settings.
-    warnings : tuple of str
-        Warnings, one sentence each.
-    footnote : str
-        What the intervals cover.
-    full : bool
-        Whether every number and setting is shown, or the most important ones.
     """
 
     name: str | None
     units: str | None
-    axes: tuple[tuple[str, int], ...]
-    coverage: float
-    observed: int
+    axes: tuple[tuple[str, int], ...]  #: Name and length of each axis.
+    coverage: float  #: Nominal coverage.
+    observed: int  #: Number of observed entries.
     missing: int
-    outside: int
-    forecast: int
-    infinite: int
+    outside: int  #: Number of entries outside the domain.
+    forecast: int  #: Number of entries before the first or after the last observed time.
+    infinite: int  #: Number of entries with an infinite interval.
     finite_share: float
-    mean_width: float | None
+    mean_width: float | None  #: Of the finite intervals, in the unit of the data.
     median_width: float | None
-    facts: dict[str, Any]
-    choices: tuple[Choice, ...]
-    warnings: tuple[str, ...]
-    footnote: str = FOOTNOTE
-    beyond_tested: int = 0
-    most_widths: tuple[float, float] | None = None
-    extrapolated: str = ""
-    full: bool = False
+    facts: dict[str, Any]  #: Numbers of the fit, such as ``effective_sample_size`` and ``coverage_on_hidden_entries``.
+    choices: tuple[Choice, ...]  #: Automatic settings.
+    warnings: tuple[str, ...]  #: One sentence each.
+    footnote: str = FOOTNOTE  #: What the intervals cover.
+    beyond_tested: int = 0  #: Number of entries beyond what calibration tested.
+    most_widths: tuple[float, float] | None = None  #: The 10 % and the 90 % quantile of the widths.
+    extrapolated: str = ""  #: The slices without any observation.
+    full: bool = False  #: Whether every number and setting is shown, or the most important ones.
 
     @classmethod
     def of(cls, result: Intervals, full: bool = False) -> Summary:
@@ -123,7 +94,6 @@ class Summary:
 
     def rows(self) -> list[tuple[str, str]]:
         """Every number: a name and a value, as text."""
-        unit = f" {unit_sign(self.units)}" if self.units else ""
         total = self.observed + self.missing
         rows = [
             ("tensor", self._tensor()),
@@ -140,15 +110,20 @@ class Summary:
         rows.append(("nominal coverage", f"{self.coverage:.4g}"))
         if self.missing:
             rows.append(("finite intervals", f"{self.finite_share:.2%} ({self.infinite:,} infinite)"))
-            rows.append(("mean finite width", _number(self.mean_width) + unit))
-            rows.append(("median finite width", _number(self.median_width) + unit))
+            rows.append(("mean finite width", _number(self.mean_width) + self._unit))
+            rows.append(("median finite width", _number(self.median_width) + self._unit))
         return rows + [(key.replace("_", " "), self._fact(key, value)) for key, value in self.facts.items()]
+
+    @property
+    def _unit(self) -> str:
+        """The unit of the data, to be put after a number."""
+        return f" {unit_sign(self.units)}" if self.units else ""
 
     def _fact(self, key: str, value: Any) -> str:
         """One of the facts, with its unit."""
         if key.startswith("coverage_"):
             return " to ".join(f"{share:.1%}" for share in np.atleast_1d(value))
-        return _number(value) + (f" {unit_sign(self.units)}" if self.units and "absolute_error" in key else "")
+        return _number(value) + (self._unit if "absolute_error" in key else "")
 
     def short_rows(self) -> list[tuple[str, str]]:
         """The most important numbers: a name and a sentence, as text."""
@@ -187,20 +162,19 @@ class Summary:
     def _interval_row(self) -> tuple[str, str] | None:
         if not self.missing:
             return None
-        unit = f" {unit_sign(self.units)}" if self.units else ""
         if self.median_width is None:
             return "intervals", f"nominal coverage {self.coverage:.4g}; none is finite"
         low, high = map(_short, self.most_widths or (self.median_width, self.median_width))
         spread = "" if low == high else f" (most {low} to {high})"
-        return "intervals", f"nominal coverage {self.coverage:.4g}; width {_short(self.median_width)}{unit}{spread}"
+        width = f"{_short(self.median_width)}{self._unit}{spread}"
+        return "intervals", f"nominal coverage {self.coverage:.4g}; width {width}"
 
     def _error_row(self) -> tuple[str, str] | None:
         error = self.facts.get("mean_absolute_error_on_hidden_entries")
         if error is None:
             return None
-        unit = f" {unit_sign(self.units)}" if self.units else ""
-        other = _short(self.facts["mean_absolute_error_of_the_baseline"])
-        return "absolute error", f"mean {_short(error)}{unit} on hidden entries; {self.facts['baseline']}: {other}"
+        other = f"{self.facts['baseline']}: {_short(self.facts['mean_absolute_error_of_the_baseline'])}"
+        return "absolute error", f"mean {_short(error)}{self._unit} on hidden entries; {other}"
 
     def _coverage_row(self) -> tuple[str, str] | None:
         found = self.facts.get("coverage_on_hidden_entries")

@@ -12,7 +12,7 @@ from corten.propensity.selection import Candidate, choose_model
 
 
 def fitted(odds: np.ndarray, seed: int = 0) -> corten.Fitted:
-    """A smooth field whose cells go missing with these known log-odds of being observed."""
+    """A smooth field whose entries go missing with these known log-odds of being observed."""
     rng = np.random.default_rng(seed)
     x = np.add.outer(np.sin(np.arange(30) / 5), np.cos(np.arange(40) / 7)) + 0.1 * rng.normal(size=(30, 40))
     mask = rng.random(x.shape) < 1 / (1 + np.exp(-odds))
@@ -32,15 +32,15 @@ def test_the_highest_finite_coverage_is_where_one_in_a_hundred_turns_infinite():
 def test_a_small_effective_sample_size_is_warned_of():
     steep = np.linspace(4, -4, 30)[:, None] * np.ones((1, 40))
     one = fitted(steep)
-    said = one.warnings()[-1]  # after the one of rows without training entries
-    assert f"effective sample size is {one.calibrated.effective_sample_size():.0f} of {len(one.scores)}" in said
-    assert f"coverage of {one.highest_finite_coverage:.3g}" in said
-    assert "calibration='gaps'" in said
-    assert said in one.intervals(0.9).summary().warnings
-    assert "No propensity model that was tried" not in said
+    warning = one.warnings()[-1]  # after the one of rows without training entries
+    assert f"effective sample size is {one.calibrated.effective_sample_size():.0f} of {len(one.scores)}" in warning
+    assert f"coverage of {one.highest_finite_coverage:.3g}" in warning
+    assert "calibration='gaps'" in warning
+    assert warning in one.intervals(0.9).summary().warnings
+    assert "No propensity model that was tried" not in warning
     candidates = {name: Candidate(1, 1.0, None, 3.0) for name in ("0", "1")}
     _, choice = choose_model(candidates, 1000, "coupling strength")
-    object.__setattr__(one, "choices", (replace(choice, because="said in another way"),))
+    object.__setattr__(one, "choices", (replace(choice, because="warning in another way"),))
     assert "No propensity model that was tried" in one.warnings()[-1]
 
 

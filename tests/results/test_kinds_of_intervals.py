@@ -1,4 +1,4 @@
-"""Every combination of transform, calibration and kind of answer has a number wherever one is promised.
+"""Every combination of transform, calibration and kind of answer gives numbers where it should.
 
 Bounds may be infinite, never NaN; estimates, draws and means are finite. The data have a long upper tail, so that
 "box-cox" takes a negative power, whose plain inverse maps large values to infinity.
@@ -20,7 +20,7 @@ CALIBRATIONS = {
     "gaps": corten.GapCalibration(rounds=2, drawn=0.0),
 }
 LIMITS = (0.0, 12.0)
-PROMISES = [{}, {"groups": 0}, {"joint": 0}, {"odds_error": 1.5}, {"groups": 0, "joint": 1, "odds_error": 1.2}]
+KINDS = [{}, {"groups": 0}, {"joint": 0}, {"odds_error": 1.5}, {"groups": 0, "joint": 1, "odds_error": 1.2}]
 
 
 def long_tailed():
@@ -49,10 +49,10 @@ def test_no_answer_is_nan_and_all_keep_the_limits(transform, calibration, bounds
         return bool(((values >= least) & (values <= most)).all())  # False where any is NaN
 
     assert np.isfinite(fit.estimate).all() and inside(fit.estimate[gap])
-    for promise in PROMISES if bounds is None else PROMISES[:1]:
-        result = fit.intervals(0.95, **promise)
+    for kind in KINDS if bounds is None else KINDS[:1]:
+        result = fit.intervals(0.95, **kind)
         lower, upper = result.lower_array[gap], result.upper_array[gap]
-        assert inside(lower) and inside(upper) and (lower <= upper).all(), promise
+        assert inside(lower) and inside(upper) and (lower <= upper).all(), kind
         assert np.array_equal(result.flag_array[gap] == 1, np.isfinite(result.width_array[gap]))
     result = fit.intervals(0.9)
     quantiles = [result.quantile(level)[gap] for level in (0.02, 0.98)]
@@ -73,23 +73,23 @@ def test_no_answer_is_nan_and_all_keep_the_limits(transform, calibration, bounds
 def test_an_infinite_bound_that_is_extrapolated_stays_infinite():
     """Infinity minus infinity was a NaN flagged as filled; here an entry has no finite bound at either level."""
     band = object.__new__(Joint)
-    ends = np.array([[0.0, -np.inf], [1.0, -np.inf]])
-    band._massless = SimpleNamespace(intervals=lambda entries, levels: (ends, 5 - ends))
+    bounds = np.array([[0.0, -np.inf], [1.0, -np.inf]])
+    band._massless = SimpleNamespace(intervals=lambda entries, levels: (bounds, 5 - bounds))
     band.inner = SimpleNamespace(possible_range=lambda entries: (np.full(2, -np.inf), np.full(2, np.inf)))
     band._least, band._size, band._shares, band._heavier = 0.1, 50.0, np.array([0.0, 1.0]), np.ones(2)
     lower, upper = band._continued(np.arange(2), np.full(2, 0.01))
     assert lower[0] < 0 and upper[0] > 5 and lower[1] == -np.inf and upper[1] == np.inf
 
 
-def test_bounds_of_some_entries_are_those_of_all_whatever_the_promise():
+def test_bounds_of_some_entries_are_those_of_all_for_every_kind():
     """A joint band is as wide as the number of missing entries of a slice asks for, not the number of those asked."""
     for calibration in ("random", "cross"):
         fit = fitted("log", calibration, None)
         some = fit.missing_entries[::7]
-        for promise in PROMISES:
-            source = fit.intervals(0.8, **promise).source
+        for kind in KINDS:
+            source = fit.intervals(0.8, **kind).source
             whole, part = source.bounds(0.8), source.bounds(0.8, some)
-            assert all(np.array_equal(a.reshape(-1)[some], b) for a, b in zip(whole, part)), promise
+            assert all(np.array_equal(a.reshape(-1)[some], b) for a, b in zip(whole, part)), kind
 
 
 def test_box_cox_with_a_negative_power_reaches_every_value_and_is_undone():
