@@ -37,7 +37,7 @@ UNORDERED = (np.inf, 0.0)
 """Factors of the widths along an axis, in one sweep from coarse to fine or in two. An ordered axis takes the best of
 several; an unordered one first takes the mean of all slices, then each slice by itself."""
 
-MAX_RATIOS = ((0.005, 0.9), (0.05, 1.0), (1.0, 1.25))
+MAX_RATIOS = ((0.005, 0.9), (0.02, 1.0), (1.0, 1.25))
 """An axis is unordered where the error without its order is below a multiple of the error with it: for each p-value of
 the order up to the first number of a pair, the second. One of twenty random orders has a p-value of at most 0.05, and
 one of 200 has the smallest, 0.005."""
