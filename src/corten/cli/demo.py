@@ -24,7 +24,7 @@ def demo(
 ) -> None:  # fmt: skip
     """Fill simulated maps of the sea surface under clouds, compare with their truth, write a file and a figure.
 
-    Takes about 15 seconds; the first run also compiles for about half a minute.
+    Takes about 15 seconds; the first run also compiles, for about 20 seconds.
     """
     terminal = Terminal(quiet, json)
     targets = {name: output / f"{name}.{suffix}" for name, suffix in (("filled", "nc"), ("demo", "png"))}
