@@ -157,7 +157,7 @@ class Audit:
         return pd.DataFrame([asdict(row) for row in rows])
 
     def verdict(self) -> str:
-        """The conclusion: a line for levels that agree, the weakest group, how entries were weighted, and the limits."""
+        """The conclusion: levels that agree share a line; the weakest group, the weighting, and the limits."""
         return "\n".join([*self.untested_line(), *self._conclusions()])
 
     def _conclusions(self) -> list[str]:

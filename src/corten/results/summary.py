@@ -184,8 +184,8 @@ class Summary:
             rows.append(("extrapolated", f"slices without any observation: {self.extrapolated}"))
         if "seconds" in self.facts:
             engine = self.facts.get("engine")
-            memory = next((f"; {one.taken} of memory predicted" for one in self.choices if one.what == "peak memory"), "")
-            memory = memory if "MB" in memory or "GB" in memory else ""
+            needed = next((one.taken for one in self.choices if one.what == "peak memory"), "")
+            memory = f"; {needed} of memory predicted" if "MB" in needed or "GB" in needed else ""
             on = f" on {_in_words(engine)}" if engine else ""
             rounds = next((f"; rounds on {one.taken}" for one in self.choices if one.what == "rounds run on"), "")
             rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}{rounds}"))
