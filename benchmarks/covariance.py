@@ -62,7 +62,7 @@ def whole(one: FieldSet, seed: int) -> None:
             f"interval score {np.mean(metrics.interval_scores(truth, lower, upper, coverage)):.4g}",
             flush=True,
         )
-    mix = next((c.taken for c in fitted.choices if c.what == "mix of completions"), "")
+    mix = next((c.taken for c in fitted.choices if c.what == "weights of the stack"), "")
     print(f"  mix {mix}; {time.perf_counter() - began:.0f} s, {time.process_time() - worked:.0f} CPU s", flush=True)
 
 

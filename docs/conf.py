@@ -86,9 +86,17 @@ def _internal(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any
     return True if inside.get(owner) else None
 
 
+def _tutorial(app: Any, name: str, source: list[str]) -> None:
+    """Add its output to the code of a tutorial."""
+    folder, _, page = name.rpartition("/")
+    if folder == "tutorials" and page != "index":
+        source[0] = make_notebooks.with_outputs(source[0], page)
+
+
 def setup(app: Any) -> None:
-    """Register the renderer of formulas; draw the gallery and write the notebooks before pages are read."""
+    """Register the renderer of formulas; draw the gallery and run the tutorials before pages are read."""
     app.add_html_math_renderer("mathml", (_inline_math, None), (_block_math, None))
     app.connect("autodoc-skip-member", _internal)
+    app.connect("source-read", _tutorial)
     app.connect("autodoc-process-docstring", _bars)
     app.connect("builder-inited", lambda app: (make_gallery.main(), make_notebooks.main()))

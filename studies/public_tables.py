@@ -145,7 +145,7 @@ def evaluate(case: str, problem: Problem, complete: Callable[[Any], Any]) -> Row
         "coverage": float(100 * inside.mean()),
         "width": float((result.upper_array - result.lower_array)[at].mean()),
     }
-    taken = {"calibration", "correction of the mix", "mix of completions"}
+    taken = {"calibration", "correction of the stack", "weights of the stack"}
     settings = {one.what: one.taken for one in result.source.choices if one.what in taken}
     return Row(case, measures, seconds, cpu_seconds, settings, code_version())
 

@@ -222,7 +222,7 @@ BAD_INPUT = [
     (with_infinity, r"infinite.*\(1, 2, 3\)"),
     (lambda: gappy()[0, 0], r"x\[:, None\]"),
     (lambda: gappy() + 1j, "complex.*x.real"),
-    (lambda: gappy().astype(object), "object.*astype"),
+    (lambda: gappy().astype(object), "object.*dtype=float"),
     (lambda: np.array([["a", "b"], ["c", "d"]]), "real numbers"),
     (lambda: np.empty((3, 0)), "length 0"),
     (lambda: [[1.0, 2.0], [3.0]], "same length"),
@@ -320,6 +320,17 @@ def test_progress_is_reported():
     corten.complete(gappy(), progress=lambda stage, share: heard.append((stage, share)), **QUICK)
     assert {stage for stage, _ in heard} == {"reading", "planning", "completion", "missingness", "calibration"}
     assert all(0 <= share <= 1 for _, share in heard) and heard[-1] == ("calibration", 1.0)
+
+
+def test_progress_can_be_printed_and_nothing_else_is_taken(capsys):
+    corten.complete(gappy(), progress=True, **QUICK)
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("corten: reading the data") and any("predicted: " in line for line in said)
+    assert "filling the gaps" in " ".join(said) and all("elapsed" in line or "predicted" in line for line in said)
+    corten.complete(gappy(), progress=False, **QUICK)
+    assert capsys.readouterr().err == ""
+    with pytest.raises(TypeError, match="progress is 3: give True, or a function"):
+        corten.complete(gappy(), progress=3, **QUICK)
 
 
 def test_calibration_is_chosen_by_the_shape_of_the_gaps():

@@ -79,7 +79,7 @@ def test_types_of_columns_come_back_as_floating_point_numbers_of_their_family():
 def test_tables_that_are_not_wide_are_refused_with_the_remedy():
     _, gappy = stations()
     for x, error, words in (
-        (gappy.reset_index(), TypeError, r"columns time hold no numbers.*set_index.*complete_table"),
+        (gappy.reset_index(), TypeError, r"column 'time' holds no numbers.*set_index\('time'\).*complete_table"),
         (gappy.iloc[[2, 0, 1]], ValueError, "sort_index"),
         (pd.concat([gappy, gappy]).sort_index(), ValueError, "groupby"),
         (gappy["Bern"], TypeError, "pandas Series.*two or more axes.*fold"),
@@ -198,3 +198,24 @@ def test_an_index_of_dates_as_text_is_time_and_comes_back_as_text():
     unsorted, names = ["2024-03-01", "2024-03-03", "2024-03-02"], ["2024-03-01", "2024-03-01x", "2024-03-02"]
     for other in (unsorted, names, ["a", "b", "c"]):
         assert ObservedTensor.of(frame[:3].set_axis(other)).axes[0].kind == "unordered"
+
+
+def test_tables_of_other_libraries_are_filled():
+    """pyarrow has `to_pandas`; the other is known by the dataframe interchange alone. Both have no index."""
+    pyarrow = pytest.importorskip("pyarrow")
+    _, gappy = stations()
+
+    class Interchange:
+        def __init__(self, frame):
+            self.frame = frame
+
+        def __dataframe__(self, *args, **options):
+            return self.frame.__dataframe__(*args, **options)
+
+    plain = corten.complete(gappy, **QUICK)
+    flat = gappy.reset_index()
+    for table in (pyarrow.Table.from_pandas(flat), Interchange(flat.astype({"time": "datetime64[ns]"}))):
+        found = corten.complete(table, **QUICK)
+        assert isinstance(found.estimate, pd.DataFrame) and list(found.estimate.columns) == STATIONS
+        assert found.estimate.index.name == "time" and (found.estimate.index == gappy.index).all()
+        np.testing.assert_array_equal(found.estimate, plain.estimate)

@@ -27,6 +27,7 @@ from corten.engine.lazy import takes_lazy
 from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.results.fitted import Fitted
+from corten.results.progress import as_progress
 from corten.results.settings import describe
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class ConformalCompleter:
         axis_kinds: Mapping[str | int, AxisKind] | None = None,
         missing_value: MissingValue = None,
         fill_never_observed: bool = False,
-        progress: Progress | None = None,
+        progress: Progress | bool | None = None,
         checkpoint: Checkpoint | None = None,
         coverage: float | None = None,
     ) -> Fitted:
@@ -105,8 +106,9 @@ class ConformalCompleter:
         ----------
         x, where, covariates, periodic, axis_kinds, missing_value, fill_never_observed, checkpoint
             As for `corten.complete`.
-        progress : function of (str, float), optional
-            Called with the name of a stage and the share of it that is done. If it has an attribute ``predicted``, that
+        progress : bool or function of (str, float), optional
+            True prints predicted time and memory, then every stage, to standard error. A function is called with the
+            name of a stage and the share of it that is done. If it has an attribute ``predicted``, that
             is called once before the fit with the seconds and the bytes that it will take.
         coverage : float, optional
             Nominal coverage of the intervals to come. If given, the fit warns before it starts where the calibration
@@ -125,7 +127,7 @@ class ConformalCompleter:
             If the fit needs more memory than there is. The need is predicted before the fit starts.
         """
         began = perf_counter()
-        tell = progress or (lambda stage, share: None)
+        tell = as_progress(progress)
         tell("reading", 0.0)
         observed = ObservedTensor.of(
             x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value, covariates=covariates
@@ -143,7 +145,7 @@ class ConformalCompleter:
             need_of = getattr(calibration, "device_bytes", None)
             on_device = None if need_of is None else need_of(self.engine, observed.shape)
             tell.predicted(options.predicted_seconds(calibration, observed.axes, observed.n_missing), needed, on_device)
-        why = "beside Python and its libraries; predicted before starting, from the number of entries and rounds"
+        why = "besides Python and its libraries; predicted before starting, from the number of entries and rounds"
         memory = Choice("peak memory", f"about {in_words(needed)}", why)
         refuse_beyond(
             needed,

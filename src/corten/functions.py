@@ -19,6 +19,7 @@ from corten.data.transform import Transform
 from corten.engine.lazy import behind
 from corten.engine.memory import available
 from corten.results.intervals import Intervals
+from corten.results.progress import as_progress
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +49,7 @@ def complete(
     axis_kinds: Mapping[str | int, AxisKind] | None = None,
     missing_value: MissingValue = None,
     fill_never_observed: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Intervals:
     """Estimate the missing entries of a tensor, with a prediction interval for each.
@@ -58,7 +59,8 @@ def complete(
     x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray, xarray.Dataset or ObservedTensor
         The tensor, with two or more axes. Missing entries are NaN or masked. The input is not changed. A DataFrame is a
         wide table, such as times in rows and stations in columns; for a long one, with one row per entry, see
-        `complete_table`. Every variable of a Dataset with gaps is filled by itself.
+        `complete_table`. A polars or pyarrow table is one too: a first column of dates or text labels its rows, and
+        the result is pandas. Every variable of a Dataset with gaps is filled by itself.
     coverage : float, default 0.9
         Nominal coverage: the probability that an interval contains the value, between 0 and 1. A higher coverage gives
         wider intervals. `Intervals.at` gives other coverages without a new fit.
@@ -138,8 +140,9 @@ def complete(
         ones, or it lies in a region of ten or more on a map of latitudes and longitudes whose edge is sharp, as that of
         a coast. Fields of the air are filled everywhere. The summary says what was skipped; True fills it too. With
         `where` nothing else is left out.
-    progress : function of (str, float), optional
-        Called with the name of a stage and the share of it that is done.
+    progress : bool or function of (str, float), optional
+        True prints predicted time and memory, then every stage, to standard error. A function is called with the name
+        of a stage and the share of it that is done.
     checkpoint : Checkpoint, optional
         Folder that keeps finished rounds, so that an interrupted fit can be resumed.
 
@@ -194,7 +197,7 @@ def complete(
         refuse_in_tiles(completer, checkpoint)
         lazy: Any = complete_lazily(
             cast("xr.DataArray", x), coverage, score=score, seed=seed, bounds=bounds, where=where, periodic=periodic,
-            axis_kinds=axis_kinds, missing_value=missing_value, progress=progress,
+            axis_kinds=axis_kinds, missing_value=missing_value, progress=as_progress(progress),
         )  # fmt: skip
         return cast(Intervals, lazy)  # not one, but the names that most users need are the same
     fitted = completer.fit(

@@ -4,12 +4,15 @@ import json
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from test_cli import FAST, refused, run
 
 from corten.cli import terminal
 from corten.cli.terminal import Terminal, _Bar
+from corten.engine import compiled
+from corten.results.progress import compiling
 from corten.simulate import sea_like
 
 pytestmark = pytest.mark.usefixtures("read_here")
@@ -87,7 +90,8 @@ def test_full_prints_every_setting_and_the_short_form_ten_lines(sea, tmp_path):
     short = run("complete", sea, "-o", tmp_path / "a.npz", *options).stdout
     assert "predicted: less than 10 s on " in short and "Why" not in short
     lines = short[short.index("corten: sst") :].splitlines()
-    assert len(lines) <= 13 and any(line.startswith("absolute error") and "linear along" in line for line in lines)
+    (error,) = (line for line in lines if line.startswith("absolute error"))
+    assert len(lines) <= 13 and "interpolation along" in error
     full = run("complete", sea, "-o", tmp_path / "b.npz", *options, "--full").stdout
     assert "Setting" in full and "Why" in full and "Tucker rank" in full
 
@@ -95,6 +99,7 @@ def test_full_prints_every_setting_and_the_short_form_ten_lines(sea, tmp_path):
 def test_the_bar_names_the_stage_and_labels_both_times(monkeypatch):
     now, seen = [100.0], {}
     monkeypatch.setattr(terminal, "monotonic", lambda: now[0])
+    monkeypatch.setattr(terminal, "compiling", lambda: "")
     bar = _Bar(Terminal(quiet=True))
     bar.bars = SimpleNamespace(update=lambda task, **given: seen.update(given))
     bar.task = 0
@@ -114,3 +119,21 @@ def test_the_bar_names_the_stage_and_labels_both_times(monkeypatch):
     assert bar.clock(195.0).endswith("almost done")
     bar("completing 3 files", 0.0)
     assert seen["total"] is None
+
+
+def test_a_machine_without_compiled_kernels_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "kept_kernels", lambda: (tmp_path, 0))
+    assert "the first fit also compiles" in compiling()
+    monkeypatch.setattr(compiled, "kept_kernels", lambda: (tmp_path, 3))
+    assert compiling() == ""
+
+
+def test_many_columns_are_counted_and_help_is_wrapped(tmp_path, monkeypatch):
+    path = tmp_path / "wide.csv"
+    values = np.add.outer(np.arange(8.0), np.arange(30.0))
+    values[np.arange(8), np.arange(8)] = np.nan
+    days = pd.date_range("2024-01-01", periods=8, name="day")
+    pd.DataFrame(values, index=days, columns=[f"S{k}" for k in range(30)]).to_csv(path)
+    assert "and 19 more" in run("check", path).stdout.splitlines()[0]
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "Slices that the fit has already change nothing." in run("update", "--help").stdout

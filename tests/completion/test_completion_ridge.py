@@ -65,7 +65,7 @@ def test_the_completion_of_random_splits_mixes_where_sizes_allow_it(monkeypatch:
     x = low_rank((25, 30), 1, 0.1, seed=0)
     mask = np.random.default_rng(11).random(x.shape) < 0.6
     mix = completion.prepare(x, mask, (), seed=0)
-    assert set(mix.weights) == {"pyramid", "Gaussian process", "low rank", "Tucker"}
+    assert set(mix.weights) == {"smooth", "Gaussian process", "low rank", "Tucker"}
     alone = TuckerCompletion(ridge="auto").prepare(x, mask, (), seed=0)
     errors = [np.abs(one.fill(x, mask).estimate - x)[~mask].mean() for one in (mix, alone)]
     assert errors[0] < 1.05 * errors[1]

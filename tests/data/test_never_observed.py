@@ -121,3 +121,15 @@ def test_places_are_never_observed_by_chance_or_not():
     dead = np.where(rng.random((20, 30)) < 0.7, rng.normal(size=(20, 30)), NAN)
     dead[[3, 8]] = NAN
     assert not find_never_observed(ObservedTensor.of(dead)).by_chance
+
+
+def test_outages_of_sensors_in_days_and_hours_are_no_places():
+    """Without labels a day without values of one sensor is an outage; a sensor without any value is a place."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(12, 24, 5))
+    x[[2, 3, 7], :, [0, 0, 4]] = NAN
+    kinds = {0: "ordered", 1: "ordered", 2: "unordered"}
+    assert find_never_observed(ObservedTensor.of(x, axis_kinds=kinds)) is None
+    x[:, :, 3] = NAN
+    found = find_never_observed(ObservedTensor.of(x, axis_kinds=kinds))
+    assert found.count == 1 and found.along == (0, 1)

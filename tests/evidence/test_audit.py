@@ -21,7 +21,7 @@ from corten.conformal.depth import depth
 from corten.data.observed import ObservedTensor
 from corten.evidence import metrics
 from corten.evidence.audit import _weights, as_if_missing, rerun
-from corten.evidence.audit_table import Sample, clustered_share
+from corten.evidence.audit_table import Sample, clustered_share, conclusion
 
 TUCKER = corten.TuckerCompletion(rank=3)
 BERNOULLI = corten.BernoulliPropensity(rank=3)
@@ -65,6 +65,9 @@ def test_right_weights_are_found_right(adversarial):
         assert abs(audit.coverage(level) - level) <= 3 * audit.standard_error(level)
     assert audit.standard_error(0.9) < 0.02
     assert "no evidence of under-coverage" in audit.verdict()
+    found = [(level, audit.coverage(level), audit.standard_error(level)) for level in (0.8, 0.9)]
+    said = {conclusion(*one, 9, audit.tolerance) for one in found}
+    assert audit.verdict().count("audited coverage is") == len(said)  # levels of the same conclusion share a line
 
 
 def test_unweighted_intervals_are_caught(adversarial):
@@ -326,8 +329,6 @@ def test_the_verdict_begins_with_the_entries_that_were_not_audited():
 
 
 def test_few_rounds_cannot_tell_and_a_share_far_below_is_said():
-    from corten.evidence.audit_table import conclusion
-
     kind, text = conclusion(0.9, 0.468, 0.25, 3, 0.01)
     assert kind == "warn" and "3 rounds cannot tell" in text and "far below" in text and "no evidence" not in text
     assert conclusion(0.9, 0.468, 0.15, 20, 0.01) == ("warn", "under-coverage; the intervals are too narrow.")

@@ -59,10 +59,10 @@ def test_error_is_weighted_and_beside_the_best_plain_method():
     residuals = np.where(np.arange(len(hidden)) < 4, 1.0, 3.0)
     logs = np.where(np.arange(len(hidden)) < 4, np.log(5.0), 0.0)
     found = hidden_error(fit_of(values, [hidden], residuals, logs))
-    assert found.baseline == "linear along axis_1" and found.baseline_error == pytest.approx(0.0, abs=1e-9)
+    assert found.baseline == "interpolation along axis_1" and found.baseline_error == pytest.approx(0.0, abs=1e-9)
     assert found.error == pytest.approx((20.0 + 3.0 * (len(hidden) - 4)) / (20.0 + len(hidden) - 4))
     unordered = hidden_error(fit_of(values, [hidden], residuals, axis_kinds=dict.fromkeys((0, 1), "unordered")))
-    assert unordered.baseline == "mean of each axis_0"
+    assert unordered.baseline == "means of axis_0"
     assert hidden_error(fit_of(values, [hidden[:5]], residuals[:5])) is None  # too few to say anything
 
 

@@ -12,6 +12,7 @@ import corten
 from corten import io
 from corten.cli.stored import read_result
 from corten.data.observed import ObservedTensor
+from corten.io.dataset import write_netcdf
 from corten.results.intervals import Intervals
 
 QUICK = {"completion": "smooth", "propensity": "uniform", "calibration": "random"}
@@ -130,3 +131,24 @@ class Seeded(Plain):
 
     def settings(self):
         return {"seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("time", "units", "stored"),
+    [
+        (pd.date_range("2022-01-01", periods=6), "days since 2000-01-01", ("days since 2000-01-01", "int32")),
+        (pd.date_range("2022-01-01", periods=6, freq="h"), "days since 2000-01-01", (None, "int32")),
+        (pd.date_range("2022-01-01", periods=6, freq="h"), None, ("hours since 2022-01-01", "int32")),
+        (pd.date_range("1700-01-01", periods=6, freq="1000000000s"), None, (None, "int64")),
+    ],
+)
+def test_integers_have_32_bits_where_they_fit_and_times_keep_their_unit(tmp_path, time, units, stored):
+    """Checkers of CF before version 1.9 refuse 64 bits."""
+    source = xr.Dataset({"t": (("time", "n"), np.zeros((6, 2))), "crs": ((), 0)}, {"time": time, "n": [1, 2**40]})
+    source["time"].encoding |= {} if units is None else {"units": units}
+    write_netcdf(source, tmp_path / "x.nc")
+    with xr.open_dataset(tmp_path / "x.nc") as found:
+        np.testing.assert_array_equal(found["time"], time)
+        assert found["time"].encoding["dtype"] == stored[1] and found["crs"].dtype == "int32" and found["n"][1] == 2**40
+        if stored[0] is not None:
+            assert found["time"].encoding["units"] == stored[0]

@@ -28,7 +28,7 @@ def test_the_short_form_has_ten_lines_of_80_columns(fitted):
     assert len(lines) <= 13 and max(map(len, lines)) <= 80
     labels = [line.split()[0] for line in lines[1:-2] if not line.startswith(" ")]
     assert labels == ["filled", "skipped", "intervals", "absolute", "coverage", "beyond", "computed"]
-    assert "°C on hidden entries; linear along" in text and "of entries hidden at random (most folds" in text
+    assert "°C on hidden entries; interpolation along" in text and "of entries hidden at random (most folds" in text
     assert "places never observed" in text and " thread" in text and "full=True" in text
 
 
@@ -89,3 +89,15 @@ def test_a_setting_at_the_edge_of_what_was_tried_has_a_remark():
     assert "smallest" in edge_remark(Choice("s", "0", "", tried))
     assert "largest" in edge_remark(Choice("s", "0.3", "", tried))
     assert edge_remark(Choice("s", "0.0333", "", tried)) == "" == edge_remark(Choice("s", "0", "", tried[:2]))
+
+
+def test_negative_bounds_of_counts_are_said_with_the_remedy():
+    rng = np.random.default_rng(0)
+    x = rng.poisson(1.0, size=(20, 20)).astype(float)
+    x[rng.random(x.shape) < 0.2] = np.nan
+    options = {"completion": "smooth", "propensity": "constant", "calibration": "random"}
+    result = corten.complete(x, **options)
+    below = int((result.lower[np.isnan(x)] < 0).sum())
+    assert below and result.summary().below_zero == below and "bounds=(0, None)" in str(result.summary())
+    for other in (corten.complete(x, bounds=(0, None), **options), corten.complete(x - 5, **options)):
+        assert other.summary().below_zero == 0 and "bounds" not in str(other.summary())

@@ -193,7 +193,7 @@ def choose_score(
     used = exceeds(symmetric - asymmetric, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS))
     gain = 1 - float(asymmetric.sum() / max(symmetric.sum(), np.finfo(float).tiny))
     because = (
-        f"a distribution with tails of their own changes the CRPS of entries hidden in other blocks by {-gain:.1%}, "
+        f"asymmetric intervals change the CRPS of entries hidden in other blocks by {-gain:.1%}, "
         f"{'more' if used else 'not more'} than two standard errors"
     )
     taken = "asymmetric" if used else "symmetric"

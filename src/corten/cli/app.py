@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
 import sys
@@ -112,9 +113,17 @@ _PANELS: dict[str, tuple[Callable[..., None], ...]] = {
     "Check": (check, audit, evaluate, verify),
     "Try": (demo, simulate, info),
 }
+
+
+def _help(command: Callable[..., None]) -> str:
+    """The docstring with one line per paragraph: lines broken in the source would stay broken in the help."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(" ".join(one.split()) for one in paragraphs)
+
+
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
-        app.command(rich_help_panel=_panel, cls=_Command)(_command)
+        app.command(rich_help_panel=_panel, cls=_Command, help=_help(_command))(_command)
 
 
 class _ClosedPipeIgnored(io.FileIO):

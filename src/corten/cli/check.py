@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from corten.cli.complete import too_large
 from corten.cli.options import DataOptions, with_options
-from corten.cli.terminal import FORMATS, Terminal, argument, cost
+from corten.cli.terminal import FORMATS, Terminal, argument
 from corten.data.printable import printable
+from corten.results.progress import compiling, cost
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 
 EVEN_STEPS = 0.01  # relative difference between the steps of an axis that counts as even
 MAX_VARIABLES = 12  # that are checked if none is named
+MAX_NAMES = 12  # of the contents of a file that are listed
+HIDING = {
+    "gaps": "gaps: observed entries are hidden in pseudo-gaps, shaped like the real gaps",
+    "random": "random: observed entries are hidden at random",
+    "cross": "cross: every observed entry is hidden once, in folds, because there are few",
+}
 
 
 @with_options
@@ -42,7 +49,8 @@ def check(
         move("reading", 0.0)
         shapes = contents(file, careful=True)
         sized = [f"{name} ({' x '.join(map(str, shape))})" if shape else name for name, shape in shapes.items()]
-        terminal.say(f"{file}: {', '.join(sized)}")
+        more = f" and {len(sized) - MAX_NAMES} more" if len(sized) > MAX_NAMES else ""
+        terminal.say(f"{file}: {', '.join(sized[:MAX_NAMES])}{more}")
         found = {}
         for name in _variables(data, shapes):
             described = replace(data, variable=name)
@@ -108,8 +116,8 @@ def _facts(file: Path, data: DataOptions) -> dict[str, Any]:
     calibration, chosen = choose_calibration(observed, 0)
     seconds = predicted_seconds(calibration, observed.axes, entries)
     needed = predicted_bytes(calibration, observed.axes, entries)
-    facts["calibration"] = chosen[0].taken
-    facts["predicted"] = cost(seconds, needed)
+    facts["calibration"] = HIDING.get(chosen[0].taken, chosen[0].taken)
+    facts["predicted"] = cost(seconds, needed) + compiling()
     facts["run"] = _command(file, loaded.variable, data)
     return facts
 

@@ -21,7 +21,7 @@ def demo(
 ) -> None:
     """Fill simulated maps of the sea surface under clouds, compare with their truth, write a file and a figure.
 
-    Takes about 15 seconds; the first run also compiles for about half a minute.
+    Takes about 15 seconds; the first run also compiles, for about 20 seconds.
     """
     targets = {name: output / f"{name}.{suffix}" for name, suffix in (("filled", "nc"), ("demo", "png"))}
     _refuse(output, list(targets.values()), overwrite)
@@ -32,7 +32,7 @@ def demo(
         from corten.simulate import sea_like
 
         days = sea_like(SHAPE, seed)
-        # The method sees the measurements under a clear sky; the intervals are compared with the others.
+        # The fit has the measurements under a clear sky; the intervals are compared with the others.
         measured, land = days["measured"].values, days["land"].values != 0
         cloudy = float(np.isnan(days["sst"].values[~land]).mean())
         terminal.say(
@@ -52,7 +52,7 @@ def demo(
     summary = result.summary()
     terminal.say(summary)
     terminal.say(
-        f"Compared with measurements under the clouds, which the method never saw:\n{row['covered']:.1%} lie in their "
+        f"Compared with measurements under the clouds, which the fit did not have:\n{row['covered']:.1%} lie in their "
         f"{COVERAGE:.0%} interval, and the mean absolute error is {facts['mean_absolute_error']:.2f} °C.",
         style="bold",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from corten.cli.options import with_options
@@ -59,9 +58,7 @@ def _version(package: str) -> str | None:
 
 def _cache() -> str:
     """Where Numba keeps compiled kernels, and how many there are."""
-    import corten.engine
+    from corten.engine.compiled import kept_kernels
 
-    kept = os.environ.get("NUMBA_CACHE_DIR")
-    folder = Path(kept) if kept else Path(corten.engine.__file__).parent / "__pycache__"
-    count = sum(1 for _ in folder.rglob("*.nbc")) if folder.is_dir() else 0
+    folder, count = kept_kernels()
     return f"{folder} ({count} kernels; the first run compiles what is not there)"

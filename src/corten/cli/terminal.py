@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from corten.data.printable import printable, spelling
+from corten.results.progress import COMPILING_SECONDS, STAGES, compiling, cost
 
 FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
@@ -35,16 +36,6 @@ def argument(metavar: str, text: str) -> Any:
 
 _command: ContextVar[str] = ContextVar("command", default="")
 
-STAGES = {
-    "starting": ("starting", 0.0, 0.02),
-    "reading": ("reading the data", 0.02, 0.04),
-    "planning": ("planning the calibration", 0.04, 0.14),
-    "completion": ("filling the gaps", 0.14, 0.85),
-    "missingness": ("modelling the missingness", 0.85, 0.9),
-    "calibration": ("calibrating", 0.9, 0.98),
-    "writing": ("writing", 0.98, 1.0),
-}
-"""The stages of a fit: what is shown, and the share of the whole time before and after each, roughly."""
 ALMOST_DONE = 0.9  # of the whole
 TRUST_PREDICTION_BELOW = 0.25  # of the whole; later the time left follows from the time that has passed
 
@@ -136,7 +127,7 @@ class _Move:
 
     def predicted(self, seconds: float, needed: int, on_device: int | None = None) -> None:
         """Print the time and memory that a fit will take."""
-        self.terminal.say(f"predicted: {cost(seconds, needed, on_device)}")
+        self.terminal.say(f"predicted: {cost(seconds, needed, on_device)}{compiling()}")
 
 
 class _Bar(_Move):
@@ -167,7 +158,7 @@ class _Bar(_Move):
 
     def predicted(self, seconds: float, needed: int, on_device: int | None = None) -> None:
         super().predicted(seconds, needed, on_device)
-        self.expected = monotonic() - self.began + seconds
+        self.expected = monotonic() - self.began + seconds + (COMPILING_SECONDS if compiling() else 0.0)
 
     def __call__(self, stage: str, share: float) -> None:
         now = monotonic()
@@ -207,30 +198,6 @@ def _console() -> Any:
                 yield part if part.control else Segment(printable(part.text), part.style)
 
     return Careful
-
-
-def cost(seconds: float, needed: int, on_device: int | None = None) -> str:
-    """Time and memory of a fit in words; they are predictions, so small ones are not told apart.
-
-    The time of a fit with rounds on a device is not predicted.
-
-    Example:
-        >>> cost(3.0, 10_000)  # doctest: +ELLIPSIS
-        'less than 10 s on ... idle core..., less than 100 MB of memory beside Python'
-        >>> cost(3.0, 10_000, 1_500_000_000)
-        'less than 100 MB of memory beside Python and about 1.5 GB of the memory of the device'
-    """
-    from corten.engine.memory import in_words
-    from corten.engine.threads import default_threads
-    from corten.results.summary import duration
-
-    time = f"about {duration(seconds)}" if seconds >= 10 else "less than 10 s"
-    memory = f"about {in_words(needed)}" if needed >= 100_000_000 else "less than 100 MB"
-    memory += " of memory beside Python"
-    if on_device is not None:
-        return f"{memory} and about {in_words(on_device)} of the memory of the device"
-    cores = default_threads()
-    return f"{time} on {'one idle core' if cores == 1 else f'{cores} idle cores'}, {memory}"
 
 
 def typed() -> str:

@@ -279,7 +279,7 @@ def learn_correction(
     if len(entries) < MIN_HIDDEN_ENTRIES:
         return None, _choice(False, f"{len(entries)} hidden entries are fewer than {MIN_HIDDEN_ENTRIES}", 0.0)
     if not describe.nearest and not describe.covariates:
-        return None, _choice(False, "no axis is unordered; errors of maps are smooth, and trees learn places", 0.0)
+        return None, _choice(False, "it is learned only where an axis is unordered or covariates are given", 0.0)
     fold_of = BlockFolds(shape, seed)
     fold = fold_of(entries)
     spread = describe.describe.spread
@@ -340,7 +340,7 @@ def _gain_far_away(
 def _choice(used: bool, because: str, share: float) -> Choice:
     taken = "boosted trees" if used else "none"
     code = "correction_used" if used else "correction_not_used"
-    return Choice("correction of the mix", taken, because, code=code, values={"gain": share})
+    return Choice("correction of the stack", taken, because, code=code, values={"gain": share})
 
 
 def _some(rows: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:

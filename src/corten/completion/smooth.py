@@ -190,9 +190,9 @@ class SmoothCompletion:
         grids = grids_of(axes, mask.shape)
         stretch = tuple(s * grid.usual_step for s, grid in zip(stretch, grids))
         choice = Choice(
-            "pyramid scale per axis",
+            "kernel width per axis",
             ", ".join(f"{s:.2f}" for s in stretch),
-            "length of the axis divided by the geometric mean of the lengths",
+            "relative width of the smoothing kernels: length of the axis over the geometric mean of all lengths",
             code="scale_by_length",
             values={"scales": stretch},
         )

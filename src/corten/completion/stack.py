@@ -30,7 +30,7 @@ BEYOND = 0.5
 def default_members() -> dict[str, Completion]:
     """A smoother, a Gaussian process, which starts from it, and a low-rank model."""
     return {
-        "pyramid": SmoothCompletion(),
+        "smooth": SmoothCompletion(),
         "Gaussian process": GaussianProcessCompletion(),
         "low rank": UnfoldingCompletion(),
     }
@@ -69,10 +69,10 @@ class PreparedStack:
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        mix = ", ".join(f"{name} {weight:.2f}" for name, weight in self.weights.items())
+        shares = ", ".join(f"{name} {weight:.2f}" for name, weight in self.weights.items())
         own = tuple(choice for member in self.members.values() for choice in member.choices)
         why = self.learned or "nothing was hidden: equal weights"
-        return (Choice("mix of completions", mix, why), *self.variable, *own)
+        return (Choice("weights of the stack", shares, why), *self.variable, *own)
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         values = roots_of(values) if self.roots else values

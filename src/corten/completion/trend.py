@@ -47,7 +47,7 @@ def fill_covariates(observed: ObservedTensor) -> ObservedTensor:
         axes = [axis if n > 1 else replace(axis, length=1, coordinates=None) for axis, n in sides]
         smooth = SmoothCompletion().prepare(array, mask, axes, seed=0).fill(array, mask).estimate
         filled[name] = np.where(mask, array, smooth).astype(array.dtype)
-        because = f"{1 - mask.mean():.1%} of its values are missing: the kernel pyramid filled them from the others"
+        because = f"{1 - mask.mean():.1%} of its values are missing: kernel averages of the others filled them"
         choices.append(Choice(f"covariate {name}", "gaps filled", because, code="covariate_filled"))
     return replace(observed, covariates=filled, choices=(*observed.choices, *choices)) if choices else observed
 

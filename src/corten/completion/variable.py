@@ -63,8 +63,8 @@ def choose_root(
     gain = 1 - rooted / plain if plain > 0 else 0.0
     used = gain >= MIN_GAIN
     because = (
-        f"for skewed values; square roots change the mean absolute error of a pyramid in {len(gaps)} pseudo-gaps by "
-        f"{-gain:.1%}, and are used if they lower it by {MIN_GAIN:.0%}"
+        f"for skewed values; square roots change the mean absolute error of kernel averages in {len(gaps)} "
+        f"pseudo-gaps by {-gain:.1%}, and are used if they lower it by {MIN_GAIN:.0%}"
     )
     code = "square_roots_modelled" if used else "values_modelled"
     taken = "square roots of the values" if used else "values"

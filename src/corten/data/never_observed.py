@@ -68,9 +68,14 @@ def find_never_observed(observed: ObservedTensor) -> NeverObserved | None:
     """The places without any observation, or None if there are none.
 
     Times are the axes over which places are observed. Without an axis of time, and without axes of latitude and
-    longitude, it is the axis along which most missing entries lie in lines without any observation.
+    longitude, places are the positions of unordered axes (sensors of days x hours x sensors: a day without values of
+    one sensor is an outage, not a place). Where all axes are ordered, or none, time is the axis along which most
+    missing entries lie in lines without any observation.
     """
     axes, times = observed.axes, times_of(observed.axes)
+    ordered = tuple(k for k, axis in enumerate(axes) if axis.kind != "unordered")
+    if not times and observed.kind != "dataarray" and 0 < len(ordered) < len(axes):
+        times = ordered
     candidates = [times] if times else [(k,) for k in range(len(axes)) if observed.kind != "dataarray"]
     found = [_never(observed, along) for along in candidates if len(along) < len(axes)]
     best = max(found, key=lambda one: one.entries, default=None)

@@ -20,7 +20,7 @@ from corten.data.covariates import Covariates, covariates_of
 from corten.data.missing_values import MissingValue, blank_declared, codes_of, declared_by, report_suspects
 from corten.data.order import unordered_axes
 from corten.data.printable import printable
-from corten.data.wide import WideLabels, is_frame, matrix_of
+from corten.data.wide import WideLabels, frame_of, is_foreign_frame, is_frame, matrix_of
 
 FOLD = "fold a regular series into days x hours (x.reshape(-1, 24) of an array), or interpolate it with pandas"
 MAX_SIZE = 1e100  # of the largest absolute value; 1 / MAX_SIZE is the smallest
@@ -136,6 +136,8 @@ class ObservedTensor:
                 "missing_value to ObservedTensor.of"
             )
         table = None
+        if is_foreign_frame(x):
+            x = frame_of(x)
         if is_frame(x):
             x, table = matrix_of(x)
             where = table.flags(where)
@@ -300,8 +302,7 @@ def refuse_foreign(x: Any) -> None:
         )
     if module in ("pandas", "polars"):
         cures = {
-            "DataFrame": "give x.to_pandas(); labels in a column become the index (x.to_pandas().set_index(...))",
-            "LazyFrame": "give x.collect().to_pandas()",
+            "LazyFrame": "give x.collect()",
             "Series": f"two or more axes are needed; {FOLD}",
         }
         raise TypeError(f"x is a {module} {kind}: {cures.get(kind, 'give a table with rows and columns, or an array')}")
@@ -354,7 +355,7 @@ def _numbers(x: Any, codes: Sequence[float]) -> tuple[np.ndarray, np.ndarray, tu
     if raw.dtype.kind not in "biuf":
         advice = {
             "c": "complete the real and the imaginary part apart (x.real, x.imag)",
-            "O": "convert it (x.astype(float)); None becomes NaN by that",
+            "O": "convert it (np.asarray(x, dtype=float)); None becomes NaN by that",
             "M": "dates are labels, not values: subtract a start and divide by a unit",
             "m": "divide by a unit (x / np.timedelta64(1, 's'))",
         }.get(raw.dtype.kind, "convert it to numbers first")

@@ -39,7 +39,7 @@ several; an unordered one first takes the mean of all slices, then each slice by
 
 MAX_RATIOS = ((0.005, 0.9), (0.02, 1.0), (1.0, 1.25))
 """An axis is unordered where the error without its order is below a multiple of the error with it: for each p-value of
-the order up to the first number of a pair, the second. One of twenty random orders has a p-value of at most 0.05, and
+the order up to the first number of a pair, the second. One of fifty random orders has a p-value of at most 0.02, and
 one of 200 has the smallest, 0.005."""
 
 MIN_TEST_LENGTH = 5

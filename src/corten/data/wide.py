@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,34 @@ def is_frame(x: Any) -> bool:
     return any(c.__name__ == "DataFrame" and c.__module__.split(".")[0] == "pandas" for c in type(x).__mro__)
 
 
+def is_foreign_frame(x: Any) -> bool:
+    """Whether x is a table of another library (polars, pyarrow) that pandas can read."""
+    if is_frame(x) or type(x).__module__.split(".")[0] == "xarray":
+        return False
+    return hasattr(x, "__dataframe__") or (hasattr(x, "columns") and hasattr(x, "to_pandas"))
+
+
+def frame_of(x: Any) -> pd.DataFrame:
+    """A table of another library as a pandas.DataFrame.
+
+    Such tables have no index: a first column of dates or text becomes the labels of the rows.
+    """
+    import pandas as pd
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some versions of pandas announce the end of the interchange protocol
+            frame = x.to_pandas() if hasattr(x, "to_pandas") else pd.api.interchange.from_dataframe(x)
+    except ImportError as problem:
+        raise ImportError(
+            f"x is a table of {type(x).__module__.split('.')[0]}, which needs pyarrow to become a pandas table: "
+            f"pip install 'corten[files]' ({problem})"
+        ) from None
+    if isinstance(frame.index, pd.RangeIndex) and frame.shape[1] and not _is_number(frame.dtypes.iloc[0]):
+        return frame.set_index(frame.columns[0])
+    return frame
+
+
 def matrix_of(frame: pd.DataFrame) -> tuple[xr.DataArray, WideLabels]:
     """The numbers of a wide table with its labels, and the way back.
 
@@ -68,10 +97,10 @@ def matrix_of(frame: pd.DataFrame) -> tuple[xr.DataArray, WideLabels]:
     odd = [str(name) for name, kind in zip(frame.columns, kinds) if not _is_number(kind)]
     if odd:
         more = ", ..." if len(odd) > 4 else ""
+        which = f"column {odd[0]!r} holds" if len(odd) == 1 else f"columns {', '.join(odd[:4])}{more} hold"
         raise TypeError(
-            f"x is a table whose columns {', '.join(odd[:4])}{more} hold no numbers: make labels the index "
-            "(x.set_index(...)) and drop other columns; a long table, with one row per entry, is filled by "
-            "corten.complete_table(x, value=...)"
+            f"x is a table whose {which} no numbers: make labels the index (x.set_index({odd[0]!r})) and drop other "
+            "columns; a long table, with one row per entry, is filled by corten.complete_table(x, value=...)"
         )
     index = frame.index
     if isinstance(index, pd.DatetimeIndex | pd.PeriodIndex) and not (

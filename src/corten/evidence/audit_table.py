@@ -116,15 +116,11 @@ class Audit:
         return pd.DataFrame([asdict(row) for row in rows])
 
     def verdict(self) -> str:
-        """The conclusion: one line for each level, the weakest group, how entries were weighted, and the limits."""
+        """The conclusion: levels that agree share a line; the weakest group, the weighting, and the limits."""
         return "\n".join([*self.untested_line(), *self._conclusions()])
 
     def _conclusions(self) -> list[str]:
-        lines = []
-        for row in map(self._overall, self.levels):
-            _, text = conclusion(row.level, row.coverage, row.standard_error, len(self.samples), self.tolerance)
-            error = f"(standard error {row.standard_error:.1%})"
-            lines.append(f"At {row.level:.0%} the audited coverage is {row.coverage:.1%} {error}: {text}")
+        lines = self._judged()
         worst = self._worst()
         if worst is not None and worst.coverage < worst.level:
             lines.append(
@@ -157,6 +153,14 @@ class Audit:
             f"Cannot tell for {share} of the missing entries: no observed entry that can be hidden is like them (too "
             "deep inside gaps, or in slices that are hardly observed). The following is about the others."
         ]
+
+    def _judged(self) -> list[str]:
+        """What the coverage of each level means; levels of the same meaning share a sentence."""
+        alike: dict[str, list[Row]] = {}
+        for row in map(self._overall, self.levels):
+            _, text = conclusion(row.level, row.coverage, row.standard_error, len(self.samples), self.tolerance)
+            alike.setdefault(text, []).append(row)
+        return [f"{_found(rows)}: {text}" for text, rows in alike.items()]
 
     def _worst(self) -> Row | None:
         level = min(self.levels, key=lambda one: abs(one - 0.9))
@@ -244,6 +248,15 @@ class Audit:
         )
         words = "".join(f"<p>{html.escape(line)}</p>" for line in printable(self.verdict()).splitlines())
         return f"<b>corten: audit of {len(self.samples)} rounds</b><table><tr>{heads}</tr>{body}</table>{words}"
+
+
+def _found(rows: list[Row]) -> str:
+    """The coverage found at one level, or at several."""
+    if len(rows) == 1:
+        row, error = rows[0], f"(standard error {rows[0].standard_error:.1%})"
+        return f"At {100 * row.level:.4g}% the audited coverage is {row.coverage:.1%} {error}"
+    listed = [f"{row.coverage:.1%} at {100 * row.level:.4g}%" for row in rows]
+    return f"The audited coverage is {', '.join(listed[:-1])} and {listed[-1]}"
 
 
 def conclusion(level: float, coverage: float, error: float, rounds: int, tolerance: float) -> tuple[str, str]:

@@ -148,8 +148,8 @@ def _plain_methods(axes: tuple[Axis, ...]) -> list[tuple[str, Method]]:
     """Plain methods with their names."""
     ordered = [k for k, axis in enumerate(axes) if axis.kind != "unordered" and axis.length > 1]
     if not ordered:
-        return [(f"mean of each {axis.name}", partial(mean_of_slice, k=k)) for k, axis in enumerate(axes)]
-    return [(f"linear along {axes[k].name}", partial(linear_along, k=k, axis=axes[k])) for k in ordered]
+        return [(f"means of {axis.name}", partial(mean_of_slice, k=k)) for k, axis in enumerate(axes)]
+    return [(f"interpolation along {axes[k].name}", partial(linear_along, k=k, axis=axes[k])) for k in ordered]
 
 
 def linear_along(values: np.ndarray, train: np.ndarray, entries: np.ndarray, k: int, axis: Axis) -> np.ndarray:

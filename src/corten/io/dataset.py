@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
@@ -117,7 +118,7 @@ def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
     ready.attrs = file_attrs(dataset.attrs)
     for variable in ready.variables.values():
         variable.attrs = file_attrs(variable.attrs)
-        variable.encoding = {key: variable.encoding[key] for key in ("calendar",) if key in variable.encoding}
+        variable.encoding = _small_integers(variable)
     for name, one in ready.coords.items():
         attrs = ready.variables[name].attrs
         if one.dtype.kind == "M" and one.dims == (name,):
@@ -147,6 +148,29 @@ def with_text_aside(dataset: xr.Dataset) -> xr.Dataset:
             labels = dataset.variables[dim]
             dataset = dataset.drop_vars(dim).assign_coords({other: (dim, labels.values, labels.attrs)})
     return dataset
+
+
+def _small_integers(variable: xr.Variable) -> dict[str, Any]:
+    """How integers and times are stored: in 32 bits where they fit, because CF before version 1.9 knows no 64 bits.
+
+    Times keep the unit and the calendar of the file that they come from, if they are whole numbers of it.
+    """
+    from xarray.coding.times import encode_cf_datetime
+
+    kept = {key: variable.encoding[key] for key in ("calendar",) if key in variable.encoding}
+    numbers: Any = variable.values if variable.dtype == np.int64 else np.empty(0)
+    if variable.dtype.kind == "M" and variable.size and not variable.isnull().any():
+        for given in dict.fromkeys([variable.encoding.get("units"), None]):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a unit that does not divide the steps
+                numbers, units, calendar = encode_cf_datetime(variable.values, given, kept.get("calendar"))
+            if numbers.dtype == np.int64:
+                kept |= {"units": units, "calendar": calendar}
+                break
+    limits = np.iinfo(np.int32)
+    if numbers.dtype == np.int64 and numbers.size and limits.min <= numbers.min() <= numbers.max() <= limits.max:
+        kept["dtype"] = "int32"
+    return kept
 
 
 TIME_UNITS = "seconds since 1970-01-01"

@@ -265,6 +265,8 @@ def _reproduce(result: Intervals) -> str:
     found = any(one.code == NEVER_OBSERVED and one.taken == "skipped" for one in result.choices)
     if result.observed.domain is not None and not found:
         arguments.append("where=where")
+    elif any(one.code == NEVER_OBSERVED and one.taken == "filled" for one in result.choices):
+        arguments.append("fill_never_observed=True")
     call = "import corten\n\nresult = corten.complete(\n    " + ",\n    ".join([source, *arguments]) + ",\n)\n"
     # Labels are not kept, so they appear by a name that the reader has to define.
     asked = [one for one in result.choices if one.code in INTERVAL_OPTIONS]

@@ -56,6 +56,7 @@ class Summary:
     most_widths: tuple[float, float] | None = None  #: The 10 % and the 90 % quantile of the widths.
     extrapolated: str = ""  #: The slices without any observation.
     full: bool = False  #: Whether every number and setting is shown, or the most important ones.
+    below_zero: int = 0  #: Number of finite lower bounds below zero, if no observed value is.
 
     @classmethod
     def of(cls, result: Intervals, full: bool = False) -> Summary:
@@ -84,6 +85,7 @@ class Summary:
             warnings=(*_notes(observed), *_too_high(result, facts), *result.source.warnings()),
             beyond_tested=int(np.count_nonzero(result.beyond_array)),
             most_widths=most,
+            below_zero=_below_zero(result),
             extrapolated=_empty(observed),
             full=full,
         )
@@ -142,6 +144,9 @@ class Summary:
             rows.append(("beyond tested", f"{count}, {where}: coverage unknown"))
         elif any(one.code == "pseudo_gaps_deep_enough" for one in self.choices):
             rows.append(("beyond tested", "no entry lies deeper inside a gap than what was tested"))
+        if self.below_zero:
+            text = f"{self.below_zero:,} lower bounds, though no observed value is"
+            rows.append(("negative", f"{text}: bounds=(0, None) keeps them at 0 or more"))
         if self.infinite:
             text = f"{self.infinite:,} entries ({percent(self.infinite, self.missing)}) have no finite interval"
             rows.append(("infinite", f"{text} (flag {INFINITE})"))
@@ -152,8 +157,8 @@ class Summary:
             rows.append(("extrapolated", f"slices without any observation: {self.extrapolated}"))
         if "seconds" in self.facts:
             engine = self.facts.get("engine")
-            memory = next((f", {one.taken} beside Python" for one in self.choices if one.what == "peak memory"), "")
-            memory = memory if "MB" in memory or "GB" in memory else ""
+            needed = next((one.taken for one in self.choices if one.what == "peak memory"), "")
+            memory = f"; {needed} of memory predicted" if "MB" in needed or "GB" in needed else ""
             on = f" on {_in_words(engine)}" if engine else ""
             rounds = next((f"; rounds on {one.taken}" for one in self.choices if one.what == "rounds run on"), "")
             rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}{rounds}"))
@@ -310,6 +315,15 @@ def _too_high(result: Intervals, facts: dict[str, Any]) -> list[str]:
         f"More than 1% of the intervals are infinite: coverage {result.coverage:.4g} is above the highest coverage "
         f"with finite intervals ({highest:.3g}). Ask for no more than that, or use calibration='gaps'."
     ]
+
+
+def _below_zero(result: Intervals) -> int:
+    """How many lower bounds of missing entries are negative although no observed value is."""
+    observed = result.observed
+    if not observed.n_observed or np.min(observed.values, where=observed.mask, initial=np.inf) < 0:
+        return 0
+    lower = result.lower_array[observed.missing]
+    return int(np.count_nonzero(np.isfinite(lower) & (lower < 0)))
 
 
 def _notes(observed: ObservedTensor) -> list[str]:
