@@ -1,11 +1,13 @@
 """New data filled by an earlier fit beside a fresh fit: error, coverage, and CPU time.
 
-    python -m benchmarks daily tec ndvi30 ndvi50 ndvi50-2008     (cases)
+    python -m benchmarks daily tec ndvi30 ndvi50 ndvi50-2008 years50-2008     (cases)
 
 tec: day 1 of TEC over North America is fitted, day 2 is filled. ndviP: MODIS NDVI with mask P; the years 2004 to 2008
 are fitted, 2004 to 2009 are filled and 2009 is scored; ndviP-YEAR: the same for an earlier year. The fit is saved, and
-the loaded one must give the same bits. The data are in ../shared/data. The standard error of the coverage takes the 27
-coarse blocks as independent; what all blocks of a year have in common comes on top.
+the loaded one must give the same bits. yearsP-YEAR: the errors of each year in a fit up to YEAR over those of the other
+years, all relative to their scale: of hidden entries (means) and of missing ones (90 % quantile over the cutoff), and
+the coverage without and with that ratio. The data are in ../shared/data. The standard error of the coverage takes the
+27 coarse blocks as independent; what all blocks of a year have in common comes on top.
 """
 
 from __future__ import annotations
@@ -60,6 +62,29 @@ def ndvi(percent: int, last: int = 2009) -> Case:
     return Case(f"NDVI, year {last}, mask {percent}", x[..., :-1], x, truth, scored)
 
 
+def years(name: str) -> None:
+    """Whether the hidden entries of a year say how large the errors of its missing entries are, as rows of a table."""
+    percent, last = (int(part) for part in name.removeprefix("years").split("-"))
+    case = ndvi(percent, last)
+    split = corten.ConformalCompleter().fit(case.new, fill_never_observed=True).calibrated
+    missing = np.flatnonzero(np.isfinite(case.truth) & np.isnan(case.new.values))
+    found = np.abs(case.truth.reshape(-1) - split.estimate.reshape(-1))[missing] / split.scale.at(missing)
+    hidden, weights = np.abs(split.scores), np.exp(split.log_weights)
+    year, own = (np.unravel_index(entries, case.truth.shape)[-1] for entries in (missing, split.entries))
+    print("| year | ratio of hidden | of missing | coverage without | with it |\n|---|---|---|---|---|", flush=True)
+    for k, label in enumerate(case.new.year.values.tolist()):
+        others = own != k
+        cutoff = np.quantile(hidden[others], COVERAGE, weights=weights[others], method="inverted_cdf")
+        means = [np.average(hidden[which], weights=weights[which]) for which in (~others, others)]
+        here, ratio = found[year == k], means[0] / means[1]
+        covered = [(here <= cutoff * factor).mean() for factor in (1.0, ratio)]
+        needed = np.quantile(here, COVERAGE) / cutoff
+        print(
+            f"| {label}, mask {percent} | {ratio:.2f} | {needed:.2f} | {covered[0]:.1%} | {covered[1]:.1%} |",
+            flush=True,
+        )
+
+
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     """What a function returns, and its CPU seconds in this process."""
     began = time.process_time()
@@ -85,7 +110,7 @@ def run(name: str) -> None:
     case = tec() if name == "tec" else ndvi(*(int(part) for part in name.removeprefix("ndvi").split("-")))
     completer = corten.ConformalCompleter()
     with tempfile.TemporaryDirectory() as folder:
-        fitted, fit_seconds = timed(lambda: completer.fit(case.old))
+        fitted, fit_seconds = timed(lambda: completer.fit(case.old, fill_never_observed=True))
         print(f"| {case.title} | fit of the old data | | | {fit_seconds:.1f} |", flush=True)
         path = fitted.save(Path(folder) / "fit.corten")
         result, seconds = timed(lambda: filled(fitted, case.new))
@@ -97,17 +122,19 @@ def run(name: str) -> None:
     )
     show("filled by that fit", case, result, seconds)
     print(f"| | after save and load, same bits: {same}; {size:.1f} MB | | | {loaded_seconds:.1f} |", flush=True)
+    measured, measured_seconds = timed(lambda: filled(fitted, case.new, rounds=2))
+    show("the same, with 2 rounds in new slices", case, measured, measured_seconds)
     moved, moved_seconds = timed(lambda: fitted.update(case.new, window=case.new.shape[-1]))
     show("that fit updated with the new data", case, moved.intervals(COVERAGE), moved_seconds)
-    fresh, fresh_seconds = timed(lambda: completer.fit(case.new))
+    fresh, fresh_seconds = timed(lambda: completer.fit(case.new, fill_never_observed=True))
     show("fit of the new data", case, fresh.intervals(COVERAGE), fresh_seconds)
     ratio = compared(case, result)[0] / compared(case, fresh.intervals(COVERAGE))[0]
     print(f"| | filled / fit of the new data | {ratio:.3f} | | {seconds / fresh_seconds:.4f} |", flush=True)
 
 
-def filled(fitted: corten.Fitted, x: xr.DataArray) -> corten.Intervals:
+def filled(fitted: corten.Fitted, x: xr.DataArray, rounds: int = 0) -> corten.Intervals:
     """The filled data, with the bounds computed."""
-    result = fitted.fill(x, COVERAGE)
+    result = fitted.fill(x, COVERAGE, rounds=rounds)
     _ = result.lower, result.upper
     return result
 
@@ -119,6 +146,8 @@ def show(what: str, case: Case, result: corten.Intervals, seconds: float) -> Non
 
 
 if __name__ == "__main__":
-    print("| data | what | mean absolute error | coverage at 90 % | CPU s |\n|---|---|---|---|---|", flush=True)
-    for one in sys.argv[1:] or ("tec", "ndvi30", "ndvi50"):
-        run(one)
+    cases = sys.argv[1:] or ["tec", "ndvi30", "ndvi50"]
+    if not all(one.startswith("years") for one in cases):
+        print("| data | what | mean absolute error | coverage at 90 % | CPU s |\n|---|---|---|---|---|", flush=True)
+    for one in cases:
+        years(one) if one.startswith("years") else run(one)

@@ -42,6 +42,10 @@ def fill(
         ),
     ] = False,
     rate: Annotated[float, typer.Option(metavar="NUMBER", help="Rate of --adaptive.")] = 0.05,
+    rounds: Annotated[
+        int,
+        typer.Option(metavar="N", min=0, help="Rounds of pseudo-gaps in new slices, to measure their errors."),
+    ] = 0,
     report: Annotated[Path | None, typer.Option(metavar="PATH", help="Also write a report (.html).")] = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
@@ -75,7 +79,7 @@ def fill(
     fitted = load(fit)
     loaded = read_new(file, fitted, data)
     check_labels(output, loaded.data)
-    result = fitted.fill(loaded.data, level.next_coverage, where=loaded.where)
+    result = fitted.fill(loaded.data, level.next_coverage, where=loaded.where, rounds=rounds)
     written = [io.write(output, result, overwrite=overwrite, table=loaded.table, like=loaded.like)]
     if report is not None:
         from corten.report.page import write_report

@@ -381,7 +381,13 @@ class Fitted:
         return self.options | circumstances(self.observed.axes, int(np.count_nonzero(~self.observed.inside)))
 
     def fill(
-        self, x: Any, coverage: float = 0.9, *, where: Any = None, missing_value: MissingValue = None
+        self,
+        x: Any,
+        coverage: float = 0.9,
+        *,
+        where: Any = None,
+        missing_value: MissingValue = None,
+        rounds: int = 0,
     ) -> Intervals:
         """Fill new data with the settings, mix, learned scale and calibration of this fit.
 
@@ -400,6 +406,10 @@ class Fitted:
             positions are others.
         missing_value : float or sequence of float, optional
             Numbers that stand for a missing value.
+        rounds : int, default 0
+            Rounds of pseudo-gaps in the slices that the fit does not have, after ``calibration="gaps"``. They measure
+            how large errors are there, relative to the scale of the fit, and the scale is multiplied by that ratio. Use
+            2 or more if the noise may have changed; each takes as long as a fill.
 
         Returns
         -------
@@ -419,7 +429,7 @@ class Fitted:
         """
         from corten.results.daily import fill
 
-        return fill(self, x, where, missing_value).intervals(coverage)
+        return fill(self, x, where, missing_value, rounds).intervals(coverage)
 
     def update(
         self,
