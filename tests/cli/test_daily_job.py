@@ -51,6 +51,10 @@ def test_fill_and_verify_are_those_of_python(folder):
     expected = corten.load(fit).fill(day(1, 1)[0])
     with xr.open_dataset(out) as found:
         assert np.array_equal(found.tec_lower, expected.lower) and np.array_equal(found.tec, expected.estimate)
+    run("fill", fit, folder / "day1.nc", "--output", folder / "measured.nc", "--rounds", "2")
+    with xr.open_dataset(folder / "measured.nc") as found:
+        assert np.array_equal(found.tec_lower, corten.load(fit).fill(day(1, 1)[0], rounds=2).lower)
+        assert not np.array_equal(found.tec_lower, expected.lower)
     answer = json.loads(run("verify", out, folder / "late1.nc", "--log", log, "--json").stdout)
     scores = expected.verify(day(1, 1)[1])
     assert answer["coverage"] == scores.coverage and answer["added"] == expected.observed.n_missing

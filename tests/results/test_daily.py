@@ -10,7 +10,7 @@ import xarray as xr
 import corten
 from corten.completion.protocol import on_axes
 from corten.completion.unfoldings import UnfoldingCompletion
-from corten.data.matching import matching
+from corten.data.matching import fresh_slices, matching
 
 SHAPE = (14, 12)
 MEMBERS = {"pyramid": corten.SmoothCompletion(), "low rank": UnfoldingCompletion("mean", iterations=60)}
@@ -258,6 +258,8 @@ def test_plain_arrays_are_appended(fitted):
     with pytest.raises(ValueError, match="Give axis="):
         plain.update(days(12, 12, 1)[0].values)
     assert plain.update(days(12, 12, 1)[0].values, axis=2).observed.shape == (*SHAPE, 12)
+    with pytest.raises(ValueError, match="need the other axes of the fit, but axis 'time' has 24 positions"):
+        fitted.update(days(24, 24, 1)[0], axis="lat")
     for bad in ({"window": 1}, {"half_life": 0}, {"axis": "unknown"}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             plain.update(days(12, 3, 1)[0].values, **bad)
@@ -284,13 +286,52 @@ def test_numbers_that_differ_by_rounding_are_one_position(fitted):
         matching(one, x[:1].assign_coords(lat=x.lat[:1] + 50))
 
 
-def test_an_update_follows_noise_that_grew(fitted):
-    """With three times the noise, intervals of the fit do not cover the new slices; those of an update do."""
+def test_a_fill_and_an_update_follow_noise_that_grew(fitted):
+    """With three times the noise, intervals of the fit do not cover; with a scale measured in new slices they do."""
     x, truth = days(24, 24, 11)
     louder = 0.28 * np.random.default_rng(0).normal(size=x.shape)  # with the noise of 0.1: 0.3
     before, _ = coverage_of(fitted.fill(x + louder), truth + louder)
+    measured, _ = coverage_of(fitted.fill(x + louder, rounds=2), truth + louder)
     after, _ = coverage_of(fitted.update(x + louder, half_life=12).intervals(0.9), truth + louder)
-    assert before < 0.6 and 0.85 < after < 0.95
+    assert before < 0.6 and 0.8 < measured < 0.95 and 0.85 < after < 0.95
+
+
+def test_a_fill_measures_the_errors_of_new_slices_only(fitted, loaded):
+    """The scale is multiplied in slices that the fit does not have, by the same factor; a few values say little."""
+    x = xr.concat([days(0, 24, 0)[0], days(24, 6, 1)[0] * 1.5], "time")
+    result = fitted.fill(x, rounds=2)
+    same(result, loaded.fill(x, rounds=2))
+    known, new = days(0, 24, 0)[0], x.isel(time=slice(24, None))
+    few = fitted.fill(xr.concat([known, new.where(x.lat + x.lon < 4)], "time"), rounds=2)
+    ratios = [next(one for one in r.choices if one.code == "filled_by_a_fit").values["ratio_of_errors"] for r in
+              (result, few, fitted.fill(known, rounds=2))]  # fmt: skip
+    assert ratios[0] > 1.2 and 0.9 < ratios[1] < 1.1 and ratios[2] == 1.0
+    plain = fitted.fill(x)
+    entries = np.flatnonzero(result.observed.missing)
+    old = np.unravel_index(entries, x.shape)[2] < 24
+    found, before = (one.source.calibrated.scale.at(entries) for one in (result, plain))
+    assert np.array_equal(found[old], before[old])
+    np.testing.assert_allclose(found[~old], ratios[0] * before[~old])
+    for bad in (-1, 1.5, True):
+        with pytest.raises(ValueError, match="rounds is"):
+            fitted.fill(x, rounds=bad)
+    split = corten.ConformalCompleter(corten.SmoothCompletion(), "constant", "random").fit(known)
+    with pytest.raises(ValueError, match="calibration='gaps'"):
+        split.fill(x, rounds=1)
+
+
+def test_new_slices_are_those_that_the_fit_does_not_have(fitted):
+    x = days(0, 24, 0)[0]
+    later = xr.concat([x.isel(time=slice(4, None)), days(24, 2, 1)[0]], "time")
+    later[0, 0, 7] = 9.0  # a revised slice
+    fresh = fresh_slices(fitted.observed, matching(fitted.observed, later))
+    assert np.flatnonzero(fresh.all(axis=(0, 1))).tolist() == [7, 20, 21] and fresh.sum() == 3 * SHAPE[0] * SHAPE[1]
+    plain = matching(fitted.observed, x.values)
+    assert not fresh_slices(fitted.observed, plain).any()
+    without = replace(fitted.observed, axes=tuple(replace(a, coordinates=None, units="") for a in fitted.observed.axes))
+    assert not fresh_slices(without, without).any()
+    other = replace(without, values=without.values + 1)
+    assert fresh_slices(without, other).all()
 
 
 def test_a_completion_is_told_of_the_new_axes(fitted):

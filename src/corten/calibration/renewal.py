@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, reduced, scored, values_of_round
-from corten.calibration.gap_scale import MIN_TESTING_ROUNDS, first_estimate, tested_depth
+from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, reduced, scored, values_of_round
+from corten.calibration.gap_scale import MIN_TESTING_ROUNDS, Local, first_estimate, tested_depth
 from corten.calibration.gaps import SEED_STREAM, split_of
 from corten.calibration.pseudo_gaps import MAX_HIDDEN_SHARE, MIN_HIDDEN_SHARE, hide, in_blocks, thinned
 from corten.calibration.split import scale_of, training_entries
@@ -16,12 +17,15 @@ from corten.calibration.task import Round, Task
 from corten.completion.axes_kinds import axis_kinds
 from corten.completion.protocol import Prepared, on_axes
 from corten.conformal.calibrated import CalibratedScores
+from corten.conformal.scale import TableScale
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
 from corten.data.matching import Joined
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Affine, FittedChain
 from corten.propensity import FittedPropensity
+
+MIN_PRIOR_SCORES = 200  # of a ratio of errors of 1: a few scores of new slices say little
 
 __all__ = ["Renewed", "Settled", "fill_gaps", "fill_split", "renew"]
 
@@ -36,17 +40,99 @@ class Settled:
         return on_axes(self.prepared, axes)
 
 
-def fill_gaps(split: CalibratedSplit, completion: Prepared, observed: ObservedTensor) -> CalibratedSplit:
-    """The calibration of pseudo-gaps for new data: one fill, the learned scale, the same scores.
+def fill_gaps(
+    split: CalibratedSplit, completion: Prepared, observed: ObservedTensor, fresh: np.ndarray, count: int, seed: int
+) -> tuple[CalibratedSplit, float]:
+    """The calibration of pseudo-gaps for new data: one fill, the learned scale, the same scores; and a ratio of errors.
 
-    Their weights are those of the depths of the new missing entries.
+    Their weights are those of the depths of the new missing entries. A slice (a year, a day) can have larger or smaller
+    errors than the features of its entries say, all of them by about the same factor. `count` rounds of pseudo-gaps in
+    `fresh` measure it, and the scale there is multiplied by it.
     """
     changed = in_model(split.change, observed)
-    fill = on_axes(completion, observed.axes).fill(changed.values, changed.mask)
-    made = split_of(
-        split.local, split.score, split.scores, split.entries, changed, fill, round_sizes=split.round_sizes
-    )
-    return replace(made, change=split.change)
+    prepared = on_axes(completion, observed.axes)
+    fill = prepared.fill(changed.values, changed.mask)
+    made = split_of(split.local, split.score, split.scores, split.entries, changed, fill, round_sizes=split.round_sizes)
+    rounds: list[_NewRound] = []
+    if count and np.count_nonzero(fresh & observed.mask) > 1:
+        rng = np.random.default_rng((seed, SEED_STREAM, len(split.scores)))
+        limit = MAX_POOLED_ENTRIES // max(len(split.round_sizes), count)
+        local = split.local.on_axes(observed.axes)
+        rounds = list(
+            _new_rounds(local, prepared, observed, fresh, count, limit, seed, rng, lambda train: changed.values)
+        )
+    ratio = _ratio_of_errors(made, rounds)
+    before = made.scale.at(np.arange(observed.values.size))
+    scale = TableScale(np.where(np.ravel(fresh & observed.missing), ratio * before, before))
+    return replace(made, change=split.change, scale=scale), ratio
+
+
+def _ratio_of_errors(split: CalibratedSplit, rounds: Sequence[_NewRound]) -> float:
+    """Mean error, relative to its scale, in new slices over that of the calibration entries, shrunk towards 1.
+
+    A further round with a ratio of 1 is added to those of the new slices, of at least `MIN_PRIOR_SCORES` scores: the
+    errors of one round are correlated.
+    """
+    usual, scores = float(np.average(np.abs(split.scores), weights=_weights(split.log_weights))), np.zeros(0)
+    if rounds:
+        scores = np.concatenate([np.abs(one.kept.truth - one.kept.estimate) / one.scale for one in rounds])
+    if not (len(scores) and usual > 0):
+        return 1.0
+    logs = split.local.by_depth.at(np.concatenate([one.kept.depths for one in rounds]))
+    found = float(np.average(scores, weights=_weights(logs)))
+    prior = max(len(scores) / len(rounds), MIN_PRIOR_SCORES)
+    return (len(scores) * found / usual + prior) / (len(scores) + prior)
+
+
+def _weights(logs: np.ndarray) -> np.ndarray:
+    """Weights from their logarithms, the largest one 1."""
+    return np.asarray(np.exp(logs - logs.max(initial=-np.inf)))
+
+
+class _NewRound(NamedTuple):
+    """A round of pseudo-gaps in new slices: what is kept of its scored entries, and their scale."""
+
+    plan: Round
+    kept: Hidden
+    scale: np.ndarray
+
+
+def _new_rounds(
+    local: Local,
+    prepared: Prepared,
+    observed: ObservedTensor,
+    fresh: np.ndarray,
+    count: int,
+    limit: int,
+    seed: int,
+    rng: np.random.Generator,
+    values_of: Callable[[np.ndarray], np.ndarray],
+) -> Iterator[_NewRound]:
+    """Rounds of pseudo-gaps whose hidden entries are scored where `fresh` is True, with nothing chosen again.
+
+    values_of: the data in the modelled variable, given the training entries of the round; limit: of scored entries.
+    """
+    usable = observed.mask & observed.inside
+    fresh = usable & fresh
+    kinds = axis_kinds(observed.axes, observed.shape)
+    least = MIN_HIDDEN_SHARE * min(observed.n_missing, int(np.count_nonzero(fresh)))
+    for number in range(count):
+        # Copies hide entries of all slices, as gaps do: a new slice alone would be filled from the slices beside it.
+        hidden = hide(
+            None, gap=observed.missing, usable=usable, kinds=kinds, least=least, rng=rng, kept=(), scored=fresh
+        )
+        fewer = thinned(hidden, observed.missing, usable, kinds, rng)
+        hidden = fewer if (fewer & fresh).any() else hidden
+        if hidden.sum() > MAX_HIDDEN_SHARE * usable.sum():
+            fewer = in_blocks(hidden, usable, kinds, rng)
+            hidden = fewer if (fewer & fresh).any() else hidden & fresh
+        one = Round(observed.mask & ~hidden, hidden & fresh)
+        own = values_of(one.train)
+        fill = prepared.fill(own, one.train)
+        entries = scored(one, limit, [seed, number])
+        kept = reduced(fill, own, one.train, entries, local.describe, first_estimate(local.first, fill))
+        features = local.scale_features(entries, kept.features, own, one.train, fill)
+        yield _NewRound(one, kept, local.learned.predict(features))
 
 
 def fill_split(
@@ -125,36 +211,24 @@ def renew(
     local = local.on_axes(observed.axes)
     ones = [1] * len(observed.shape)
     ones[axis] = -1
-    usable = observed.mask & observed.inside
-    fresh = usable & window.fresh.reshape(ones)
+    fresh = window.fresh.reshape(ones)
     kept, moved = _still_there(split, window, axis)
-    if np.count_nonzero(fresh) < 2 and (window.fresh.any() or not kept.any()):
+    if np.count_nonzero(observed.mask & observed.inside & fresh) < 2 and (window.fresh.any() or not kept.any()):
         raise ValueError("the new slices have fewer than two observed values in the window: nothing can be calibrated")
     count = int(np.clip(round(rounds * window.fresh.mean()), min(MIN_TESTING_ROUNDS, rounds), rounds))
     count = count if window.fresh.any() else 0
     rng = np.random.default_rng((task.seed, SEED_STREAM, len(split.scores)))
-    kinds = axis_kinds(observed.axes, observed.shape)
-    least = MIN_HIDDEN_SHARE * min(observed.n_missing, int(np.count_nonzero(fresh)))
+    limit = MAX_POOLED_ENTRIES // rounds
     done, plans, scales = [], [], []
-    for number in range(count):
-        # Copies hide entries of all slices, as gaps do: a new slice alone would be filled from the slices beside it.
-        hidden = hide(
-            None, gap=observed.missing, usable=usable, kinds=kinds, least=least, rng=rng, kept=(), scored=fresh
-        )
-        fewer = thinned(hidden, observed.missing, usable, kinds, rng)
-        hidden = fewer if (fewer & fresh).any() else hidden
-        if hidden.sum() > MAX_HIDDEN_SHARE * usable.sum():
-            fewer = in_blocks(hidden, usable, kinds, rng)
-            hidden = fewer if (fewer & fresh).any() else hidden & fresh
-        one = Round(observed.mask & ~hidden, hidden & fresh)
-        own = changed.values if change is None else values_of_round(task, change, one.train)
-        fill = prepared.fill(own, one.train)
-        entries = scored(one, MAX_POOLED_ENTRIES // rounds, [task.seed, number])
-        done.append(reduced(fill, own, one.train, entries, local.describe, first_estimate(local.first, fill)))
-        features = local.scale_features(entries, done[-1].features, own, one.train, fill)
-        scales.append(local.learned.predict(features))
-        plans.append(one)
-        task.tell("completion", (number + 1) / (count + 1))
+
+    def values_of(train: np.ndarray) -> np.ndarray:
+        return changed.values if change is None else values_of_round(task, change, train)
+
+    for one in _new_rounds(local, prepared, observed, fresh, count, limit, task.seed, rng, values_of):
+        done.append(one.kept)
+        plans.append(one.plan)
+        scales.append(one.scale)
+        task.tell("completion", len(done) / (count + 1))
     none = np.zeros(0)
     truth = np.concatenate([none, *(one.truth for one in done)])
     estimate = np.concatenate([none, *(one.estimate for one in done)])

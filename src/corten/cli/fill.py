@@ -32,6 +32,7 @@ def fill(
         option("", "Ask for the coverage that the log of --scores suggests: NUMBER holds over time.", "--adaptive"),
     ] = False,
     rate: Annotated[float, option("NUMBER", "Rate of --adaptive.")] = 0.05,
+    rounds: Annotated[int, option("N", "Rounds of pseudo-gaps in new slices, to measure their errors.", min=0)] = 0,
     report: ReportFile = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -56,7 +57,7 @@ def fill(
     fitted = load(fit)
     loaded = read_new(file, fitted, data)
     check_labels(output, loaded.data)
-    result = fitted.fill(loaded.data, level.next_coverage, where=loaded.where)
+    result = fitted.fill(loaded.data, level.next_coverage, where=loaded.where, rounds=rounds)
     written = [io.write(output, result, overwrite=overwrite, table=loaded.table, like=loaded.like)]
     if report is not None:
         from corten.report.page import write_report

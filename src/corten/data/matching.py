@@ -82,17 +82,46 @@ def _in_domain(fit: ObservedTensor, new: ObservedTensor, moved: list[int]) -> Ob
 
 def moving_axis(fit: ObservedTensor, new: ObservedTensor, axis: str | int | None) -> int:
     """The axis along which new slices are joined: `axis`, or the one that differs, or the only possible one."""
+    moved = [k for k, (old, own) in enumerate(zip(fit.axes, new.axes)) if not _same_positions(old, own)]
     if axis is not None:
         k = fit.axis(axis)
-        if fit.axes[k].kind != "ordered" or fit.axes[k].periodic:
+        if not _can_move(fit.axes[k]):
             raise ValueError(f"axis {fit.axes[k].name!r} cannot grow: give an ordered axis that is not periodic")
+        for other in moved:
+            if other != k:
+                differ = _difference(fit.axes[other], new.axes[other])
+                raise ValueError(f"slices along {fit.axes[k].name!r} need the other axes of the fit, but {differ}")
         return k
-    moved = [k for k, (old, own) in enumerate(zip(fit.axes, new.axes)) if not _same_positions(old, own)]
-    times = [k for k, one in enumerate(fit.axes) if _can_move(one) and one.is_time]
-    found = moved or times or [k for k, one in enumerate(fit.axes) if _can_move(one)]
+    found = _possible(fit, moved)
     if len(found) != 1:
         raise ValueError(f"along which axis do the new slices lie? Give axis=, one of {_named(fit.axes)}")
     return found[0]
+
+
+def _possible(fit: ObservedTensor, moved: list[int]) -> list[int]:
+    """Axes along which new slices may lie; `moved` are those with other positions."""
+    free = [k for k, one in enumerate(fit.axes) if _can_move(one)]
+    return moved or [k for k in free if fit.axes[k].is_time] or free
+
+
+def fresh_slices(fit: ObservedTensor, new: ObservedTensor) -> np.ndarray:
+    """True at the entries of new data in slices that the fit does not have, or has with other values.
+
+    Slices lie along the only axis that can have new ones; if there are several, all entries are new, or none.
+    """
+    found = _possible(fit, [k for k, pair in enumerate(zip(fit.axes, new.axes)) if not _same_positions(*pair)])
+    own = replace(new, values=new.values.astype(fit.values.dtype))
+    if len(found) != 1:
+        return np.full(new.shape, not all(_same_slice(fit, i, own, i, 0) for i in range(new.shape[0])))
+    (k,) = found
+    old_at, new_at = fit.axes[k].coordinates, new.axes[k].coordinates
+    if old_at is None or new_at is None:
+        where = np.where(np.arange(new.shape[k]) < fit.shape[k], np.arange(new.shape[k]), -1)
+    else:
+        place = {one: i for i, one in enumerate(old_at.tolist())}
+        where = np.array([place.get(one, -1) for one in on_grid(new_at, old_at).tolist()])
+    fresh = np.array([i < 0 or not _same_slice(fit, i, own, j, k) for j, i in enumerate(where.tolist())])
+    return np.broadcast_to(fresh.reshape([-1 if j == k else 1 for j in range(len(new.shape))]), new.shape)
 
 
 class Joined(NamedTuple):

@@ -13,9 +13,10 @@ from corten.calibration.gap_scale import reach
 from corten.calibration.renewal import Settled, fill_gaps, fill_split, renew
 from corten.calibration.task import Progress, Task
 from corten.completion.protocol import on_axes
+from corten.conformal.scores import Absolute, Signed
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
-from corten.data.matching import joined, matching, moving_axis
+from corten.data.matching import fresh_slices, joined, matching, moving_axis
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor
 from corten.data.transform import as_transform
@@ -28,10 +29,14 @@ if TYPE_CHECKING:
 RENEWED = ("filled_by_a_fit", "renewed", "slices_not_tested")  # codes of the records of this module
 
 
-def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue = None) -> Fitted:
+def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue = None, rounds: int = 0) -> Fitted:
     """New data filled with a fit; see `Fitted.fill`."""
     began = perf_counter()
     split, completion = _usable(fitted)
+    if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer) or rounds < 0:
+        raise ValueError(f"rounds is {rounds!r}; give a whole number of rounds, 0 for none")
+    if rounds and (split.local is None or not isinstance(split.score, Absolute | Signed)):
+        raise ValueError("rounds in new data need a fit with calibration='gaps' and a score of corten: give rounds=0")
     fit = fitted.observed
     new = matching(fit, x, where, missing_value)
     _warn_of_range(fit, new)
@@ -40,14 +45,19 @@ def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue 
     )
     if new.complete:
         return replace(base, estimate=np.array(new.values), calibrated=None, residuals=np.empty(0), choices=())
+    ratio = 1.0
     with one_library_thread:
         if split.local is not None:
-            made = fill_gaps(split, completion, new)
+            fresh = fresh_slices(fit, new) if rounds else np.zeros(new.shape, bool)
+            made, ratio = fill_gaps(split, completion, new, fresh, int(rounds), int(fitted.options["seed"]))
         else:
             refuse_carried(fitted, "fill")
             share = fitted.rounds[0].train_share if fitted.rounds else None
             made = fill_split(split, completion, new, share or 1.0, int(fitted.options["seed"]))
-    note = Choice("settings", "of an earlier fit", "nothing was chosen again (fitted.fill)", code="filled_by_a_fit")
+    because = "nothing was chosen again (fitted.fill)"
+    if ratio != 1.0:
+        because += f"; the scale of errors in new slices is multiplied by {ratio:.3g}, from pseudo-gaps there"
+    note = Choice("settings", "of an earlier fit", because, code="filled_by_a_fit", values={"ratio_of_errors": ratio})
     return _with(base, made, (note,), began)
 
 
@@ -74,7 +84,7 @@ def update(
     new = matching(fit, x, where, missing_value, least=1)
     along = moving_axis(fit, new, axis)
     length = fit.shape[along] if window is None else window
-    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
+    if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 2:
         raise ValueError(f"window is {window!r}; give a whole number of slices, 2 or more")
     decay = length / 2 if half_life is None else float(half_life)
     if not decay > 0:

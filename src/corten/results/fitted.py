@@ -332,7 +332,13 @@ class Fitted:
         return self.options | circumstances(self.observed.axes, int(np.count_nonzero(~self.observed.inside)))
 
     def fill(
-        self, x: Any, coverage: float = 0.9, *, where: Any = None, missing_value: MissingValue = None
+        self,
+        x: Any,
+        coverage: float = 0.9,
+        *,
+        where: Any = None,
+        missing_value: MissingValue = None,
+        rounds: int = 0,
     ) -> Intervals:
         """Fill new data with the settings, mix, learned scale and calibration of this fit.
 
@@ -351,6 +357,10 @@ class Fitted:
             positions are others.
         missing_value : float or sequence of float, optional
             Numbers that stand for a missing value.
+        rounds : int, default 0
+            Rounds of pseudo-gaps in the slices that the fit does not have, after ``calibration="gaps"``. They measure
+            how large errors are there, relative to the scale of the fit, and the scale is multiplied by that ratio. Use
+            2 or more if the noise may have changed; each takes as long as a fill.
 
         Returns
         -------
@@ -360,7 +370,7 @@ class Fitted:
             (merged splits; a loaded fit with a completion of your own), and a UserWarning if the new values lie outside
             the range of the values of the fit.
         """
-        return fill(self, x, where, missing_value).intervals(coverage)
+        return fill(self, x, where, missing_value, rounds).intervals(coverage)
 
     def update(
         self,
