@@ -2,9 +2,10 @@
 
     python -m benchmarks draws tec ndvi --draws 200
 
-Fields of `python -m studies tec` and crops of them, whose truth is known at the gaps. Regions are boxes of three sizes, at
-least 80 % of them missing; the 90 % interval of a mean lies between the quantiles of its draws. Pseudo-gaps are judged
-with the dependence learned from the other half of the rounds. Standard errors are clustered by 27 blocks (rounds).
+Fields of `python -m studies tec` (tec-full) and crops of them, whose truth is known at the gaps. Regions are boxes of
+three sizes, at least 80 % of them missing; the 90 % interval of a mean lies between the quantiles of its draws.
+Pseudo-gaps are judged with the dependence learned from the other half of the rounds. Standard errors are clustered by
+27 blocks (rounds). A draw of the whole field takes about a second.
 """
 
 from __future__ import annotations
