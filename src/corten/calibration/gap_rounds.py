@@ -12,6 +12,7 @@ import numpy as np
 
 from corten.calibration.device_rounds import DeviceRounds, described_on_device, rounds_on_device, scored_on_device
 from corten.calibration.task import Round, Task, trend_of
+from corten.completion.axes_kinds import axis_kinds, has_stations
 from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
 from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.completion.stack import BatchedFill
@@ -171,9 +172,8 @@ def _finished(
     """Weights of the members, a correction if it helps, and the final fill; `fill` has its members if it is done."""
     prepared, choices = first, first.choices
     if done[0].members:
-        mixed, done = cross_fitted_mix(
-            cast(PreparedMix, first), done, changed.shape, task.seed, stations=bool(neighbours.nearest)
-        )
+        stations = has_stations(axis_kinds(changed.axes, changed.shape), changed.shape)
+        mixed, done = cross_fitted_mix(cast(PreparedMix, first), done, changed.shape, task.seed, stations=stations)
         prepared, done, choice = _corrected(cast(PreparedMix, first), mixed, done, neighbours, changed.mask, task.seed)
         choices = (*mixed.choices, choice)
     if fill is None or isinstance(prepared, PreparedCorrected):
@@ -321,8 +321,8 @@ def cross_fitted_mix(
 
     The weights for an entry of a round are learned from the entries of other blocks, in all rounds. An entry that takes
     part in the choice of the weights has a smaller error than a missing entry, and intervals would be too narrow.
-    Weights by the difference of the members are tried for `stations` (an axis is unordered): there members fail at
-    single positions. They are used if their cross-fitted estimates have the smaller absolute error.
+    Weights by the difference of the members are tried for `stations`: there members fail at single positions. They are
+    used if their cross-fitted estimates have the smaller squared error.
     """
     entries, truth = np.concatenate([h.entries for h in rounds]), np.concatenate([h.truth for h in rounds])
     pooled = {name: np.concatenate([h.members[name] for h in rounds]) for name in rounds[0].members}
@@ -341,7 +341,7 @@ def cross_fitted_mix(
     final, mixed = cross_fitted(prepared.combine)
     if stations and hasattr(prepared, "combine_by_difference"):
         other, refined = cross_fitted(prepared.combine_by_difference)
-        if np.abs(refined - truth).sum() < np.abs(mixed - truth).sum():
+        if ((refined - truth) ** 2).sum() < ((mixed - truth) ** 2).sum():
             final, mixed = other, refined
     ends = np.cumsum([len(h.entries) for h in rounds])[:-1]
     return final, [replace(h, estimate=estimate) for h, estimate in zip(rounds, np.split(mixed, ends))]

@@ -75,10 +75,12 @@ class PreparedStack:
             else:
                 estimate = member.fill(values, mask).estimate
             filled[name] = np.clip(np.nan_to_num(estimate, nan=(low + high) / 2), least, high + slack)
-        mixed = self._weighted(filled)
         if not self.roots:
-            return Fill(mixed, filled)
-        return Fill(squares_of(mixed), {name: squares_of(one) for name, one in filled.items()})
+            return Fill(self.mix(filled), filled)
+        squares = {name: squares_of(one) for name, one in filled.items()}
+        # Roots of the squares would be rounded.
+        mixed = self.mix(squares) if self.by_difference is not None else squares_of(self._weighted(filled))
+        return Fill(mixed, squares)
 
     def on_axes(self, axes: Sequence[Any]) -> PreparedStack:
         """The stack with its members on other axes."""
@@ -86,31 +88,35 @@ class PreparedStack:
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
         """The weighted mean of the members, of full arrays or of values at some entries."""
-        if not self.roots:
-            return self._weighted(members)
-        return squares_of(self._weighted({name: roots_of(one) for name, one in members.items()}))
+        roots = {name: roots_of(one) for name, one in members.items()} if self.roots else members
+        if self.by_difference is not None:
+            values, compared = ([one[name] for name in self.weights] for one in (members, roots))
+            return self.by_difference.mix(values, compared)
+        return squares_of(self._weighted(roots)) if self.roots else self._weighted(members)
 
     def _weighted(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
-        if self.by_difference is not None:
-            return self.by_difference.mix([members[name] for name in self.weights])
         return np.asarray(sum(weight * members[name] for name, weight in self.weights.items()))
 
     def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedStack:
-        estimates, truth = self._modelled(members, truth)
-        weights = simplex_weights(estimates, truth)
+        estimates, modelled = self._stacked(members)
+        weights = simplex_weights(modelled, roots_of(truth)) if self.roots else simplex_weights(estimates, truth)
         learned = f"least squares{' of square roots' if self.roots else ''} on {len(truth)} hidden entries"
         return replace(self, weights=dict(zip(self.members, weights.tolist())), learned=learned, by_difference=None)
 
     def combine_by_difference(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedStack:
-        """As `combine`, with weights that also depend on how far the members differ at an entry."""
-        stack = self.combine(members, truth)
-        common = np.array(list(stack.weights.values()))
-        return replace(stack, by_difference=WeightsByDifference.fit(*self._modelled(members, truth), common))
+        """As `combine`, with weights that also depend on how far the members differ at an entry.
 
-    def _modelled(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Estimates of entries, (entries, members), and their truth in the variable of the members."""
-        estimates = np.stack([members[name] for name in self.members], axis=1).astype(np.float64)
-        return (roots_of(estimates), roots_of(truth)) if self.roots else (estimates, truth)
+        They have the least squared error of the values: of square roots, many small values would determine the weights
+        where members differ most, which matter for the large ones.
+        """
+        stack, (estimates, modelled) = self.combine(members, truth), self._stacked(members)
+        common = np.array(list(stack.weights.values()))
+        return replace(stack, by_difference=WeightsByDifference.fit(estimates, truth, common, modelled))
+
+    def _stacked(self, members: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Estimates of entries, (entries, members), and the same in the variable of the members."""
+        estimates = np.stack([members[name] for name in self.members], axis=1)
+        return estimates, roots_of(estimates) if self.roots else estimates
 
 
 def why_not(prepared: Prepared, shape: tuple[int, ...]) -> str | None:

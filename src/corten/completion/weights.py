@@ -48,17 +48,21 @@ class WeightsByDifference:
     weights: np.ndarray
 
     @staticmethod
-    def fit(members: np.ndarray, truth: np.ndarray, common: np.ndarray) -> WeightsByDifference | None:
-        """The weights with the least squared error; `members` is (entries, members). None if no members differ."""
-        difference = _difference(list(members.T), common)
-        knots = np.unique(np.quantile(difference, KNOTS))
-        if len(knots) < 2 or members.shape[1] < 2:
+    def fit(
+        members: np.ndarray, truth: np.ndarray, common: np.ndarray, compared: np.ndarray | None = None
+    ) -> WeightsByDifference | None:
+        """The weights with the least squared error; `members` is (entries, members). None if no members differ.
+
+        compared: the members in the variable in which their difference is measured. Default: their own.
+        """
+        difference = _difference(list((members if compared is None else compared).T), common)
+        knots, count = np.unique(np.quantile(difference, KNOTS)), members.shape[1]
+        if len(knots) < 2 or count < 2:
             return None
         errors = members - truth[:, None]
         hats = np.stack([np.interp(difference, knots, one) for one in np.eye(len(knots))], axis=1)
         design = (hats[:, :, None] * errors[:, None, :]).reshape(len(errors), -1)
         gram = design.T @ design
-        count = members.shape[1]
         size = np.diagonal(gram).reshape(len(knots), count).mean(axis=1)  # of the squared errors at a knot
         if not (size > 0).all():
             return None
@@ -71,9 +75,9 @@ class WeightsByDifference:
         found /= found.sum(axis=1, keepdims=True)
         return WeightsByDifference(np.asarray(common), knots, found)
 
-    def mix(self, members: Sequence[np.ndarray]) -> np.ndarray:
-        """The weighted mean of the members, arrays of one shape."""
-        difference = _difference(members, self.common)
+    def mix(self, members: Sequence[np.ndarray], compared: Sequence[np.ndarray] | None = None) -> np.ndarray:
+        """The weighted mean of the members, arrays of one shape; `compared` as in `fit`."""
+        difference = _difference(members if compared is None else compared, self.common)
         return np.asarray(sum(np.interp(difference, self.knots, w) * one for w, one in zip(self.weights.T, members)))
 
 
