@@ -175,6 +175,11 @@ class _KeptMix(_Kept):
         """The mix learned from members; it is cheap and not kept."""
         return self.prepared.combine(members, truth)
 
+    def combine_by_difference(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedMix:
+        combine = getattr(self.prepared, "combine_by_difference", self.prepared.combine)
+        found: PreparedMix = combine(members, truth)
+        return found
+
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
         return self.prepared.mix(members)
 

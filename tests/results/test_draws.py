@@ -52,9 +52,9 @@ def test_the_correlation_of_hidden_errors_is_learned():
     axes = [Axis("y", 30), Axis("x", 30), Axis("time", 20)]
     true = Dependence(np.array([0.5, 0.3]), np.array([[3.0, 5.0, 2.0], [0.0, 0.0, np.inf]]))
     rng = np.random.default_rng(2)
-    entries = [np.sort(rng.choice(18_000, 1500, replace=False)) for _ in range(12)]
+    entries = [np.sort(rng.choice(18_000, 1500, replace=False)) for _ in range(24)]
     errors = [true.draw(axes, rng).reshape(-1)[at] for at in entries]
-    rounds = np.repeat(np.arange(12), 1500)
+    rounds = np.repeat(np.arange(24), 1500)
     flat = np.concatenate(entries)
     scores = np.exp(np.concatenate(errors))
     found = learn_dependence(flat, scores, np.zeros(flat.size), np.ones(flat.size), rounds, axes)

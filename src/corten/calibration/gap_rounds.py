@@ -12,6 +12,7 @@ import numpy as np
 
 from corten.calibration.device_rounds import DeviceRounds, described_on_device, rounds_on_device, scored_on_device
 from corten.calibration.task import Round, Task, trend_of
+from corten.completion.axes_kinds import axis_kinds, has_stations
 from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
 from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.completion.stack import BatchedFill
@@ -171,7 +172,8 @@ def _finished(
     """Weights of the members, a correction if it helps, and the final fill; `fill` has its members if it is done."""
     prepared, choices = first, first.choices
     if done[0].members:
-        mixed, done = cross_fitted_mix(cast(PreparedMix, first), done, changed.shape, task.seed)
+        stations = has_stations(axis_kinds(changed.axes, changed.shape), changed.shape)
+        mixed, done = cross_fitted_mix(cast(PreparedMix, first), done, changed.shape, task.seed, stations=stations)
         prepared, done, choice = _corrected(cast(PreparedMix, first), mixed, done, neighbours, changed.mask, task.seed)
         choices = (*mixed.choices, choice)
     if fill is None or isinstance(prepared, PreparedCorrected):
@@ -313,23 +315,34 @@ def values_of_round(task: Task, whole: FittedTransform, train: np.ndarray) -> np
 
 
 def cross_fitted_mix(
-    prepared: PreparedMix, rounds: list[Hidden], shape: tuple[int, ...], seed: int
+    prepared: PreparedMix, rounds: list[Hidden], shape: tuple[int, ...], seed: int, *, stations: bool = False
 ) -> tuple[PreparedMix, list[Hidden]]:
     """The completion with member weights learned from all hidden entries, and rounds with cross-fitted weights.
 
     The weights for an entry of a round are learned from the entries of other blocks, in all rounds. An entry that takes
     part in the choice of the weights has a smaller error than a missing entry, and intervals would be too narrow.
+    Weights by the difference of the members are tried for `stations`: there members fail at single positions. They are
+    used if their cross-fitted estimates have the smaller squared error.
     """
     entries, truth = np.concatenate([h.entries for h in rounds]), np.concatenate([h.truth for h in rounds])
     pooled = {name: np.concatenate([h.members[name] for h in rounds]) for name in rounds[0].members}
-    final = prepared.combine(pooled, truth)
-    mixed = np.array(final.mix(pooled))
     fold = block_folds(entries, shape, seed)
-    for one in np.unique(fold):
-        inside = fold == one
-        if not inside.all():
-            own = prepared.combine({n: estimate[~inside] for n, estimate in pooled.items()}, truth[~inside])
-            mixed[inside] = own.mix({n: estimate[inside] for n, estimate in pooled.items()})
+
+    def cross_fitted(combine: Callable[..., PreparedMix]) -> tuple[PreparedMix, np.ndarray]:
+        final = combine(pooled, truth)
+        mixed = np.array(final.mix(pooled))
+        for one in np.unique(fold):
+            inside = fold == one
+            if not inside.all():
+                own = combine({n: estimate[~inside] for n, estimate in pooled.items()}, truth[~inside])
+                mixed[inside] = own.mix({n: estimate[inside] for n, estimate in pooled.items()})
+        return final, mixed
+
+    final, mixed = cross_fitted(prepared.combine)
+    if stations and hasattr(prepared, "combine_by_difference"):
+        other, refined = cross_fitted(prepared.combine_by_difference)
+        if ((refined - truth) ** 2).sum() < ((mixed - truth) ** 2).sum():
+            final, mixed = other, refined
     ends = np.cumsum([len(h.entries) for h in rounds])[:-1]
     return final, [replace(h, estimate=estimate) for h, estimate in zip(rounds, np.split(mixed, ends))]
 

@@ -18,6 +18,7 @@ MAX_DENSE_LENGTH_ON_HOST = 144  # the same of lengths with small prime factors, 
 MAX_DENSE_GRID = 1000  # the same for positions between the points of a grid; with fast transforms they are rounded
 MAX_COPIES = 16  # of the gaps, that hide entries together
 MIN_FOLDED_LENGTH = 32  # below this axis length a matrix product is faster than two halves and their sums
+MIN_STATIONS = 10  # positions of an unordered axis
 MAX_PRIOR_ENTRIES = 5.0  # average entries added to each position of an unordered axis
 
 
@@ -28,6 +29,17 @@ def axis_kinds(axes: Sequence[Axis] | None, shape: tuple[int, ...]) -> tuple[str
     if len(axes) != len(shape):
         raise ValueError(f"{len(axes)} axes were given for {len(shape)} dimensions: give one for each")
     return tuple("unordered" if a.kind == "unordered" else "periodic" if a.periodic else "ordered" for a in axes)
+
+
+def has_stations(kinds: Sequence[str], shape: Sequence[int]) -> bool:
+    """Whether an unordered axis has many positions: stations or sensors, rather than a few years or variables.
+
+    Examples
+    --------
+    >>> has_stations(("unordered", "ordered"), (36, 8759)), has_stations(("ordered", "unordered"), (100, 6))
+    (True, False)
+    """
+    return any(kind == "unordered" and n >= MIN_STATIONS for kind, n in zip(kinds, shape))
 
 
 def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 
 from corten.completion.axes_kinds import Standardised, axis_kinds, pseudo_gap, standardise
 from corten.completion.batched import MAX_LENGTH, fill_member, prepare_member, why_not_member
@@ -16,6 +15,7 @@ from corten.completion.protocol import Completion, Fill, Prepared, on_axes
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.unfoldings import UnfoldingCompletion
 from corten.completion.variable import choose_root, roots_of, squares_of
+from corten.completion.weights import WeightsByDifference, simplex_weights
 from corten.data.choices import Choice
 from corten.engine import as_engine
 from corten.engine.arrays import Arrays, device_arrays
@@ -36,29 +36,13 @@ def default_members() -> dict[str, Completion]:
     }
 
 
-def simplex_weights(members: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Non-negative weights with sum one and the least squared error; `members` is (entries, members)."""
-    count = members.shape[1]
-    errors = members - truth[:, None]
-    gram = errors.T @ errors
-    size = float(np.trace(gram)) / count
-    if count == 1 or not size > 0:
-        return np.full(count, 1 / count)
-    # A small ridge makes alike members share their weight instead of tossing for it.
-    gram = gram / size + 1e-3 * np.eye(count)
-    # min w'Gw on the simplex is a non-negative least squares problem with a heavy row for the sum.
-    root = np.linalg.cholesky(gram).T
-    heavy = 1e3 * np.ones((1, count))
-    weights, _ = scipy.optimize.nnls(np.vstack([root, heavy]), np.concatenate([np.zeros(count), [1e3]]))
-    return weights / weights.sum()
-
-
 @dataclass(frozen=True)
 class PreparedStack:
     """Prepared members and the weights of their mix.
 
     roots: whether members and mix model the square roots of the values; `variable` records that choice. Estimates are
-    in the variable of the data.
+    in the variable of the data. by_difference: weights that depend on how far the members differ, None if those in
+    `weights` are used for all entries.
     """
 
     members: dict[str, Prepared] = field(repr=False)
@@ -66,12 +50,16 @@ class PreparedStack:
     learned: str = ""
     roots: bool = False
     variable: tuple[Choice, ...] = field(default=(), repr=False)
+    by_difference: WeightsByDifference | None = field(default=None, repr=False)
 
     @property
     def choices(self) -> tuple[Choice, ...]:
         shares = ", ".join(f"{name} {weight:.2f}" for name, weight in self.weights.items())
         own = tuple(choice for member in self.members.values() for choice in member.choices)
         why = self.learned or "nothing was hidden: equal weights"
+        if self.by_difference is not None:
+            far = ", ".join(f"{weight:.2f}" for weight in self.by_difference.weights[-1])
+            why += f"; where they differ most {far}"
         return (Choice("weights of the stack", shares, why), *self.variable, *own)
 
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
@@ -87,10 +75,12 @@ class PreparedStack:
             else:
                 estimate = member.fill(values, mask).estimate
             filled[name] = np.clip(np.nan_to_num(estimate, nan=(low + high) / 2), least, high + slack)
-        mixed = self._weighted(filled)
         if not self.roots:
-            return Fill(mixed, filled)
-        return Fill(squares_of(mixed), {name: squares_of(one) for name, one in filled.items()})
+            return Fill(self.mix(filled), filled)
+        squares = {name: squares_of(one) for name, one in filled.items()}
+        # Roots of the squares would be rounded.
+        mixed = self.mix(squares) if self.by_difference is not None else squares_of(self._weighted(filled))
+        return Fill(mixed, squares)
 
     def on_axes(self, axes: Sequence[Any]) -> PreparedStack:
         """The stack with its members on other axes."""
@@ -98,21 +88,35 @@ class PreparedStack:
 
     def mix(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
         """The weighted mean of the members, of full arrays or of values at some entries."""
-        if not self.roots:
-            return self._weighted(members)
-        return squares_of(self._weighted({name: roots_of(one) for name, one in members.items()}))
+        roots = {name: roots_of(one) for name, one in members.items()} if self.roots else members
+        if self.by_difference is not None:
+            values, compared = ([one[name] for name in self.weights] for one in (members, roots))
+            return self.by_difference.mix(values, compared)
+        return squares_of(self._weighted(roots)) if self.roots else self._weighted(members)
 
     def _weighted(self, members: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.asarray(sum(weight * members[name] for name, weight in self.weights.items()))
 
     def combine(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedStack:
-        names = list(self.members)
-        estimates = np.stack([members[name] for name in names], axis=1)
-        if self.roots:
-            estimates, truth = roots_of(estimates), roots_of(truth)
-        weights = simplex_weights(estimates, truth)
+        estimates, modelled = self._stacked(members)
+        weights = simplex_weights(modelled, roots_of(truth)) if self.roots else simplex_weights(estimates, truth)
         learned = f"least squares{' of square roots' if self.roots else ''} on {len(truth)} hidden entries"
-        return replace(self, weights=dict(zip(names, weights.tolist())), learned=learned)
+        return replace(self, weights=dict(zip(self.members, weights.tolist())), learned=learned, by_difference=None)
+
+    def combine_by_difference(self, members: Mapping[str, np.ndarray], truth: np.ndarray) -> PreparedStack:
+        """As `combine`, with weights that also depend on how far the members differ at an entry.
+
+        They have the least squared error of the values: of square roots, many small values would determine the weights
+        where members differ most, which matter for the large ones.
+        """
+        stack, (estimates, modelled) = self.combine(members, truth), self._stacked(members)
+        common = np.array(list(stack.weights.values()))
+        return replace(stack, by_difference=WeightsByDifference.fit(estimates, truth, common, modelled))
+
+    def _stacked(self, members: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Estimates of entries, (entries, members), and the same in the variable of the members."""
+        estimates = np.stack([members[name] for name in self.members], axis=1)
+        return estimates, roots_of(estimates) if self.roots else estimates
 
 
 def why_not(prepared: Prepared, shape: tuple[int, ...]) -> str | None:

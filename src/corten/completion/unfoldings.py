@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from corten.completion.axes_kinds import Standardised, along, axis_kinds, pseudo_gap, standardise
+from corten.completion.axes_kinds import Standardised, along, axis_kinds, has_stations, pseudo_gap, standardise
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.variable import is_skewed
@@ -38,6 +38,7 @@ RANK_SHARE_PER_ITERATION = 0.4 / 45  # of the smaller side of an unfolding
 FIRST_THRESHOLD = 0.5  # in norms of the observed values
 THRESHOLD_DECREASE = 1.136  # factor in every iteration
 HIDDEN_SHARE = 1 / 3  # of the observed entries at most, to compare settings
+GAPS_OF_STATIONS = 4  # of stations: which of them one gap hides decides between origins that are as good
 MAX_DENSE_SIZE = 512  # smaller sides up to this have a full eigendecomposition
 MAX_COMPONENTS = 128  # of larger ones, followed from iteration to iteration
 Errors = Callable[..., dict[tuple[str, int], float]]
@@ -338,17 +339,24 @@ class UnfoldingCompletion:
         skewed = ("power",) if self.origin == "auto" and is_skewed(values[mask]) else ()
         origins = (*ORIGINS, *skewed) if self.origin == "auto" else (self.origin,)
         numbers = ITERATIONS if self.iterations == "auto" else (int(self.iterations),)
-        hidden = pseudo_gap(mask, kinds, np.random.default_rng((seed, 0x7A)), HIDDEN_SHARE)
-        known = mask & ~hidden
+        rng = np.random.default_rng((seed, 0x7A))
+        number_of_gaps = GAPS_OF_STATIONS if has_stations(kinds, mask.shape) else 1
+        gaps = [pseudo_gap(mask, kinds, rng, HIDDEN_SHARE) for _ in range(number_of_gaps)]
+        gaps = [hidden for hidden in gaps if hidden.any() and (mask & ~hidden).any()]
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
-        if len(origins) * len(numbers) == 1 or not hidden.any() or not known.any():
+        if len(origins) * len(numbers) == 1 or not gaps:
             return PreparedUnfoldings(kinds, origins[0], numbers[len(numbers) // 2], pyramid)
-        errors = errors_of(values, known, hidden, pyramid, kinds=kinds, origins=origins, numbers=numbers)
+        settings: dict[str, Any] = {"kinds": kinds, "origins": origins, "numbers": numbers}
+        each = [errors_of(values, mask & ~hidden, hidden, pyramid, **settings) for hidden in gaps]
+        count = sum(np.count_nonzero(hidden) for hidden in gaps)
+        errors = {
+            one: sum(own[one] * np.count_nonzero(hidden) for own, hidden in zip(each, gaps)) / count for one in each[0]
+        }
         origin, number = min(errors, key=lambda one: errors[one])
         choice = Choice(
             "ranks of the unfoldings",
             f"up to {ceil((number - 1) * RANK_SHARE_PER_ITERATION * 100)} % of their smaller side, origin: {origin}",
-            f"lowest mean absolute error on {np.count_nonzero(hidden):,} entries hidden in a pseudo-gap",
+            f"lowest mean absolute error on {count:,} entries hidden in {'a pseudo-gap' if len(gaps) == 1 else 'gaps'}",
             tuple({"origin": at, "iterations": n, "error": error} for (at, n), error in errors.items()),
             code="ranks_by_pseudo_gap",
             values={"origin": origin, "iterations": number, "error": errors[origin, number]},

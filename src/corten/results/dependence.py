@@ -33,6 +33,7 @@ MIN_PAIRS = 200  # fewer say nothing about dependence: errors are then independe
 MIN_PAIR_WEIGHT = 1e-9  # of the largest possible; errors of zero have no scale
 MAX_MISFIT = 0.03  # of a correlation, by which the best sum may differ from the true one
 SUM_ROW_FACTOR = 100.0  # of the row that makes the sum of all shares one, to the heaviest other row
+NEGLIGIBLE = 1e-9  # eigenvalues of a correlation along an axis, relative to the largest
 MIN_SHARE = 0.01  # of the variance; smaller members are left out
 
 
@@ -55,7 +56,8 @@ class Dependence:
         left = max(0.0, 1.0 - float(self.shares.sum()))
         total = np.sqrt(left) * rng.standard_normal(shape)
         for share, lengths in zip(self.shares, self.lengths):
-            part = rng.standard_normal([_noise_length(n, length) for n, length in zip(shape, lengths)])
+            sizes = [_noise_length(at, axis.periodic, float(one)) for at, axis, one in zip(places, axes, lengths)]
+            part = rng.standard_normal(sizes)
             for k, (axis, length) in enumerate(zip(axes, lengths)):
                 if 0.0 < length < np.inf:
                     part = _smoothed(part, k, places[k], axis.periodic, float(length))
@@ -76,11 +78,14 @@ def positions_of(axis: Axis) -> Floats:
     return np.arange(float(axis.length)) if grid.positions is None else grid.positions / grid.usual_step
 
 
-def _noise_length(size: int, length: float) -> int:
+def _noise_length(places: Floats, periodic: bool, length: float) -> int:
     """Positions of the noise that one member of the sum is made of, along one axis."""
+    size = len(places)
     if np.isinf(length):
         return 1
-    return size if length == 0.0 or size <= MAX_DENSE_LENGTH else 2 * size
+    if length == 0.0:
+        return size
+    return _root(tuple(places), periodic, length).shape[1] if size <= MAX_DENSE_LENGTH else 2 * size
 
 
 def _smoothed(noise: Floats, k: int, places: Floats, periodic: bool, length: float) -> Floats:
@@ -101,13 +106,17 @@ def _smoothed(noise: Floats, k: int, places: Floats, periodic: bool, length: flo
 
 @lru_cache(maxsize=64)
 def _root(places: tuple[float, ...], periodic: bool, length: float) -> Floats:
-    """A matrix whose product with its transpose is the correlation of positions."""
+    """A matrix whose product with its transpose is the correlation of positions.
+
+    Long correlations have few eigenvalues that are not negligible, and need as few columns.
+    """
     at = np.array(places)
     steps = np.abs(at[:, None] - at[None, :])
     if periodic:
         steps = np.minimum(steps, at[-1] + 1.0 - steps)
     values, vectors = np.linalg.eigh(correlation_along(steps, length))
-    root = vectors * np.sqrt(np.maximum(values, 0.0))  # on a circle a few eigenvalues can be negative
+    kept = values > NEGLIGIBLE * values.max()  # on a circle a few eigenvalues can be negative
+    root = vectors[:, kept] * np.sqrt(values[kept])
     return np.asarray(root / np.linalg.norm(root, axis=1, keepdims=True))
 
 
