@@ -84,6 +84,12 @@ def peak_bytes() -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of workers that have ended."""
+    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+
+
 def fill(data: Any, sea: SeaSurface, target: Path, memory: str, engine: Any) -> tuple[Any, float]:
     """Fill the store; returns the filled store and the seconds that it took."""
     before = 0.0
@@ -156,15 +162,15 @@ def compare(data: Any, sea: SeaSurface, filled: Any, n: int) -> tuple[float, flo
         return covered, np.nan
     wide = n + MARGIN  # tiles see as much around the corner
     from_disk = tell("from disk, corner", corner)
-    x, where = np.asarray(data[:wide, :wide]), np.broadcast_to(sea.sea[:wide, :wide, None], (wide, wide, sea.shape[2]))
+    x = np.asarray(data[:wide, :wide])
+    where = np.broadcast_to(sea.sea[:wide, :wide, None], x.shape)
     began = time.process_time()
     kinds: dict[str | int, Literal["ordered", "unordered"]] = dict.fromkeys((0, 1, 2), "ordered")
     result = corten.complete(x, COVERAGE, where=where, calibration="gaps", axis_kinds=kinds)
     print(f"in memory: {x.size:,} entries in {time.process_time() - began:.0f} CPU s", flush=True)
     gap = np.isnan(x) & where
     gap[n:], gap[:, n:] = False, False
-    truth = sea.planes(0, n)[:, :n]
-    truth = np.pad(truth, [(0, MARGIN), (0, MARGIN), (0, 0)])
+    truth = sea.planes(0, len(x))[:, :wide]
     arrays = [result.estimate[gap], result.lower[gap], result.upper[gap]]
     in_memory = tell("in memory, corner", scores(truth[gap], *arrays))
     print(f"interval score from disk over in memory: {from_disk / in_memory:.3f}", flush=True)
@@ -187,7 +193,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         data = simulated(sea, folder / f"sea-{'-'.join(map(str, asked.shape))}-{asked.seed}.zarr")
         seconds: dict[int, float] = {}
-        worked = time.process_time()
+        cpu, before = 0.0, cpu_seconds()
         for count in asked.workers:
             from distributed import Client, LocalCluster
 
@@ -195,12 +201,18 @@ def main() -> None:
             with LocalCluster(**options) as cluster, Client(cluster) as client:
                 client.wait_for_workers(count)
                 filled, seconds[count] = fill(data, sea, folder / "filled.zarr", asked.memory, client)
+            before, cpu = cpu_seconds(), cpu_seconds() - before
             peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
             first = seconds[asked.workers[0]]
-            print(f"{count} worker(s): {first / seconds[count]:.2f} times the first, peak {peak:.2f} GB", flush=True)
+            print(
+                f"{count} worker(s): {first / seconds[count]:.2f} times the first, {cpu:.0f} CPU s of all processes, "
+                f"peak {peak:.2f} GB",
+                flush=True,
+            )
         if not asked.workers:
             filled, _ = fill(data, sea, folder / "filled.zarr", asked.memory, "auto")
-        cpu, peak = time.process_time() - worked, peak_bytes()
+            cpu = cpu_seconds() - before
+        peak = peak_bytes()
         row = row_of(sea, data, asked.memory, cpu, peak, *compare(data, sea, filled, asked.compare))
         print(row, flush=True)
         if asked.write and not asked.workers:

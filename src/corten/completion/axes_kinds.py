@@ -14,7 +14,8 @@ from scipy import ndimage
 from corten.data.axes import Axis
 
 MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform of any length
-MAX_DENSE_LENGTH_ON_HOST = 144  # the same of lengths with small prime factors, on the host
+MAX_DENSE_LENGTH_ON_HOST = 144  # the same on the host of lengths with small prime factors, or near one of them
+MAX_EXTENDED_SHARE = 0.01  # of a shorter axis may be empty positions at its end: more of them change the estimate
 MAX_DENSE_GRID = 1000  # the same for positions between the points of a grid; with fast transforms they are rounded
 MAX_COPIES = 16  # of the gaps, that hide entries together
 MIN_FOLDED_LENGTH = 32  # below this axis length a matrix product is faster than two halves and their sums
@@ -219,11 +220,11 @@ def transformed_fast(length: int) -> bool:
 
     Examples
     --------
-    >>> [transformed_fast(length) for length in (120, 193, 200, 400)]
-    [False, False, True, True]
+    >>> [transformed_fast(length) for length in (120, 193, 200, 215, 400)]
+    [False, False, True, True, True]
     """
-    short = length > MAX_DENSE_LENGTH_ON_HOST and scipy.fft.next_fast_len(length, real=True) == length
-    return short or length > MAX_DENSE_LENGTH
+    near = scipy.fft.next_fast_len(length, real=True) <= (1 + MAX_EXTENDED_SHARE) * length
+    return length > (MAX_DENSE_LENGTH_ON_HOST if near else MAX_DENSE_LENGTH)
 
 
 def basis_of(
@@ -240,7 +241,7 @@ def basis_of(
 
     `length` is that of the grid. `positions` are those of the entries where they are not the points of the grid; along
     a long axis they are rounded to the grid. `extended`: a long ordered axis may be followed by empty positions. On the
-    host a shorter axis has fast transforms too if its length has small prime factors.
+    host a shorter axis has fast transforms too if its length is near one with small prime factors.
     """
     long = transformed_fast(length) if on_host else length > MAX_DENSE_LENGTH
     if extended and kind == "ordered" and positions is None and long:

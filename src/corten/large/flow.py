@@ -20,7 +20,7 @@ from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.engine import Threads, as_engine
 from corten.engine.memory import USABLE_SHARE, available, in_words, limited, read_size, refuse_full_disk
-from corten.engine.threads import default_threads, one_library_thread
+from corten.engine.threads import default_threads, in_order, one_library_thread
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
@@ -32,7 +32,7 @@ from corten.large.needs import Needs, TileNeeds
 from corten.large.stages import Counts, Estimate, Scratch, forecasts
 from corten.large.tasks import TileRunner
 from corten.large.tiles import tile_sides
-from corten.large.writing import Output, TileArrays, TileWriting, Widths, Writing, write
+from corten.large.writing import Output, TileArrays, TileWriting, Widths, Writing, sum_of
 from corten.lowrank import TensorTrain
 from corten.options import ScoreName, WeightsName, as_propensity, check_bounds
 from corten.propensity.fitted import FittedPropensity
@@ -210,7 +210,7 @@ def complete_to_zarr(
                     lazy.axes, limit, runner.threads, run.counts.missing, lazy.dtype.itemsize, 1 + 2 * len(coverages)
                 )
                 tell_needs(f"{lazy.source}: {sizes.in_words()}")
-                done = run.fill_tiles(store, dtypes, scoring, coverages, made, sizes, runner)
+                widths, scored, size = run.fill_tiles(store, dtypes, scoring, coverages, made, sizes, runner)
             else:
                 if not isinstance(engine, Threads) and way.may_tile:
                     run.needs = needs.with_mask_at_once(lazy, limit, engine.label)
@@ -218,7 +218,9 @@ def complete_to_zarr(
                     tell_needs(f"{lazy.source}: {run.needs.in_words()}")
                 store.add(lazy.shape, chunk_shape(lazy.shape, run.needs.planes), dtypes)
                 estimate, fitted = run.complete(way.completion, scoring), run.model_missingness(model, engine)
-                done = run.fill_blocks(store, estimate, fitted, scoring, coverages, made, exact=weights == "exact")
+                widths, scored, size = run.fill_blocks(
+                    store, estimate, fitted, scoring, coverages, made, exact=weights == "exact"
+                )
             options = {
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(calibration), "score": describe(score), "weights": weights,
@@ -226,22 +228,16 @@ def complete_to_zarr(
                 "variable": lazy.name or "none", "missing_value": describe(missing_value),
             } | circumstances(lazy.axes, run.counts.outside)  # fmt: skip
             facts = {
-                "calibration_entries": done.calibration_entries, "effective_sample_size": done.effective_size,
+                "calibration_entries": scored, "effective_sample_size": size,
                 "seconds": round(perf_counter() - began, 2),
             }  # fmt: skip
-            summary = run.summary(coverages[0], done.widths, facts)
+            summary = run.summary(coverages[0], widths, facts)
             _describe(store, lazy, about, summary, options)
             lazy.refuse_changed()
     return FilledStore(target, main, coverages, summary.choices, options, summary)
 
 
-@dataclass(frozen=True)
-class _Done:
-    """What a way of completion leaves for the summary."""
-
-    widths: Widths
-    calibration_entries: int
-    effective_size: float
+Done = tuple[Widths, int, float]  # widths of the intervals, calibration entries, their effective sample size
 
 
 @dataclass
@@ -291,22 +287,21 @@ class _Run:
     def fill_tiles(
         self, store: ChunkedStore, dtypes: Mapping[str, np.dtype], score: Score, coverages: Sequence[float],
         output: Output, needs: TileNeeds, runner: TileRunner,
-    ) -> _Done:  # fmt: skip
+    ) -> Done:  # fmt: skip
         """Complete a coarse field and tiles, calibrate on pseudo-gaps in some tiles, and write all tiles."""
         lazy, spins = self.lazy, self.scratch.observed
         self.choices += (Choice("work from disk", needs.in_words(), "predicted before starting"),)
-        entries = needs.entries
         tiled = TiledField.of(
-            lazy, spins, self.needs.block, entries, lambda share: self.tell("reading", (1 + share) / 2)
+            lazy, spins, self.needs.block, needs.entries, lambda share: self.tell("reading", (1 + share) / 2)
         )
         model = calibrate(tiled, score, self.seed, runner, lambda share: self.tell("completion", share))
-        store.add(lazy.shape, tile_sides(lazy.axes, entries), dtypes)
-        writing = TileWriting(tiled, TileArrays(model, coverages, output), store)
-        widths = writing.run(runner, lambda share: self.tell("writing", share))
+        store.add(lazy.shape, tile_sides(lazy.axes, needs.entries), dtypes)
+        put = TileWriting(tiled, TileArrays(model, coverages, output), store).put
+        widths = sum_of(runner.run(put, tiled.tiles, lambda share: self.tell("writing", share)))
         self.choices += model.choices
         if widths.beyond:
             self.warnings += (reach(widths.beyond, self.counts.missing).because,)
-        return _Done(widths, model.scored.scores.size, model.scored.effective_sample_size())
+        return widths, model.scored.scores.size, model.scored.effective_sample_size()
 
     def complete(self, filler: Any, score: Score) -> Estimate:
         """Complete the whole tensor from its training entries."""
@@ -343,7 +338,7 @@ class _Run:
     def fill_blocks(
         self, store: ChunkedStore, estimate: Estimate, fitted: FittedPropensity, score: Score,
         coverages: Sequence[float], output: Output, *, exact: bool,
-    ) -> _Done:  # fmt: skip
+    ) -> Done:  # fmt: skip
         """Score the calibration set, and write estimate, bounds and flags block by block."""
         lazy, needs = self.lazy, self.needs
         sketches = stages.score(
@@ -351,8 +346,9 @@ class _Run:
         )
         exact = exact and not fitted.independent
         writing = Writing(self.scratch, estimate, fitted, score, sketches, coverages, exact, output, store)
-        widths = write(lazy, needs, writing, lambda share: self.tell("writing", share))
-        return _Done(widths, self.counts.hidden, next(iter(sketches.values())).effective_sample_size())
+        todo = stages.pieces(lazy, needs, lambda share: self.tell("writing", share))
+        widths = sum_of(in_order(writing.run, todo, needs.workers))
+        return widths, self.counts.hidden, next(iter(sketches.values())).effective_sample_size()
 
     def summary(self, coverage: float, widths: Widths, facts: dict[str, Any]) -> Summary:
         counts, lazy = self.counts, self.lazy

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 from corten.engine.cluster import Cluster
 from corten.engine.threads import in_order, one_library_thread
+from corten.large.stages import Tell
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Tell = Callable[[float], None]
 
 
 @dataclass(frozen=True)

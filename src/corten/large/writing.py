@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial, reduce
+from functools import cached_property, partial
 from itertools import pairwise
 
 import numpy as np
@@ -16,14 +16,10 @@ from corten.conformal.sketch import ScoreSketch, cells_of
 from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, NEVER, OBSERVED, OUTSIDE
 from corten.engine.memory import let_go
 from corten.engine.passes import MaskPass
-from corten.engine.threads import in_order
 from corten.io.chunked import ChunkedStore
-from corten.io.lazy import LazyTensor
 from corten.io.names import companion
 from corten.large.gaps import FilledTile, TiledField, TiledModel
-from corten.large.needs import Needs
-from corten.large.stages import Block, Estimate, Scratch, Tell, log_odds, pieces
-from corten.large.tasks import TileRunner
+from corten.large.stages import Block, Estimate, Scratch, log_odds
 from corten.large.tiles import Box, Tile
 from corten.lowrank import TensorTrain
 from corten.propensity.fitted import FittedPropensity
@@ -41,12 +37,6 @@ class Widths:
     total: float = 0.0
     sketch: ScoreSketch = field(default_factory=ScoreSketch)
 
-    def with_part(self, other: Widths) -> Widths:
-        return Widths(
-            self.infinite + other.infinite, self.forecast + other.forecast, self.beyond + other.beyond,
-            self.total + other.total, self.sketch.merge(other.sketch),
-        )  # fmt: skip
-
     @property
     def mean(self) -> float | None:
         return self.total / self.sketch.size if self.sketch.size else None
@@ -54,6 +44,16 @@ class Widths:
     @property
     def median(self) -> float | None:
         return float(self.sketch.cutoffs([-np.inf], 0.5)[0, 0]) if self.sketch.size else None
+
+
+def sum_of(parts: Iterable[Widths]) -> Widths:
+    """The widths of all parts together."""
+    found = Widths()
+    for one in parts:
+        found.infinite, found.forecast = found.infinite + one.infinite, found.forecast + one.forecast
+        found.beyond, found.total = found.beyond + one.beyond, found.total + one.total
+        found.sketch = found.sketch.merge(one.sketch)
+    return found
 
 
 @dataclass(frozen=True)
@@ -192,12 +192,6 @@ def _on(planes: np.ndarray, a: int, b: int, read: Callable[[int, int], np.ndarra
     return np.asarray(read(int(planes[a]), int(planes[b - 1]) + 1))
 
 
-def write(lazy: LazyTensor, needs: Needs, writing: Writing, tell: Tell) -> Widths:
-    """Write every block; threads share the blocks, and each block has chunks of its own."""
-    found = in_order(writing.run, pieces(lazy, needs, tell), needs.workers)
-    return reduce(Widths.with_part, found, Widths())
-
-
 @dataclass(frozen=True)
 class TileArrays:
     """Makes all arrays of a result for a tile."""
@@ -220,10 +214,6 @@ class TileWriting:
     data: TiledField
     arrays: TileArrays
     store: ChunkedStore
-
-    def run(self, runner: TileRunner, tell: Tell) -> Widths:
-        """Fill and write every tile."""
-        return reduce(Widths.with_part, runner.run(self.put, self.data.tiles, tell), Widths())
 
     def put(self, tile: Tile) -> Widths:
         """Fill and write one tile."""
