@@ -15,6 +15,7 @@ import numpy as np
 from corten import ConformalCompleter, metrics
 from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.data.observed import ObservedTensor
+from corten.engine.threads import one_library_thread
 from studies.field_sets import FieldSet, data_folder, load_set
 
 
@@ -31,7 +32,8 @@ def member(one: FieldSet, seed: int) -> None:
     """The chosen covariance, the time to choose it, and the error of the process by itself."""
     observed = ObservedTensor.of(one.observed, periodic=one.periodic, axis_kinds=one.axis_kinds)
     began, worked = time.perf_counter(), time.process_time()
-    prepared = GaussianProcessCompletion().prepare(observed.values, observed.mask, observed.axes, seed)
+    with one_library_thread:  # as in a fit
+        prepared = GaussianProcessCompletion().prepare(observed.values, observed.mask, observed.axes, seed)
     chosen, worked_choosing = time.perf_counter() - began, time.process_time() - worked
     began, worked = time.perf_counter(), time.process_time()
     estimate = prepared.fill(observed.values, observed.mask).estimate

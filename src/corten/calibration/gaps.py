@@ -46,7 +46,7 @@ from corten.propensity import FittedPropensity, IsingPropensity
 SEED_STREAM = 0x6A95
 # CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
 SECONDS_OF_MODES = 0.07  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
-SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.004, 0.15e-6, 3.5e-9  # of a fill besides
+SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.004, 0.22e-6, 5.2e-9  # of a fill besides
 FAST_LENGTH = 100  # a fast transform along a long axis costs as much as products with a matrix of this length
 SECONDS_OF_FEATURES = 0.17e-6  # of a round, for each entry of the tensor
 FILLS_OF_SETTINGS = 3  # completions besides the rounds
@@ -209,7 +209,7 @@ class GapCalibration:
         Examples
         --------
         >>> round(GapCalibration().seconds(552_000, 237_000, cores=2))
-        23
+        30
         """
         shape, observed = shape or (round(entries ** (1 / 3)),) * 3, entries - missing
         dense = min(1.0, 2 * observed / max(entries, 1))  # few observed entries need fewer iterations
