@@ -38,8 +38,12 @@ def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path)
         result.plot.slice(show, ax, **{time.name: slot})
     error = np.where(observed.missing, np.abs(result.estimate_array - measured), np.nan)[..., slot]
     mesh = maps[3].pcolormesh(error, cmap="magma_r", vmin=0.0, vmax=float(np.nanquantile(error, 0.98)), rasterized=True)
-    figure.colorbar(mesh, ax=maps[3], extend="max")
-    maps[3].set(aspect=maps[0].get_aspect(), facecolor="#e4dfd8", xticks=[], yticks=[])
+    figure.colorbar(mesh, ax=maps[3], extend="max", label="absolute error (°C)")
+    for name in ("aspect", "xlim", "ylim", "xticks", "yticks", "xlabel"):  # those of the other maps
+        maps[3].set(**{name: getattr(maps[0], f"get_{name}")()})
+    for name in ("xticklabels", "yticklabels"):
+        maps[3].set(**{name: [label.get_text() for label in getattr(maps[0], f"get_{name}")()]})
+    maps[3].set_facecolor("#e4dfd8")
     for ax, words in zip(maps, titles):
         ax.plot(column + 0.5, row + 0.5, "o", mfc="none", mec="#d55e00", ms=8, mew=2)
         ax.set(title=words, ylabel=lat.name if ax is maps[0] else "")
