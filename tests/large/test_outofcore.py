@@ -573,10 +573,11 @@ def test_no_stage_keeps_the_pages_it_read(tmp_path, monkeypatch):
         kept[name] = {f.name: resident(getattr(scratch[0], f.name)) for f in dataclasses.fields(scratch[0])}
         return answer
 
-    for module, name in ((stages, "look"), (stages, "scale"), (flow, "descend_on"), (stages, "score"), (flow, "sum_of")):
+    watch = ((stages, "look"), (stages, "scale"), (flow, "descend_on"), (stages, "score"), (flow, "sum_of"))
+    for module, name in watch:
         monkeypatch.setattr(module, name, partial(watched, name, getattr(module, name)))
     filled(data(shape), tmp_path, completion=TUCKER, propensity=IsingPropensity(Product(0.1), rank=1))
-    assert set(kept) == {"look", "scale", "descend_on", "score", "sum_of"}
+    assert set(kept) == {name for _, name in watch}
     plane = 128 * 128
     for stage, held in kept.items():
         assert held["observed"] <= 8 * plane and held["train"] <= 8 * plane and held["numbers"] <= 8 * 4 * plane, stage
