@@ -14,8 +14,8 @@ import numpy as np
 import scipy.optimize
 
 KNOTS = (0.5, 0.8, 0.95, 0.99)  # quantiles of the difference at hidden entries; weights are linear between them
-PULL = 0.01  # towards the weights of all entries, relative to the squared errors at a knot
-ALIKE = 1e-3  # a small ridge makes alike members share their weight instead of tossing for it
+SHRINKAGE = 0.01  # towards the weights of all entries, relative to the squared errors at a knot
+ALIKE = 1e-3  # a small ridge: alike members share their weight
 SUM_ROW = 1e3  # of the rows that make sums of weights one, relative to the others
 
 
@@ -68,10 +68,10 @@ class WeightsByDifference:
             return None
         each = np.repeat(size, count)
         root = np.linalg.cholesky(gram + ALIKE * np.diag(each)).T
-        pull = np.diag(np.sqrt(PULL * each))
+        shrink = np.diag(np.sqrt(SHRINKAGE * each))
         sums = SUM_ROW * np.repeat(np.diag(np.sqrt(size)), count, axis=1)
-        wanted = [np.zeros(len(gram)), pull @ np.tile(common, len(knots)), SUM_ROW * np.sqrt(size)]
-        found = scipy.optimize.nnls(np.vstack([root, pull, sums]), np.concatenate(wanted))[0].reshape(-1, count)
+        wanted = [np.zeros(len(gram)), shrink @ np.tile(common, len(knots)), SUM_ROW * np.sqrt(size)]
+        found = scipy.optimize.nnls(np.vstack([root, shrink, sums]), np.concatenate(wanted))[0].reshape(-1, count)
         found /= found.sum(axis=1, keepdims=True)
         return WeightsByDifference(np.asarray(common), knots, found)
 
