@@ -24,8 +24,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as gpu
 
-from corten.engine.jax_formulas import Formula
-from corten.engine.jax_slab import EXACT, Packing
+from corten.engine.jax_slab import EXACT, Formula, Packing
 
 Array = jax.Array
 LANES = 128

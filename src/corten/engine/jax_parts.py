@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from corten.engine.arithmetic import LOGIT, PRODUCT
-from corten.engine.jax_formulas import Formula
+from corten.engine.jax_slab import Formula
 from corten.engine.jax_slab import Cut, Packing, bucket
 
 SLAB_ENTRIES = {"gpu": 1 << 26, "cpu": 1 << 22}  # a few float32 arrays of a slab exist at a time

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from corten.engine.arithmetic import PRODUCT
-from corten.engine.jax_formulas import Formula
+from corten.engine.jax_slab import Formula
 from corten.engine.jax_parts import Part, fits, gathered, has_fused_kernel, parts_of, vector_of
 from corten.engine.jax_slab import Packing, eta_of_slab, likelihood_pass, residual_pass_of, soft_values, weight_sums
 from corten.engine.passes import AnyMaskPass, FrameLike, Model, check_spins, flattened, pack, size_of, unpack

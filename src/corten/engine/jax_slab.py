@@ -1,7 +1,8 @@
-"""The slab pass as XLA programs: planes with a halo in, sums as large as the cores out.
+"""The passes as XLA programs: planes with a halo in, sums as large as the cores out.
 
 A program takes all small arrays as one vector and gives all small results as one vector: a pass is one transfer each
-way. A scan goes through the slabs; sums over slabs keep their rounding error, so that float32 is enough.
+way. A scan goes through the slabs; sums over slabs keep their rounding error, so that float32 is enough. Only log-odds
+and loss are written down; JAX differentiates them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.scipy.special import log_ndtr
 
-from corten.engine.jax_formulas import Formula, Shift, likelihood, log_odds, pair_sums, sign_of, soft_spin
+from corten.engine.arithmetic import LOGIT, PROBIT, PRODUCT, SIGMOID
 
 Array = jax.Array
 EXACT = lax.Precision.HIGHEST
@@ -60,12 +62,11 @@ def _compilers() -> ThreadPoolExecutor:
 
 def _key(arrays: tuple[Any, ...], settings: dict[str, Any]) -> Hashable:
     def like(array: Any) -> Hashable:
-        if array is None:
-            return None
         sharding = getattr(array, "sharding", None)
-        return array.shape, str(array.dtype), frozenset(sharding.device_set) if sharding is not None else None
+        devices = frozenset(sharding.device_set) if sharding is not None else None
+        return None if array is None else (array.shape, str(array.dtype), devices)
 
-    return tuple(map(like, arrays)), tuple(sorted(settings.items(), key=lambda item: item[0]))
+    return tuple(map(like, arrays)), tuple(sorted(settings.items()))
 
 
 def bucket(rank: int, rows: int, columns: int) -> int:
@@ -74,6 +75,85 @@ def bucket(rank: int, rows: int, columns: int) -> int:
     Planes large enough for the arithmetic to matter have a size for small ranks too.
     """
     return 8 if rank <= 8 and rows * columns >= LARGE_PLANE_ENTRIES else -(-rank // 16) * 16
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What of a model shapes the compiled code. Coefficients are arguments: another strength compiles nothing."""
+
+    kind: int
+    powers: tuple[tuple[int, int], ...]
+    link: int
+    offsets: tuple[tuple[int, ...], ...]
+    periodic: tuple[bool, ...]
+    whole: bool  # train share one, which has its own safe form
+
+    @property
+    def radius(self) -> int:
+        return max((abs(o[0]) for o in self.offsets), default=0)
+
+    def neighbour(self, block: Array, offset: Sequence[int]) -> Array:
+        """Entry i of the planes inside the radius is the block's entry i + offset; zero outside the tensor."""
+        start = self.radius + offset[0]
+        out = lax.slice_in_dim(block, start, start + block.shape[0] - 2 * self.radius, axis=0)
+        for axis, step in enumerate(offset[1:], 1):
+            if self.periodic[axis]:
+                out = jnp.roll(out, -step, axis)
+            elif abs(step) >= out.shape[axis]:
+                out = jnp.zeros_like(out)
+            elif step:
+                edges = [(-step, step, 0) if k == axis else (0, 0, 0) for k in range(out.ndim)]
+                out = lax.pad(out, jnp.zeros((), out.dtype), edges)
+        return out
+
+    def around(self, block: Array) -> Array:
+        """Sums over the neighbourhood, on the planes inside the radius."""
+        return sum(self.neighbour(block, o) for o in self.offsets) + jnp.zeros_like(self.centre(block))
+
+    def centre(self, block: Array) -> Array:
+        """The planes inside the radius."""
+        return lax.slice_in_dim(block, self.radius, block.shape[0] - self.radius, axis=0)
+
+    def pair(self, terms: Array, x: Array, y: Array) -> Array:
+        """g(x, y)."""
+        if self.kind == SIGMOID:
+            return terms[0] * (jax.nn.sigmoid(x * y) - 0.5)
+        return sum((terms[t] * x**a * y**b for t, (a, b) in enumerate(self.powers)), jnp.zeros_like(x))
+
+    def log_odds(self, cores: dict[str, Array], b: Array, codes: Array, soft: tuple[Array, Array] | None) -> Array:
+        """eta = 2 sum g W + 2 h(B) on the planes inside the radius; `soft`: expected spins and the B they came from."""
+        terms, here, w = cores["terms"], self.centre(b), spins_of(codes)
+        eta = cores["shift"][0] * jnp.ones_like(here)
+        if self.link == LOGIT:
+            eta = eta + here
+        elif self.link == PROBIT:
+            eta = eta + log_ndtr(here) - log_ndtr(-here)
+        if self.kind != PRODUCT:
+            near = [(self.neighbour(b, o), self.neighbour(w, o)) for o in self.offsets]
+            return eta + 2.0 * sum(self.pair(terms, here, y) * v for y, v in near)
+        if soft is None:
+            return eta + 2.0 * terms[0] * here * self.around(b * w)
+        expected, b0 = soft
+        own = terms[0] * self.centre(b0 * w) * self.around(b * b0 * (1.0 - expected * expected) * jnp.abs(w))
+        return eta + 2.0 * terms[0] * here * (self.around(b * expected) - own)
+
+    def losses(self, codes: Array, eta: Array, q: Array) -> Array:
+        """The loss of each entry without -log q, as `ising_rows.likelihood_row`; 0 for entries without a term."""
+        observed = codes > 0
+        toward = jnp.where(observed, eta, -eta) if self.whole else eta
+        above = toward >= 0
+        size = jnp.where(above, toward, -toward)  # unlike abs, it has a derivative at zero
+        t = jnp.exp(-size)
+        loss = jnp.log1p(t) + jnp.where(above, 0.0, size)
+        if not self.whole:
+            missing = jnp.log1p(t) - jnp.log(jnp.where(above, 1.0 - q + t, 1.0 + (1.0 - q) * t))
+            loss = jnp.where(observed, loss, missing)
+        return jnp.where(jnp.abs(codes) == 1, loss, 0.0)
+
+
+def spins_of(codes: Array) -> Array:
+    """The spins +1, -1 or 0 of codes of -2..2."""
+    return jnp.sign(codes).astype(jnp.float32)
 
 
 @dataclass(frozen=True)
@@ -89,6 +169,10 @@ class Cut:
     def planes(self) -> int:
         return self.slabs * self.height
 
+    @property
+    def starts(self) -> Array:
+        return jnp.arange(self.slabs) * self.height
+
 
 @dataclass(frozen=True)
 class Packing:
@@ -101,8 +185,7 @@ class Packing:
         """One vector of arrays, each in the corner of its place; zeros fill up what they leave."""
         vector = np.zeros(sum(prod(shape) for shape in self.shapes), np.float32)
         for name, place in self.unpack(vector).items():
-            array = arrays[name]
-            place[tuple(slice(0, length) for length in array.shape)] = array
+            place[tuple(slice(0, length) for length in arrays[name].shape)] = arrays[name]
         return vector
 
     def unpack(self, vector: Any) -> dict[str, Any]:
@@ -128,22 +211,20 @@ def evaluate(first: Array, middle: Array, last: Array, inner: Sequence[int]) -> 
     return left, block.reshape(first.shape[0], *inner)
 
 
-def contract(
-    gradient: Array, left: Array, first: Array, right_middle: Array, right_last: Array
-) -> tuple[Array, Array, Array]:
+def contract(gradient: Array, left: Array, first: Array, cores: dict[str, Array]) -> tuple[Array, Array, Array]:
     """Contributions of some planes of a gradient to the contractions with the three cores."""
     flat = gradient.reshape(left.shape[0], left.shape[1], -1)
-    dots = jnp.einsum("prn,bn->prb", flat, right_last, precision=EXACT)
+    dots = jnp.einsum("prn,bn->prb", flat, cores["right_last"], precision=EXACT)
     return (
-        jnp.einsum("prb,arb->pa", dots, right_middle, precision=EXACT),
+        jnp.einsum("prb,arb->pa", dots, cores["right_middle"], precision=EXACT),
         jnp.einsum("pa,prb->arb", first, dots, precision=EXACT),
         jnp.einsum("prb,prn->bn", left, flat, precision=EXACT),
     )
 
 
-def _owned(cut: Cut, at: Array, cores: dict[str, Array]) -> Array:
-    """1 for the slab's planes that exist, 0 for those that only pad its last slab."""
-    return (at + jnp.arange(cut.height) < cores["count"][0]).astype(jnp.float32)
+def _own_planes(cut: Cut, at: Array, cores: dict[str, Array]) -> Array:
+    """True for the slab's planes that exist, False for those that only pad its last slab."""
+    return (at + jnp.arange(cut.height) < cores["count"][0]).reshape(-1, *(1 for _ in cut.inner))
 
 
 def _over_slabs(cut: Cut, slab: Any, cores: dict[str, Array]) -> Array:
@@ -154,46 +235,8 @@ def _over_slabs(cut: Cut, slab: Any, cores: dict[str, Array]) -> Array:
         loss, first, middle, last = slab(at)
         return (*two_sum(carry[0], carry[1], middle), *two_sum(carry[2], carry[3], last)), (loss, first)
 
-    sums, (losses, firsts) = lax.scan(step, tuple(zeros), jnp.arange(cut.slabs) * cut.height)
+    sums, (losses, firsts) = lax.scan(step, tuple(zeros), cut.starts)
     return jnp.concatenate([x.reshape(-1) for x in (losses, firsts, *sums)])
-
-
-def fields(formula: Formula, cores: dict[str, Array], block: dict[str, Array], shift: Shift) -> tuple[Array, Array]:
-    """eta and its derivative in B_i, on the planes inside `shift`'s margin."""
-    terms, b, w = cores["terms"], block["b"], block["w"]
-    here = shift.centre(b)
-    if not formula.factorises:
-        field, slope = pair_sums(formula, terms, shift, b, w)
-        eta, slope = log_odds(formula, terms, here, field, slope)
-        return eta + cores["shift"][0], slope
-    if "expected" not in block:
-        field = shift.total(b * w)
-    else:
-        expected, b0 = block["expected"], block["b0"]
-        more = shift.total(b * b0 * (1.0 - expected * expected) * jnp.abs(w))
-        field = shift.total(b * expected) - terms[0] * shift.centre(b0) * shift.centre(w) * more
-    eta, slope = log_odds(formula, terms, here, field, None)
-    return eta + cores["shift"][0], slope
-
-
-def gradient(
-    formula: Formula, cores: dict[str, Array], block: dict[str, Array], v: Array, slope: Array, shift: Shift
-) -> Array:
-    """G = V (2 sum W g_x + 2 h') + 2 W sum V g_x: both roles of B_i, on the planes a slab owns."""
-    terms, b, around = cores["terms"], shift.centre(block["b"]), shift.centre(block["w"])
-    w = shift.centre(around)
-    if not formula.offsets:
-        sums = jnp.zeros_like(w)
-    elif not formula.factorises:
-        sums = 2.0 * w * pair_sums(formula, terms, shift, b, v)[1]
-    elif "expected" not in block:
-        sums = 2.0 * terms[0] * w * shift.total(v * b)
-    else:
-        b0, expected = shift.centre(block["b0"]), shift.centre(shift.centre(block["expected"]))
-        t = v * b
-        cavity = terms[0] * shift.centre(b0) * (1.0 - expected * expected) * shift.total(t * b0 * around)
-        sums = 2.0 * terms[0] * jnp.abs(w) * (expected * shift.total(t) - cavity)
-    return shift.centre(v) * shift.centre(slope) + sums
 
 
 @program("formula", "cut", "packing")
@@ -202,25 +245,29 @@ def likelihood_pass(
 ) -> Array:
     """Losses of slabs and contractions of one device's planes; `soft` as in `likelihood.likelihood_box`."""
     cores = packing.unpack(vector)
-    shift = Shift(formula.offsets, formula.periodic, formula.radius)
+    own = slice(cut.halo, cut.halo + cut.height)
 
     def slab(at: Array) -> tuple[Array, Array, Array, Array]:
-        tall = cut.height + 2 * cut.halo
-        code = lax.dynamic_slice_in_dim(spins, at, tall)
-        first = lax.dynamic_slice_in_dim(cores["first"], at, tall)
+        def planes(array: Array) -> Array:
+            return lax.dynamic_slice_in_dim(array, at, cut.height + 2 * cut.halo)
+
+        codes, first = planes(spins), planes(cores["first"])
         left, b = evaluate(first, cores["middle"], cores["last"], cut.inner)
-        block = {"b": b, "w": sign_of(code)}
+        expected = None
         if soft is not None:
-            first0 = lax.dynamic_slice_in_dim(cores["first0"], at, tall)
-            block["b0"] = evaluate(first0, cores["middle0"], cores["last0"], cut.inner)[1]
-            block["expected"] = soft_spin(block["w"], lax.dynamic_slice_in_dim(soft, at, tall))
-        eta, slope = fields(formula, cores, block, shift)
-        v, loss = likelihood(shift.centre(code), eta, cores["share"][0], formula.whole)
-        own = _owned(cut, at, cores).reshape(-1, *(1 for _ in cut.inner))
-        g = gradient(formula, cores, block, v, slope, shift) * own
-        mine = slice(cut.halo, cut.halo + cut.height)
-        parts = contract(g, left[mine], first[mine], cores["right_middle"], cores["right_last"])
-        return jnp.sum(shift.centre(loss) * own), *parts
+            _, b0 = evaluate(planes(cores["first0"]), cores["middle0"], cores["last0"], cut.inner)
+            w = spins_of(codes)
+            expected = jnp.where(w < 0, planes(soft).astype(jnp.float32) * jnp.float32(1 / 127), w), b0
+        mine = _own_planes(cut, at, cores)
+
+        def total(b: Array) -> tuple[Array, Array]:
+            eta = formula.log_odds(cores, b, codes, expected)
+            losses = formula.losses(formula.centre(codes), eta, cores["share"][0])
+            return jnp.sum(losses), jnp.sum(jnp.where(mine, formula.centre(losses), 0.0))
+
+        # the neighbours' losses depend on these planes too; each device counts its own
+        gradient, loss = jax.grad(total, has_aux=True)(b)
+        return loss, *contract(jnp.where(mine, gradient[own], 0.0), left[own], first[own], cores)
 
     return _over_slabs(cut, slab, cores)
 
@@ -231,12 +278,10 @@ def residual_pass_of(values: Array, mask: Array, vector: Array, cut: Cut, packin
     cores = packing.unpack(vector)
 
     def slab(at: Array) -> tuple[Array, Array, Array, Array]:
-        first = lax.dynamic_slice_in_dim(cores["first"], at, cut.height)
+        first, x, seen = (lax.dynamic_slice_in_dim(a, at, cut.height) for a in (cores["first"], values, mask))
         left, b = evaluate(first, cores["middle"], cores["last"], cut.inner)
-        x = lax.dynamic_slice_in_dim(values, at, cut.height).astype(jnp.float32)
-        residual = jnp.where(lax.dynamic_slice_in_dim(mask, at, cut.height) != 0, x - b if subtract else x, 0.0)
-        parts = contract(residual, left, first, cores["right_middle"], cores["right_last"])
-        return 0.5 * jnp.sum(residual * residual), *parts
+        residual = jnp.where(seen != 0, x.astype(jnp.float32) - (b if subtract else 0.0), 0.0)
+        return 0.5 * jnp.sum(residual * residual), *contract(residual, left, first, cores)
 
     return _over_slabs(cut, slab, cores)
 
@@ -244,12 +289,9 @@ def residual_pass_of(values: Array, mask: Array, vector: Array, cut: Cut, packin
 def _eta(spins: Array, vector: Array, at: Array, formula: Formula, cut: Cut, packing: Packing) -> Array:
     """eta of the slab that starts at plane `at`."""
     cores = packing.unpack(vector)
-    radius = formula.radius
-    start, tall = at + cut.halo - radius, cut.height + 2 * radius
-    first = lax.dynamic_slice_in_dim(cores["first"], start, tall)
-    _, b = evaluate(first, cores["middle"], cores["last"], cut.inner)
-    block = {"b": b, "w": sign_of(lax.dynamic_slice_in_dim(spins, start, tall))}
-    return fields(formula, cores, block, Shift(formula.offsets, formula.periodic, radius))[0]
+    start, tall = at + cut.halo - formula.radius, cut.height + 2 * formula.radius
+    first, codes = (lax.dynamic_slice_in_dim(a, start, tall) for a in (cores["first"], spins))
+    return formula.log_odds(cores, evaluate(first, cores["middle"], cores["last"], cut.inner)[1], codes, None)
 
 
 eta_of_slab = program("formula", "cut", "packing")(_eta)
@@ -260,26 +302,23 @@ def soft_values(spins: Array, vector: Array, formula: Formula, cut: Cut, packing
     """Expected spins of entries not in training, in 1/127, of every plane a device owns: see `MaskPass.soft_spins`."""
 
     def slab(at: Array) -> Array:
-        eta = _eta(spins, vector, at, formula, cut, packing)
-        shift = jnp.log1p(-packing.unpack(vector)["share"][0])
-        return jnp.rint(127 * jnp.tanh(0.5 * (eta + shift))).astype(jnp.int8)
+        eta = _eta(spins, vector, at, formula, cut, packing) + jnp.log1p(-packing.unpack(vector)["share"][0])
+        return jnp.rint(127 * jnp.tanh(0.5 * eta)).astype(jnp.int8)
 
-    return lax.map(slab, jnp.arange(cut.slabs) * cut.height).reshape(cut.planes, *cut.inner)
+    return lax.map(slab, cut.starts).reshape(cut.planes, *cut.inner)
 
 
 @program("formula", "cut", "packing")
-def weight_sums(
-    spins: Array, vector: Array, formula: Formula, cut: Cut, packing: Packing
-) -> tuple[Array, Array, Array]:
+def weight_sums(spins: Array, vector: Array, formula: Formula, cut: Cut, packing: Packing) -> tuple[Array, ...]:
     """Of each slab's training entries: the largest log-weight -eta, and sums of weights and squares relative to it."""
     cores = packing.unpack(vector)
 
     def slab(at: Array) -> tuple[Array, Array, Array]:
         eta = _eta(spins, vector, at, formula, cut, packing)
-        own = _owned(cut, at, cores).reshape(-1, *(1 for _ in cut.inner))
-        training = (lax.dynamic_slice_in_dim(spins, at + cut.halo, cut.height) > 0) & (own > 0)
+        codes = lax.dynamic_slice_in_dim(spins, at + cut.halo, cut.height)
+        training = (codes > 0) & _own_planes(cut, at, cores)
         top = jnp.max(jnp.where(training, -eta, -jnp.inf))
         weight = jnp.where(training, jnp.exp(-eta - top), 0.0)
         return top, jnp.sum(weight), jnp.sum(weight * weight)
 
-    return lax.map(slab, jnp.arange(cut.slabs) * cut.height)
+    return lax.map(slab, cut.starts)
