@@ -14,7 +14,7 @@ pytest.importorskip("jax", reason="needs JAX: pip install 'corten[gpu]'")
 
 from test_engine import COUPLINGS, build
 
-from corten.engine import as_engine, gibbs, jax_parts, jax_passes, jax_slab
+from corten.engine import as_engine, gibbs, jax_passes, jax_slab
 from corten.engine.accelerator import Accelerator
 from corten.engine.passes import MaskPass
 from corten.engine.residuals import ResidualPass
@@ -82,7 +82,7 @@ def test_no_overflow_at_huge_log_odds(q):
 
 
 def test_slabs_that_do_not_divide_the_planes_change_nothing(monkeypatch):
-    monkeypatch.setattr(jax_parts, "SLAB_ENTRIES", dict.fromkeys(("cpu", "gpu"), 3 * 5 * 4))
+    monkeypatch.setattr(jax_passes, "SLAB_ENTRIES", dict.fromkeys(("cpu", "gpu"), 3 * 5 * 4))
     tt, spins, _, threads = build((10, 5, 4), Product(0.2), periodic=(0,))
     device = Accelerator().mask_pass(spins, threads.model, 0.7)
     assert (device.cut.slabs, device.cut.height) == (4, 3)

@@ -144,10 +144,9 @@ class Formula:
         above = toward >= 0
         size = jnp.where(above, toward, -toward)  # unlike abs, it has a derivative at zero
         t = jnp.exp(-size)
-        loss = jnp.log1p(t) + jnp.where(above, 0.0, size)
-        if not self.whole:
-            missing = jnp.log1p(t) - jnp.log(jnp.where(above, 1.0 - q + t, 1.0 + (1.0 - q) * t))
-            loss = jnp.where(observed, loss, missing)
+        counted = observed | self.whole
+        rest = jnp.where(counted, 1.0, jnp.where(above, 1.0 - q + t, 1.0 + (1.0 - q) * t))  # (1 - q p) (1 + t)
+        loss = jnp.log((1.0 + t) / rest) + jnp.where(counted & ~above, size, 0.0)
         return jnp.where(jnp.abs(codes) == 1, loss, 0.0)
 
 
