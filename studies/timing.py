@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,17 +11,7 @@ import numpy as np
 
 from corten.engine import as_engine
 from corten.engine.threads import one_library_thread
-from corten.lowrank import (
-    Armijo,
-    BarzilaiBorwein,
-    FixedStep,
-    MaxEvaluations,
-    Progress,
-    RelativeChange,
-    StoppingRule,
-    TensorTrain,
-    descend,
-)
+from corten.lowrank import Armijo, BarzilaiBorwein, FixedStep, Progress, Stop, TensorTrain, descend
 from corten.lowrank.line_search import StepRule
 from corten.propensity.fitted import spins_of
 from studies.cells import Cell
@@ -33,16 +23,6 @@ __all__ = ["dense_loss", "timing"]
 
 SLACK = 1e-5  # of the target: the float32 loss of a pass rounds at about a hundredth of this
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Reached(StoppingRule):
-    """Stop once the loss is as small as the target."""
-
-    target: float
-
-    def reason(self, progress: Progress) -> str | None:
-        return "reached the target" if progress.values[-1] <= self.target else None
 
 
 def dense_loss(parameter: np.ndarray, spins: np.ndarray, model: str) -> tuple[float, np.ndarray]:
@@ -84,7 +64,7 @@ def timing(cell: Cell, folder: Path | None) -> list[Row]:
         loss, contractions = passes.loss_and_contractions(frame)
         return loss, frame.project(contractions)
 
-    def descent(name: str, step: StepRule, stop: StoppingRule) -> tuple[Row, float]:
+    def descent(name: str, step: StepRule, stop: Callable[[Progress], str | None]) -> tuple[Row, float]:
         began = perf_counter()
         with one_library_thread:
             done = descend(objective, first, step=step, stop=stop)
@@ -92,10 +72,13 @@ def timing(cell: Cell, folder: Path | None) -> list[Row]:
         reached = done.stopped_because == "reached the target" or name == "RGrad"
         return _row(name, spent, done.iterations, spent if reached else float("nan")), done.value
 
-    descend(objective, first, step=FixedStep(0.1), stop=MaxEvaluations(2))  # compile before the clock runs
-    fixed, loss = descent("RGrad", FixedStep(0.1), RelativeChange(1e-3) | MaxEvaluations(2000))
+    descend(objective, first, step=FixedStep(0.1), stop=Stop(evaluations=2))  # compile before the clock runs
+    fixed, loss = descent("RGrad", FixedStep(0.1), Stop(relative_change=1e-3, evaluations=2000))
     target = loss * (1 + SLACK)
-    until = _Reached(target) | MaxEvaluations(1000)
+
+    def until(progress: Progress) -> str | None:
+        return "reached the target" if progress.values[-1] <= target else Stop(evaluations=1000)(progress)
+
     rows = [fixed, descent("RGrad-adaptive", Armijo(first_step=4.0, noise=1e-7), until)[0]]
     rows.append(descent("corten", BarzilaiBorwein(first_step=4.0, noise=1e-7), until)[0])
     signs = spins.astype(np.float64)

@@ -17,10 +17,9 @@ from corten.engine import as_engine
 from corten.engine.threads import one_library_thread
 from corten.lowrank import (
     BarzilaiBorwein,
-    MaxEvaluations,
+    Stop,
     TensorTrain,
     Tucker,
-    ValueChange,
     check_rank,
     check_tucker_rank,
     descend,
@@ -197,7 +196,7 @@ def descend_on(
             return loss + 0.5 * prepared.ridge * point.norm() ** 2, gradient
 
         step = BarzilaiBorwein(first_step=1.0, noise=1e-7)
-        stop = ValueChange(prepared.tolerance, 3) | MaxEvaluations(prepared.max_evaluations)
+        stop = Stop(value_change=prepared.tolerance, patience=3, evaluations=prepared.max_evaluations)
         done = descend(objective, start, step=step, stop=stop)
     error = done.value - 0.5 * prepared.ridge * done.point.norm() ** 2
     return done.point, max(error, 1e-12 * count)

@@ -1,14 +1,12 @@
 """Riemannian descent: minimise a smooth objective on a manifold of low-rank tensors, and say why it stopped.
 
 An objective is any function point -> (value, gradient), the gradient a tangent vector with inner, norm, +, *, retract,
-transport and a frame, which has `radial` (`Tangent`, `TuckerTangent`). Stopping rules are small objects that compose
-with `|`.
+transport and a frame, which has `radial` (`Tangent`, `TuckerTangent`).
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +18,7 @@ Objective = Callable[[Any], tuple[float, Any]]
 
 @dataclass(frozen=True)
 class Progress:
-    """The state of a descent after an iteration, read by stopping rules and callbacks.
+    """The state of a descent after an iteration, from which `stop` decides.
 
     values: the objective at every iterate so far; relative_change: ||B' - B|| / ||B|| of the last step
     (None before the first); step: its length; point: the current point.
@@ -37,97 +35,35 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class StoppingRule(ABC):
-    """Base of the rules: `reason(progress)` is a sentence when it is time to stop, else None."""
+class Stop:
+    """Why to stop, as a sentence, or None to go on: the first of the given limits that a `Progress` has reached.
 
-    @abstractmethod
-    def reason(self, progress: Progress) -> str | None:
-        """Say why to stop, or None to go on."""
-
-    def __or__(self, other: StoppingRule) -> AnyOf:
-        return AnyOf((self, other))
-
-
-@dataclass(frozen=True)
-class AnyOf(StoppingRule):
-    """Stop as soon as one of the rules gives a reason."""
-
-    rules: tuple[StoppingRule, ...]
-
-    def reason(self, progress: Progress) -> str | None:
-        return next((why for rule in self.rules if (why := rule.reason(progress))), None)
-
-
-@dataclass(frozen=True)
-class MaxIterations(StoppingRule):
-    """Stop after so many accepted steps."""
-
-    limit: int
-
-    def reason(self, progress: Progress) -> str | None:
-        if progress.iterations < self.limit:
-            return None
-        return f"reached the limit of {self.limit} iterations"
-
-
-@dataclass(frozen=True)
-class MaxEvaluations(StoppingRule):
-    """Stop after so many evaluations, that is passes over the data.
-
-    Read between iterations: the line search of the last one may end a few evaluations beyond the limit.
+    gradient: its norm, as a share of the first one. relative_change: of the point in the last step (Algorithm RGrad's
+    rule). value_change: the share of itself by which the objective changed, up or down, in the last `patience`
+    iterations. evaluations: passes over the data, counted between iterations: the last line search may exceed them.
     """
 
-    limit: int
-
-    def reason(self, progress: Progress) -> str | None:
-        if progress.evaluations < self.limit:
-            return None
-        return f"reached the limit of {self.limit} evaluations"
-
-
-@dataclass(frozen=True)
-class GradientNorm(StoppingRule):
-    """Stop when the gradient is small: against the first one (relative), or in itself (absolute)."""
-
-    relative: float = 1e-4
-    absolute: float = 0.0
-
-    def reason(self, progress: Progress) -> str | None:
-        bound = max(self.relative * progress.first_gradient_norm, self.absolute)
-        if progress.gradient_norm > bound:
-            return None
-        return f"gradient norm {progress.gradient_norm:.2e} is at most {bound:.2e}"
-
-
-@dataclass(frozen=True)
-class RelativeChange(StoppingRule):
-    """Stop when a step moves the point by little: ||B' - B|| <= tolerance ||B|| (Algorithm RGrad's rule)."""
-
-    tolerance: float = 1e-4
-
-    def reason(self, progress: Progress) -> str | None:
-        if progress.relative_change is None or progress.relative_change > self.tolerance:
-            return None
-        return f"relative change {progress.relative_change:.2e} is at most {self.tolerance:.2e}"
-
-
-@dataclass(frozen=True)
-class ValueChange(StoppingRule):
-    """Stop when the objective stayed within a share of itself over the last iterations.
-
-    An increase counts as a change too, as steps need not be monotone.
-    """
-
-    relative: float = 1e-7
+    gradient: float | None = None
+    relative_change: float | None = None
+    value_change: float | None = None
     patience: int = 5
+    iterations: int | None = None
+    evaluations: int | None = None
 
-    def reason(self, progress: Progress) -> str | None:
-        if len(progress.values) <= self.patience:
-            return None
-        recent = progress.values[-self.patience - 1 :]
-        if max(recent) - min(recent) > self.relative * abs(recent[-1]):
-            return None
-        return f"objective changed by less than {self.relative:.0e} of itself in {self.patience} iterations"
+    def __call__(self, progress: Progress) -> str | None:
+        norm, moved, recent = progress.gradient_norm, progress.relative_change, progress.values[-self.patience - 1 :]
+        if self.gradient is not None and norm <= (bound := self.gradient * progress.first_gradient_norm):
+            return f"gradient norm {norm:.2e} is at most {bound:.2e}"
+        if self.relative_change is not None and moved is not None and moved <= self.relative_change:
+            return f"relative change {moved:.2e} is at most {self.relative_change:.2e}"
+        settled = self.value_change is not None and len(recent) > self.patience
+        if settled and max(recent) - min(recent) <= self.value_change * abs(recent[-1]):  # type: ignore[operator]
+            return f"objective changed by less than {self.value_change:.0e} of itself in {self.patience} iterations"
+        for name in ("iterations", "evaluations"):
+            limit = getattr(self, name)
+            if limit is not None and getattr(progress, name) >= limit:
+                return f"reached the limit of {limit} {name}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -151,13 +87,11 @@ def descend(
     start: Any,
     *,
     step: StepRule | None = None,
-    stop: StoppingRule | None = None,
-    callback: Callable[[Progress], object] | None = None,
+    stop: Callable[[Progress], str | None] = Stop(gradient=1e-5, value_change=1e-9, iterations=500),
 ) -> Descent:
     """Minimise an objective from a start (Algorithm RGrad, with a choice of step rules).
 
-    step: by default `BarzilaiBorwein()`; stop: by default a small gradient, no more improvement or
-    500 iterations; callback: called after every iteration with the `Progress`; returning True stops.
+    step: by default `BarzilaiBorwein()`; stop: asked before every iteration for a reason to stop.
 
     Examples
     --------
@@ -170,7 +104,6 @@ def descend(
     True
     """
     rule: StepRule = BarzilaiBorwein() if step is None else step
-    until = GradientNorm(1e-5) | ValueChange(1e-9, 5) | MaxIterations(500) if stop is None else stop
     evaluations = 0
 
     def evaluate(point: Any) -> tuple[float, Any]:
@@ -188,14 +121,12 @@ def descend(
     why: str | None
     while True:
         progress = Progress(len(values) - 1, evaluations, values, norm, first_norm, change, here.step, here.point)
-        if callback is not None and len(values) > 1 and callback(progress) is True:
-            why = "the callback asked to stop"
-        elif norm == 0.0:
+        if norm == 0.0:
             why = "the gradient is zero"
         elif not math.isfinite(norm):
             why = "the gradient is not finite"
         else:
-            why = until.reason(progress)
+            why = stop(progress)
         if why is not None:
             break
         found = search.advance(evaluate, here)

@@ -27,12 +27,9 @@ from corten.lowrank import (
     Descent,
     FixedStep,
     Frame,
-    MaxEvaluations,
-    RelativeChange,
-    StoppingRule,
+    Stop,
     TensorTrain,
     Tucker,
-    ValueChange,
     check_rank,
     check_tucker_rank,
     descend,
@@ -92,11 +89,11 @@ class Recipe:
             return self.ridge
         return float(np.clip(RIDGE_PER_PARAMETER * point.dimension / prod(point.shape), *RIDGE_RANGE))
 
-    def stopping(self) -> StoppingRule:
+    def stopping(self) -> Stop:
         """The stopping rule of a descent."""
         if self.step == "fixed":
-            return RelativeChange(1e-3) | MaxEvaluations(self.max_passes or 2000)
-        return ValueChange(self.tolerance, 2) | MaxEvaluations(self.max_passes or 200)
+            return Stop(relative_change=1e-3, evaluations=self.max_passes or 2000)
+        return Stop(value_change=self.tolerance, patience=2, evaluations=self.max_passes or 200)
 
 
 @dataclass(frozen=True)
