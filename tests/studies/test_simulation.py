@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from corten.lowrank import MaxEvaluations, TensorTrain
+from corten.lowrank import Stop, TensorTrain
 from corten.propensity import IsingPropensity, Recipe
 from studies import comparison, experiments, runner
 from studies.cells import Cell, seed_of
@@ -191,7 +191,7 @@ def test_the_papers_estimator_is_one_recipe() -> None:
     from corten.propensity.fitting import Fitter
 
     assert Fitter(IsingPropensity.paper(), None, None, 0.7, [None]).recipe() == Recipe.paper()  # type: ignore[arg-type]
-    assert str(MaxEvaluations(2000)) in str(Recipe.paper().stopping())
+    assert Recipe.paper().stopping() == Stop(relative_change=1e-3, evaluations=2000)
 
 
 def test_readings_of_the_paper_differ_in_how_strong_the_missingness_is() -> None:

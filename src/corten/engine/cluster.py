@@ -136,10 +136,10 @@ class _ClusterPass:
     ) -> None:
         if any(np.isnan(length) for length in arrays[0].shape):
             raise ValueError(f"{name} has chunks of unknown size; call compute_chunk_sizes() on it first")
-        workers = cluster.workers()
-        self.parts = parts_of(int(arrays[0].shape[0]), list(workers.values()), radius, halo, periodic)
+        threads = list(cluster.workers().values())
+        self.parts = parts_of(int(arrays[0].shape[0]), threads, radius, halo, periodic)
         warn_of_chunks(arrays[0], self.parts, name)
-        self.blocks = Blocks(cluster, self.parts, arrays, partial(make, inside=cluster.inside), workers)
+        self.blocks = Blocks(cluster, self.parts, arrays, partial(make, inside=cluster.inside))
         self.passes = 0
 
     def _added(self, method: str, given: Sequence[tuple[Any, ...]], frame: FrameLike) -> tuple[float, list[np.ndarray]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from functools import cached_property
@@ -196,26 +196,30 @@ def _engine(inside: Any) -> Any:
 
 
 class Blocks:
-    """One object per worker, called all together; what was lost with a worker is made again on another."""
+    """One object for each part, called all together; they are made again on what is left where a worker was lost."""
 
-    def __init__(
-        self, cluster: Cluster, parts: Sequence[Part], arrays: Sequence[Any], make: Callable, owners: Iterable[str]
-    ) -> None:
+    def __init__(self, cluster: Cluster, parts: Sequence[Part], arrays: Sequence[Any], make: Callable) -> None:
         """`make(planes of each array, part)` is the object of a part, made where its planes are; None has no planes."""
-        self.cluster, self.client, self.owners = cluster, cluster.client, list(owners)[: len(parts)]
+        self.cluster, self.client = cluster, cluster.client
         self.parts, self.arrays, self.make = parts, arrays, make
-        self.futures = [self._placed(part, owner) for part, owner in zip(parts, self.owners)]
+        self._place()
 
-    def _placed(self, part: Part, owner: str) -> Any:
-        planes = [None if one is None else planes_on(self.client, one, part, owner) for one in self.arrays]
-        return self.client.submit(self.make, *planes, part, workers=[owner], allow_other_workers=True, pure=False)
+    def _place(self) -> None:
+        """Place the parts on the workers there are."""
+        workers = list(self.cluster.workers())
+        self.owners = [workers[k % len(workers)] for k in range(len(self.parts))]
+        self.futures = []
+        for part, owner in zip(self.parts, self.owners):
+            planes = [None if one is None else planes_on(self.client, one, part, owner) for one in self.arrays]
+            where = {"workers": [owner], "allow_other_workers": True}
+            self.futures.append(self.client.submit(self.make, *planes, part, **where, pure=False))
 
     def ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """What each block answers, in order."""
         for attempt in range(MAX_PASS_ATTEMPTS):
             if attempt:
                 time.sleep(0.1 * attempt)  # the scheduler may learn of a loss with a delay
-                self._remake()
+                self._place()
             tasks = [
                 self.client.submit(
                     call, future, method, given, workers=[owner], allow_other_workers=True, pure=False,
@@ -245,21 +249,6 @@ class Blocks:
                     raise CancelledError from None
             else:
                 return list(self.client.gather(tasks))
-
-    def _remake(self) -> None:
-        """Place lost blocks where the fewest are, threads considered."""
-        live = self.cluster.workers()
-        load = dict.fromkeys(live, 0)
-        lost = []
-        for k, (owner, future) in enumerate(zip(self.owners, self.futures)):
-            if owner in live and future.status in ("finished", "pending"):
-                load[owner] += 1
-            else:
-                lost.append(k)
-        for k in lost:
-            owner = min(load, key=lambda w: (load[w] + 1) / live[w])
-            load[owner] += 1
-            self.owners[k], self.futures[k] = owner, self._placed(self.parts[k], owner)
 
 
 def planes_on(client: Any, array: Any, part: Part, owner: str) -> Any:

@@ -1,8 +1,8 @@
 """The passes as XLA programs: planes with a halo in, sums as large as the cores out.
 
 A program takes all small arrays as one vector and gives all small results as one vector: a pass is one transfer each
-way. A scan goes through the slabs; sums over slabs keep their rounding error, so that float32 is enough. Only log-odds
-and loss are written down; JAX differentiates them.
+way. A scan goes through the slabs; sums over slabs keep their rounding error, so that float32 is enough. The log-odds
+are differentiated by JAX.
 """
 
 from __future__ import annotations
@@ -137,17 +137,20 @@ class Formula:
         own = terms[0] * self.centre(b0 * w) * self.around(b * b0 * (1.0 - expected * expected) * jnp.abs(w))
         return eta + 2.0 * terms[0] * here * (self.around(b * expected) - own)
 
-    def losses(self, codes: Array, eta: Array, q: Array) -> Array:
-        """The loss of each entry without -log q, as `ising_rows.likelihood_row`; 0 for entries without a term."""
-        observed = codes > 0
+    def likelihood(self, codes: Array, eta: Array, q: Array) -> tuple[Array, Array]:
+        """V of eq. vanilla-gradient and the loss of each entry without -log q; see `ising_rows.likelihood_row`."""
+        observed, active = codes > 0, jnp.abs(codes) == 1
         toward = jnp.where(observed, eta, -eta) if self.whole else eta
-        above = toward >= 0
-        size = jnp.where(above, toward, -toward)  # unlike abs, it has a derivative at zero
-        t = jnp.exp(-size)
-        counted = observed | self.whole
-        rest = jnp.where(counted, 1.0, jnp.where(above, 1.0 - q + t, 1.0 + (1.0 - q) * t))  # (1 - q p) (1 + t)
-        loss = jnp.log((1.0 + t) / rest) + jnp.where(counted & ~above, size, 0.0)
-        return jnp.where(jnp.abs(codes) == 1, loss, 0.0)
+        t = jnp.exp(-jnp.abs(toward))
+        up, missing = 1.0 + t, jnp.where(toward >= 0, t, 1.0)
+        linear = jnp.maximum(-toward, 0.0)
+        if self.whole:
+            v, loss = jnp.where(observed, -missing, missing) / up, jnp.log1p(t) + linear
+        else:
+            inverse = 1.0 / (up * jnp.where(observed, 1.0, (1.0 - q) * (up - missing) + missing))
+            v = jnp.where(observed, -missing, q * t) * inverse
+            loss = jnp.log(up * up * inverse) + jnp.where(observed, linear, 0.0)
+        return jnp.where(active, v, 0.0), jnp.where(active, loss, 0.0)
 
 
 def spins_of(codes: Array) -> Array:
@@ -259,14 +262,11 @@ def likelihood_pass(
             expected = jnp.where(w < 0, planes(soft).astype(jnp.float32) * jnp.float32(1 / 127), w), b0
         mine = _own_planes(cut, at, cores)
 
-        def total(b: Array) -> tuple[Array, Array]:
-            eta = formula.log_odds(cores, b, codes, expected)
-            losses = formula.losses(formula.centre(codes), eta, cores["share"][0])
-            return jnp.sum(losses), jnp.sum(jnp.where(mine, formula.centre(losses), 0.0))
-
-        # the neighbours' losses depend on these planes too; each device counts its own
-        gradient, loss = jax.grad(total, has_aux=True)(b)
-        return loss, *contract(jnp.where(mine, gradient[own], 0.0), left[own], first[own], cores)
+        eta, pull_back = jax.vjp(lambda b: formula.log_odds(cores, b, codes, expected), b)
+        v, losses = formula.likelihood(formula.centre(codes), eta, cores["share"][0])
+        gradient = jnp.where(mine, pull_back(v)[0][own], 0.0)
+        loss = jnp.sum(jnp.where(mine, formula.centre(losses), 0.0))
+        return loss, *contract(gradient, left[own], first[own], cores)
 
     return _over_slabs(cut, slab, cores)
 

@@ -66,6 +66,9 @@ class Stop:
         return None
 
 
+DEFAULT_STOP = Stop(gradient=1e-5, value_change=1e-9, iterations=500)
+
+
 @dataclass(frozen=True)
 class Descent:
     """The result of a descent: the best point, its value and gradient, the cost and why it stopped.
@@ -87,7 +90,7 @@ def descend(
     start: Any,
     *,
     step: StepRule | None = None,
-    stop: Callable[[Progress], str | None] = Stop(gradient=1e-5, value_change=1e-9, iterations=500),
+    stop: Callable[[Progress], str | None] = DEFAULT_STOP,
 ) -> Descent:
     """Minimise an objective from a start (Algorithm RGrad, with a choice of step rules).
 

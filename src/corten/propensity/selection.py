@@ -129,23 +129,21 @@ def choose_rank(
     thins = recipe.thinning and train_share < 1 and len(model.offsets) and model.coupling_kind == 1
     if check is not None and thins:
         # Strengths are compared with the thinning correction: hidden entries read as -1 bias every coupling downwards.
-        fit = estimate(passes, best.estimate.point, recipe, keep_soft=True)
-        loss = float(check.loss_and_contractions(fit.train.frame(), fit.soft)[0])
-        size = effective_training_size(passes, fit.point)
-        best = Candidate(best.rank, loss, replace(fit, soft=None), size)
+        best = replace(candidate_at(passes, recipe, best.estimate.point, check), rank=best.rank)
     return best, tried
 
 
-def candidate_at(passes: MaskPass, recipe: Recipe, start: TensorTrain | Tucker) -> Candidate:
-    """The candidate fitted from a start to all entries, scored by their loss with expected spins of hidden neighbours.
+def candidate_at(
+    passes: MaskPass, recipe: Recipe, start: TensorTrain | Tucker, check: MaskPass | None = None
+) -> Candidate:
+    """The candidate fitted from a start, scored with expected spins of hidden neighbours, by `check` or all entries.
 
-    Models of one rank can be compared by it, as they have the same number of parameters: on masks of 40^3 entries the
-    difference between coupled and independent entries is tens of nats, more than the noise of a held-out loss.
+    Models of one rank can be compared by the loss of all entries, as they have the same number of parameters: on masks
+    of 40^3 entries coupled and independent entries differ by tens of nats, more than the noise of a held-out loss.
     """
     fit = estimate(passes, start, recipe, keep_soft=True)
-    loss = float(passes.loss_and_contractions(fit.train.frame(), fit.soft)[0])
-    size = effective_training_size(passes, fit.point)
-    return Candidate(max(fit.point.rank), loss, replace(fit, soft=None), size)
+    loss = float((check or passes).loss_and_contractions(fit.train.frame(), fit.soft)[0])
+    return Candidate(max(fit.point.rank), loss, replace(fit, soft=None), effective_training_size(passes, fit.point))
 
 
 def _score(fit: Estimate, criterion: str, spins: np.ndarray, check: MaskPass | None) -> float:
