@@ -14,7 +14,8 @@ writes 1.5.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add, mul
 from typing import Any
 
 import jax
@@ -228,7 +229,7 @@ def _kernel(
         ends_here: list[Any] = [None] * rank
         total = [list(row) for row in total]
         for i in range(deep):
-            new_b.append(_dot(shape[i], head))
+            new_b.append(reduce(add, map(mul, shape[i], head)))
             new_w.append(twice * _clipped(new_code[i]))
             new_s.append(new_b[i] * new_w[i])
             slope = (near_s[i] + (s_before[i] + new_s[i])) + 1.0
@@ -246,7 +247,8 @@ def _kernel(
         for a in range(rank):
             ends[write, a, group, :] = ends_here[a]
         counts = jnp.where((x >= 3) & (x - 3 < planes), 1.0, 0.0)
-        loss = loss + counts * (jnp.log(_product(ups)) + _total(rests))
+        up = reduce(mul, ups)  # its square stays far below float32's largest number
+        loss = loss + counts * (jnp.log(up * up) + reduce(add, rests))
         done = jnp.maximum(x - 5, 0)  # the ends of the plane before, which all groups have shown by now
         for k in range(-(-rank // GROUPS)):
             turn = k * GROUPS + group
@@ -271,28 +273,6 @@ def _kernel(
 
 def _clipped(code: Array) -> Array:
     return jnp.minimum(jnp.maximum(code, -1.0), 1.0)
-
-
-def _dot(rows: list[Array], numbers: list[Array]) -> Array:
-    out = rows[0] * numbers[0]
-    for row, number in zip(rows[1:], numbers[1:]):
-        out = out + row * number
-    return out
-
-
-def _total(rows: list[Array]) -> Array:
-    out = rows[0]
-    for row in rows[1:]:
-        out = out + row
-    return out
-
-
-def _product(rows: list[Array]) -> Array:
-    """A product whose logarithm is wanted; squares of 1 + t stay far below float32's largest number."""
-    out = rows[0]
-    for row in rows[1:]:
-        out = out * row
-    return out * out
 
 
 def _likelihood(code: Array, eta: Array, share: Array, whole: bool) -> tuple[Array, Array, Array]:

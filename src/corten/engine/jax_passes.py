@@ -250,7 +250,7 @@ class DeviceMaskPass(_DevicePass, AnyMaskPass):
         """A pass by the fused kernel, whose copy of the spins is laid out tile by tile at the first pass."""
         from corten.engine.jax_fused import Tiling, fused_pass, tiled
 
-        tilings = [Tiling(p.planes, *self.shape[1:], self.formula.periodic) for p in self.parts]
+        tilings = [Tiling(p.planes, self.shape[1], self.shape[2], self.formula.periodic) for p in self.parts]
         if self._tiles is None:
             self._tiles = [tiled(x, tiling) for x, tiling in zip(self._spins, tilings)]
         found = []

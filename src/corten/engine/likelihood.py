@@ -37,15 +37,6 @@ from corten.engine.train_rows import F32, FOLD, contract_row, evaluate_row, fold
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def reach_along_planes(offsets):
-    """The largest step of the neighbourhood along mode 1."""
-    radius = 0
-    for o in range(offsets.shape[0]):
-        radius = max(radius, abs(offsets[o, 0]))
-    return radius
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def enter_plane(
     spins, held, plane, rows, first, middle, last, left, factorised, thinned, reach, periodic_last, ring_b, ring_s
 ):  # fmt: skip
@@ -74,7 +65,7 @@ def enter_plane(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def likelihood_box(
-    spins, soft, spin_start, plane_index, plane_level, rows, row_level, offsets, table, reach, periodic_last,
+    spins, soft, spin_start, plane_index, plane_level, rows, row_level, offsets, table, radius, reach, periodic_last,
     first, middle, last, right_middle, right_last, first0, middle0, last0,
     kind, terms, link, shift, q, out_first, out_middle, out_last, moments,
 ):  # fmt: skip
@@ -89,7 +80,6 @@ def likelihood_box(
     n = spins.shape[2]
     thinned = soft.shape[0] > 0
     count_rows = rows.shape[0]
-    radius = reach_along_planes(offsets)
     factorised = kind == 1
     # a derivative of a pair also needs B behind the plane of the gradient
     size = 2 * radius + 1 if factorised else 3 * radius + 1
@@ -231,13 +221,12 @@ def likelihood_box(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def field_box(
-    spins, spin_start, plane_index, plane_level, rows, row_level, offsets, table, reach, periodic_last,
+    spins, spin_start, plane_index, plane_level, rows, row_level, offsets, table, radius, reach, periodic_last,
     first, middle, last, kind, terms, link, shift, out,
 ):  # fmt: skip
     """Log-odds eta of every entry the box owns, written to out[plane, row, :] (planes counted from the first owned)."""
     n = spins.shape[2]
     count_rows = rows.shape[0]
-    radius = reach_along_planes(offsets)
     size = 2 * radius + 1
     ring_b = np.zeros((size, count_rows + 1, n + 2 * reach), F32)
     ring_s = np.zeros((size, count_rows + 1, n + 2 * reach), F32)

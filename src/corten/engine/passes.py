@@ -163,7 +163,7 @@ class MaskPass(AnyMaskPass):
             loss = likelihood_box(
                 self._planes(self._flat, box), self._planes(tau, box) if soft is not None else EMPTY,
                 box.spin_start, box.plane_index, box.plane_level, box.rows, box.row_level,
-                layout.offsets, box.table, layout.reach, layout.periodic_last,
+                layout.offsets, box.table, layout.radius, layout.reach, layout.periodic_last,
                 *cores, right[1], right[2], *base, model.coupling_kind, terms, model.link_kind,
                 np.float32(model.shift), q, *found,
             )  # fmt: skip
@@ -203,7 +203,7 @@ class MaskPass(AnyMaskPass):
         for box in layout.between(start, stop):
             field_box(
                 self._planes(self._flat, box), box.spin_start, box.plane_index, box.plane_level, box.rows,
-                box.row_level, layout.offsets, box.table, layout.reach, layout.periodic_last,
+                box.row_level, layout.offsets, box.table, layout.radius, layout.reach, layout.periodic_last,
                 *packed, model.coupling_kind, terms, model.link_kind, np.float32(model.shift), out,
             )  # fmt: skip
         self._let_go(max(0, start - layout.radius), stop + layout.radius)

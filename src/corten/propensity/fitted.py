@@ -11,6 +11,7 @@ import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, as_engine
+from corten.engine.layout import neighbours_of
 from corten.engine.lazy import behind, check_codes, is_lazy, lazy_spins, takes_lazy
 from corten.engine.memory import byte_tensor, let_go
 from corten.lowrank import TensorTrain
@@ -279,19 +280,9 @@ def _dense_log_odds(
     parameter: np.ndarray, spins: np.ndarray, neighborhood: Neighborhood, coupling: Coupling, link: Link
 ) -> np.ndarray:
     """Log-odds for a parameter given as an array, computed with one shifted copy per offset."""
-    b = np.asarray(parameter, np.float64)
+    b, spin = np.asarray(parameter, np.float64), np.sign(spins).astype(np.float64)
     eta = 2 * np.asarray(link.value(b), np.float64)
-    if coupling.code().kind == 0:
-        return eta.astype(np.float32)
-    for offset in neighborhood.offsets:
-        near_b, near_w = b, np.sign(spins).astype(np.float64)
-        for axis, shift in enumerate(offset):
-            if shift == 0:
-                continue
-            near_b, near_w = np.roll(near_b, -shift, axis), np.roll(near_w, -shift, axis)
-            if not neighborhood.periodic[axis]:
-                edge = [slice(None)] * b.ndim
-                edge[axis] = slice(-shift, None) if shift > 0 else slice(None, -shift)
-                near_w[tuple(edge)] = 0.0
-        eta += 2 * np.asarray(coupling.value(b, near_b)) * near_w
+    for offset in neighborhood.offsets if coupling.code().kind else ():
+        near = neighbours_of(np.arange(b.size), offset[None], b.shape, neighborhood.periodic).reshape(b.shape)
+        eta += 2 * np.asarray(coupling.value(b, b.flat[near])) * np.where(near < 0, 0.0, spin.flat[near])
     return eta.astype(np.float32)
