@@ -7,8 +7,8 @@ cores to subtract the same pass contracts the data themselves, which `spectral_s
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -132,63 +132,49 @@ class ResidualPass(AnyResidualPass):
             self.sparse = False  # lists of entries could be larger than memory
         if self.sparse is None:
             self.sparse = bool(np.count_nonzero(self.mask) < MAX_SPARSE_SHARE * self.mask.size)
+        planes = self.shape[0]
+        edges = np.append(np.arange(0, planes, -(-planes // PARTS_PER_PASS)), planes)
         if self.sparse:
             self._where = np.flatnonzero(self.mask)
             self._found = np.ascontiguousarray(self.values.reshape(-1)[self._where], np.float32)
+            edges = np.linspace(0, len(self._where), PARTS_PER_PASS + 1).astype(np.intp)
+        self._parts = list(pairwise(edges.tolist()))
         self.passes = 0
 
     def _run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
         self.passes += 1
-        cores, right = pack(frame.left), pack(frame.right)
-        work, parts = (
-            self._sparse_work(cores, right, subtract) if self.sparse else self._dense_work(cores, right, subtract)
-        )
-        total, sums = 0.0, [np.zeros(c.shape) for c in cores]
-        for loss, *found in in_order(work, parts, self.threads):
+        cores, right = list(pack(frame.left)), list(pack(frame.right))
+        if self.sparse:
+            cores[2], right[2] = np.ascontiguousarray(cores[2].T), np.ascontiguousarray(right[2].T)
+        work = self._over_entries if self.sparse else self._over_planes
+
+        def one(part: tuple[int, int]) -> tuple[float, list[np.ndarray]]:
+            found = [np.zeros(core.shape) for core in cores]
+            return work(*part, subtract, *cores, *right[1:], *found), found
+
+        total, sums = 0.0, [np.zeros(core.shape) for core in cores]
+        for loss, found in in_order(one, self._parts, self.threads):
             total += loss
             for have, part in zip(sums, found):
                 have += part
+        if self.sparse:
+            sums[2] = sums[2].T
         return total, unpack(sums, frame)
 
-    def _dense_work(
-        self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool
-    ) -> tuple[Callable, list]:
-        planes, rows, n = self._flat_shape
-        height = -(-planes // PARTS_PER_PASS)
+    def _over_planes(self, start: int, stop: int, subtract: bool, *arrays: np.ndarray) -> float:
+        """The pass over planes start:stop. A file is read in steps, and pages are released once they were read."""
         values, mask = self.values.reshape(self._flat_shape), self._mask.reshape(self._flat_shape)
-        # A file is read in steps, and pages are released once they were read.
-        step = max(1, PART_BYTES // (4 * rows * n)) if self._in_file else height
+        step = max(1, PART_BYTES // (4 * values[0].size)) if self._in_file else stop - start
+        loss = 0.0
+        for a in range(start, stop, step):
+            here, there = values[a : min(a + step, stop)], mask[a : min(a + step, stop)]
+            loss += residual_box(np.asarray(here), np.asarray(there), a, subtract, *arrays)
+            let_go(here)
+            let_go(there)
+        return loss
 
-        def one(start: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-            first, middle, last = (np.zeros(c.shape) for c in cores)
-            loss = 0.0
-            stop = min(start + height, planes)
-            for a in range(start, stop, step):
-                here, there = values[a : min(a + step, stop)], mask[a : min(a + step, stop)]
-                loss += residual_box(
-                    np.asarray(here), np.asarray(there), a, subtract,
-                    cores[0], cores[1], cores[2], right[1], right[2], first, middle, last,
-                )  # fmt: skip
-                let_go(here)
-                let_go(there)
-            return loss, first, middle, last
-
-        return one, list(range(0, planes, height))
-
-    def _sparse_work(
-        self, cores: Sequence[np.ndarray], right: Sequence[np.ndarray], subtract: bool
-    ) -> tuple[Callable, list]:
+    def _over_entries(self, start: int, stop: int, subtract: bool, *arrays: np.ndarray) -> float:
+        """The pass over some of the observed entries."""
         _, rows, n = self._flat_shape
-        last, right_last = np.ascontiguousarray(cores[2].T), np.ascontiguousarray(right[2].T)
-        edges = np.linspace(0, len(self._where), PARTS_PER_PASS + 1).astype(np.intp)
-
-        def one(part: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-            a, b = edges[part], edges[part + 1]
-            first, middle, flipped = np.zeros(cores[0].shape), np.zeros(cores[1].shape), np.zeros(last.shape)
-            loss = residual_entries(
-                self._where[a:b], self._found[a:b], rows, n, subtract, cores[0], cores[1], last, right[1],
-                right_last, first, middle, flipped,
-            )  # fmt: skip
-            return loss, first, middle, flipped.T
-
-        return one, list(range(PARTS_PER_PASS))
+        where, found = self._where[start:stop], self._found[start:stop]
+        return float(residual_entries(where, found, rows, n, subtract, *arrays))

@@ -1,7 +1,7 @@
 """Couplings: the function g(B_i, B_j) of two neighbouring entries in the Ising model.
 
-A coupling is a frozen object. Every g is symmetric. Passes over a mask read its `code()`; their formulas, with the
-derivatives, are in `engine/arithmetic.py` and `engine/jax_formulas.py`.
+A coupling is a frozen object. Every g is symmetric. Passes over a mask read its `code()`; their formulas are
+in `engine/arithmetic.py`, with the derivatives, and in `engine/jax_slab.py`.
 """
 
 from __future__ import annotations

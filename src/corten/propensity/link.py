@@ -1,7 +1,7 @@
 """Links: the function h(B_i), through which the parameter of an entry enters its own log-odds.
 
 An entry without neighbours is observed with log-odds 2 h(B). Passes over a mask read `kind` and `shift()` of a link;
-their formulas, with the derivatives, are in `engine/arithmetic.py` and `engine/jax_formulas.py`.
+their formulas are in `engine/arithmetic.py`, with the derivatives, and in `engine/jax_slab.py`.
 """
 
 from __future__ import annotations
