@@ -33,7 +33,8 @@ class GibbsPlan:
     Rows that neighbours read are padded by `pad` columns at both ends (zeros, or copies where the axis
     wraps), and a further row of zeros is the missing neighbour: no loop tests for the ends of the tensor.
     With a product coupling eta_i = strength weight_i sum_j weight_j W_j + field_i, weight B and strength 2c.
-    Otherwise both are 1, and `pairs[o]` has 2 g of every entry and its neighbour at offset o.
+    Otherwise both are 1, and `pairs` holds 2 g of every pair once: offset o finds it in `pairs[pair_of[o]]`,
+    at the neighbour where `at_neighbour[o]`.
     """
 
     shape: tuple[int, ...]
@@ -41,6 +42,8 @@ class GibbsPlan:
     strength: float
     field: NDArray[np.float32]
     pairs: NDArray[np.float32]
+    pair_of: NDArray[np.int64]
+    at_neighbour: NDArray[np.bool_]
     row_of: NDArray[np.int64]
     steps: NDArray[np.int64]
     pad: int
@@ -77,22 +80,32 @@ def prepare(
         row_phase = np.add.outer(row_phase, phase)
     pad = int(np.abs(offsets[:, -1]).max()) if len(offsets) else 0
     wraps = bool(periodic[-1])
-    weight, strength, pairs = np.ones_like(table), 1.0, np.zeros((0, 0, 0), np.float32)
     if code.kind == PRODUCT:
         weight, strength = table, 2.0 * float(code.terms[0, 0])
-    elif len(offsets):
-        # Where there is no neighbour the strength is not used: the spin there is 0.
-        padded, steps = _padded(table, pad, wraps), pad + offsets[:, -1]
-        near = [padded[rows, step : step + shape[-1]] for rows, step in zip(row_of, steps)]
-        pairs = np.stack([2.0 * np.asarray(coupling.value(table, one), np.float32) for one in near])
+        pairs = np.zeros((0, 0, 0), dtype=np.float32)
+        pair_of, at_neighbour = np.zeros(len(offsets), dtype=np.int64), np.zeros(len(offsets), dtype=np.bool_)
+    else:
+        weight, strength = np.ones_like(table), 1.0
+        pairs, pair_of, at_neighbour = _pair_strengths(table, coupling, offsets, row_of, pad, wraps)
     own = np.ascontiguousarray(field, dtype=np.float32).reshape(table.shape)
     if np.array_equal(own, table):
         own = table  # the logit link: one array less to stream through memory
     return GibbsPlan(
-        shape, weight, strength, own, pairs, row_of, np.ascontiguousarray(offsets[:, -1], np.int64), pad, wraps,
-        int(colours), np.ascontiguousarray(row_phase % colours, np.int32).ravel(),
-        np.ascontiguousarray(np.asarray(phases[-1]) % colours, np.int32),
-    )  # fmt: skip
+        shape=shape,
+        weight=weight,
+        strength=strength,
+        field=own,
+        pairs=pairs,
+        pair_of=pair_of,
+        at_neighbour=at_neighbour,
+        row_of=row_of,
+        steps=np.ascontiguousarray(offsets[:, -1], dtype=np.int64),
+        pad=pad,
+        wraps=wraps,
+        colours=int(colours),
+        row_phase=np.ascontiguousarray(row_phase % colours, dtype=np.int32).ravel(),
+        column_phase=np.ascontiguousarray(np.asarray(phases[-1]) % colours, dtype=np.int32),
+    )
 
 
 def sweep(
@@ -119,7 +132,8 @@ def sweep(
     def run(numbers: range, colours: np.ndarray, rows: range) -> None:
         sweep_rows(
             current, carried, plan.weight, np.float32(plan.strength), plan.field,
-            plan.pairs, plan.row_of, plan.steps, plan.pad, plan.wraps, plan.colours, plan.row_phase, plan.column_phase,
+            plan.pairs, plan.pair_of, plan.at_neighbour,
+            plan.row_of, plan.steps, plan.pad, plan.wraps, plan.colours, plan.row_phase, plan.column_phase,
             np.uint64(seed % 2**64), numbers.start, numbers.stop, colours, rows.start, rows.stop,
         )  # fmt: skip
 
@@ -146,6 +160,30 @@ def _padded(table: np.ndarray, pad: int, wraps: bool) -> np.ndarray:
         padded[:lines, :pad] = table[:, length - pad :]
         padded[:lines, pad + length :] = table[:, :pad]
     return padded
+
+
+def _pair_strengths(
+    table: np.ndarray, coupling: Any, offsets: np.ndarray, row_of: np.ndarray, pad: int, wraps: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Compute 2 g(B_i, B_j) once for every pair: of two opposite offsets one stores it, one looks it up."""
+    stored: dict[tuple[int, ...], int] = {}
+    pair_of = np.zeros(len(offsets), dtype=np.int64)
+    at_neighbour = np.zeros(len(offsets), dtype=np.bool_)
+    strengths: list[np.ndarray] = []
+    padded = _padded(table, pad, wraps)
+    for number, offset in enumerate(offsets.tolist()):
+        opposite = stored.get(tuple(-step for step in offset))
+        if opposite is not None:
+            pair_of[number], at_neighbour[number] = opposite, True
+            continue
+        start = pad + offset[-1]
+        # Where there is no neighbour the strength is not used: the spin there is 0.
+        other = padded[row_of[number], start : start + table.shape[1]]
+        strength = 2.0 * np.asarray(coupling.value(table, other), dtype=np.float32)
+        stored[tuple(offset)] = pair_of[number] = len(strengths)
+        strengths.append(_padded(strength, pad, wraps))
+    pairs = np.stack(strengths) if strengths else np.zeros((0, 0, 0), dtype=np.float32)
+    return pairs, pair_of, at_neighbour
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -220,7 +258,8 @@ def _draw(eta: np.float32, low: np.uint32, high: np.uint32, column: int) -> np.i
 
 @njit(cache=True, nogil=True)
 def sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    spins, carried, weight, strength, field, pairs, row_of, steps, pad, wraps, colours, row_phase, column_phase,
+    spins, carried, weight, strength, field, pairs, pair_of, at_neighbour,
+    row_of, steps, pad, wraps, colours, row_phase, column_phase,
     key, first, last, todo, start, stop,
 ):  # fmt: skip
     length = spins.shape[1]
@@ -239,9 +278,12 @@ def sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
                 work[:] = np.float32(0.0)
                 if by_pairs:
                     for o in range(offsets):
-                        begin = pad + steps[o]
-                        values = carried[row_of[o, row], begin : begin + length]
-                        strengths = pairs[o, row]
+                        begin, other = pad + steps[o], row_of[o, row]
+                        values = carried[other, begin : begin + length]
+                        if at_neighbour[o]:
+                            strengths = pairs[pair_of[o], other, begin : begin + length]
+                        else:
+                            strengths = pairs[pair_of[o], row, pad : pad + length]
                         for column in range(length):
                             work[column] += strengths[column] * values[column]
                 else:

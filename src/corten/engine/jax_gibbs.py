@@ -30,16 +30,21 @@ def sweep(plan: GibbsPlan, spins: np.ndarray, sweeps: int, seed: int, first: int
         np.asarray(spins, np.int8).reshape(plan.weight.shape), words, plan.weight, np.float32(plan.strength),
         plan.field, plan.pairs, plan.row_of.astype(np.int32), plan.row_phase, plan.column_phase,
     )  # fmt: skip
-    steps = tuple(int(step) for step in plan.steps)
-    state = _sweeps(*jax.device_put(arrays, device), steps, plan.pad, plan.wraps, plan.colours)
+    shape = (
+        tuple(int(s) for s in plan.steps),
+        tuple(int(p) for p in plan.pair_of),
+        tuple(bool(a) for a in plan.at_neighbour),
+    )
+    state = _sweeps(*jax.device_put(arrays, device), shape, plan.pad, plan.wraps, plan.colours)
     return np.asarray(state).reshape(plan.shape)
 
 
-@partial(jax.jit, static_argnames=("steps", "pad", "wraps", "colours"))
+@partial(jax.jit, static_argnames=("shape", "pad", "wraps", "colours"))
 def _sweeps(
     spins: Array, words: Array, weight: Array, strength: Array, field: Array, pairs: Array, row_of: Array,
-    row_phase: Array, column_phase: Array, steps: tuple[int, ...], pad: int, wraps: bool, colours: int,
+    row_phase: Array, column_phase: Array, shape: Any, pad: int, wraps: bool, colours: int,
 ) -> Array:  # fmt: skip
+    steps, pair_of, at_neighbour = shape
     lines, length = weight.shape
     colour_of = (row_phase[:, None] + column_phase[None, :]) % colours
 
@@ -55,7 +60,11 @@ def _sweeps(
         for o, step in enumerate(steps):
             near = lax.slice_in_dim(carried, pad + step, pad + step + length, axis=1)[row_of[o]]
             if pairs.shape[0]:
-                near = near * pairs[o]
+                own = pairs[pair_of[o]]
+                if at_neighbour[o]:
+                    near = near * lax.slice_in_dim(own, pad + step, pad + step + length, axis=1)[row_of[o]]
+                else:
+                    near = near * own[:lines, pad : pad + length]
             total = total + near
         return strength * weight * total + field
 
