@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path) -> None:
-    """Write a PNG of the cloudiest time, and of one place in time with its intervals.
-
-    `truth` is the noiseless field, `measured` a noisy measurement of every entry. The file stores seed and settings.
-    """
+    """Write a PNG of the cloudiest time, and of one place in time: noiseless field, late measurements, intervals."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -80,37 +80,28 @@ def page_content(
 
 def _headline(summary: Summary) -> list[dict[str, str]]:
     """The most important numbers."""
-    total = summary.observed + summary.missing
+    total, facts = summary.observed + summary.missing, summary.facts
     unit = unit_sign(summary.units)
+    expected = f"{100 * summary.coverage:.3g} of 100 filled entries should lie in their interval"
     cards = [
-        {
-            "value": f"{summary.missing / total:.1%}",
-            "label": "missing entries, filled",
-            "note": f"{summary.missing:,} of {total:,} entries",
-        },
-        {
-            "value": f"{summary.coverage:.4g}",
-            "label": "nominal coverage",
-            "note": f"{100 * summary.coverage:.3g} of 100 filled entries should lie in their interval",
-        },
+        (f"{summary.missing / total:.1%}", "", "missing entries, filled", f"{summary.missing:,} of {total:,} entries"),
+        (f"{summary.coverage:.4g}", "", "nominal coverage", expected),
     ]
     if summary.missing:
         width = "none" if summary.median_width is None else f"{summary.median_width:.3g}"
-        note = "of the finite intervals, upper − lower"
-        cards.append({"value": width, "unit": unit, "label": "median width", "note": note})
-        error = summary.facts.get("mean_absolute_error_on_hidden_entries")
+        cards.append((width, unit, "median width", "of the finite intervals, upper − lower"))
+        error = facts.get("mean_absolute_error_on_hidden_entries")
         if error is not None:
-            other = summary.facts["mean_absolute_error_of_the_baseline"]
-            note = f"mean absolute error on hidden entries; {summary.facts['baseline']}: {other:.3g}"
-            cards.append({"value": f"{error:.3g}", "unit": unit, "label": "typical error", "note": note})
+            other = f"{facts['baseline']}: {facts['mean_absolute_error_of_the_baseline']:.3g}"
+            cards.append((f"{error:.3g}", unit, "typical error", f"mean absolute error on hidden entries; {other}"))
         note = f"{summary.infinite:,} are infinite at this coverage" if summary.infinite else "none is infinite"
-        cards.append({"value": _percent(summary.finite_share), "label": "have a finite interval", "note": note})
-    size = summary.facts.get("effective_sample_size")
+        cards.append((_percent(summary.finite_share), "", "have a finite interval", note))
+    size = facts.get("effective_sample_size")
     if size is not None:
-        count = summary.facts.get("calibration_entries")
+        count = facts.get("calibration_entries")
         of = f"of {count:,} calibration entries" if count else "of the calibration entries"
-        cards.append({"value": f"{float(size):,.0f}", "label": "effective sample size", "note": of})
-    return cards
+        cards.append((f"{float(size):,.0f}", "", "effective sample size", of))
+    return [dict(zip(("value", "unit", "label", "note"), card)) for card in cards]
 
 
 def _notices(

@@ -35,10 +35,7 @@ class Plane:
 
 
 def planes(axes: Sequence[Axis]) -> list[Plane]:
-    """Every pair of axes as an image, the most useful first.
-
-    A map (latitude and longitude) comes first, then images without time.
-    """
+    """Every pair of axes as an image: a map (latitude and longitude) first, then images without time."""
     found = [_plane(axes, a, b) for a, b in combinations(range(len(axes)), 2)]
 
     def order(plane: Plane) -> tuple[bool, bool, int]:
