@@ -43,11 +43,7 @@ def global_attrs(
     warnings: Sequence[str],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Global attributes of a result file.
-
-    Those of the file that it comes from (`before`) are kept. `history` and `comment` are appended to, and
-    `corten_settings` holds coverage, options, versions and the value of every automatic setting as JSON.
-    """
+    """Global attributes of a result file: those of `before`, history and comment continued, settings as JSON."""
     from corten import __version__
 
     names = {key: str(key) for key in before if key not in _OF_THE_FILE and not str(key).startswith("corten_")}

@@ -45,7 +45,7 @@ class WideTable:
         import pandas as pd
 
         results, own = (result, *further), self.frame[[*self.rows]].copy()
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         for names, one in zip(level_names([one.coverage for one in results]), results):
             arrays |= dict(zip(names, (one.lower_array, one.upper_array)))
         arrays["flag"] = result.flag_array

@@ -118,13 +118,11 @@ def _notices(
             else f" At coverage {curve[0]['coverage']:.3g} it still is {curve[0]['infinite_share']:.0%}: "
             "the missing entries are too different from the observed ones."
         )
-        notices.append(
-            {
-                "kind": "warn",
-                "text": f"{1 - summary.finite_share:.1%} of the filled entries have an infinite interval: "
-                f"the calibration entries do not suffice for coverage {summary.coverage:.4g} there.{advice}",
-            }
+        text = (
+            f"{1 - summary.finite_share:.1%} of the filled entries have an infinite interval: "
+            f"the calibration entries do not suffice for coverage {summary.coverage:.4g} there.{advice}"
         )
+        notices.append({"kind": "warn", "text": text})
     if audit is not None:
         notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage)), audit))
     elif summary.missing:
@@ -163,18 +161,16 @@ def _tensor(result: Intervals, max_entries: int) -> dict[str, Any]:
     below[outside], above[outside] = 0.0, 0.0
     chance = result.source.probabilities
     start = [place // step for place, step in zip(default_entry(result), steps)]
-    axes = []
-    for axis, step in zip(observed.axes, steps):
-        places = numbers(axis)
-        axes.append(
-            {
-                "name": axis.name,
-                "title": title(axis),
-                "labels": labels(axis)[::step],
-                "numbers": None if places is None else places[::step],
-                "time": axis.coordinates is not None and axis.coordinates.dtype.kind == "M",
-            }
-        )
+    axes = [
+        {
+            "name": axis.name,
+            "title": title(axis),
+            "labels": labels(axis)[::step],
+            "numbers": None if (places := numbers(axis)) is None else places[::step],
+            "time": axis.coordinates is not None and axis.coordinates.dtype.kind == "M",
+        }
+        for axis, step in zip(observed.axes, steps)
+    ]
     pictures = [
         vars(one) | {"aspect": one.aspect and one.aspect * steps[one.rows] / steps[one.columns]}
         for one in planes(observed.axes)

@@ -22,10 +22,7 @@ MAX_STEP_DIFFERENCE = 1e-2  # relative, between steps of an evenly spaced axis
 
 @dataclass(frozen=True)
 class Plane:
-    """Two axes as an image: `aspect` is the height of an entry over its width, or None.
-
-    `up`: coordinates increase upwards; `right`: they increase to the right.
-    """
+    """Two axes as an image; `aspect`: height of an entry over its width; `up`, `right`: where coordinates increase."""
 
     rows: int
     columns: int
