@@ -172,7 +172,7 @@ def test_simulated_files_say_how_to_draw_them_again(tmp_path, suffix, kind):
 def test_the_demo_figure_says_it_too(tmp_path):
     from PIL import Image
 
-    from corten.cli.demo_figure import draw
+    from corten.cli.demo import draw
 
     day = corten.simulate.tec_like((10, 12, 8), 3, 0.3)
     completer = corten.ConformalCompleter("smooth", "uniform", "random", seed=77)

@@ -251,5 +251,5 @@ def _domain(file: Path, data: DataOptions) -> Any:
 
     mask, inside = data.mask_elsewhere(careful=False)
     with open_lazily(file, variable=data.variable) as lazy:
-        labelled = is_dataarray(mask.data) and lazy.coords is not None
-        return mask.data.copy(data=inside) if labelled else spread(mask.path, mask.variable, inside, lazy)
+        labelled = is_dataarray(inside) and lazy.coords is not None
+        return inside if labelled else spread(mask.path, mask.variable, inside, lazy)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from corten.cli.options import with_options
 from corten.cli.terminal import Overwrite, Seed, Terminal, option
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from corten.results.intervals import Intervals
 
 SHAPE = (20, 28, 20)
 COVERAGE = 0.9
@@ -40,7 +46,6 @@ def demo(
             f"{cloudy:.0%} of the sea lies under clouds, {land.mean():.0%} of the map is land."
         )
         result = complete(days["sst"].assign_coords(land=days["land"]), COVERAGE, seed=seed, progress=move)
-        from corten.cli.demo_figure import draw
         from corten.cli.evaluate import measure
 
         move("writing", 0.0)
@@ -70,3 +75,64 @@ def _refuse(folder: Path, targets: list[Path], overwrite: bool) -> None:
     if taken and not overwrite:
         names = ", ".join(taken)
         raise FileExistsError(f"{names}: already there; choose another folder (--output) or allow --overwrite")
+
+
+def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path) -> None:
+    """Write a PNG of the cloudiest time, and of one place in time: noiseless field, late measurements, intervals."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from corten import __version__
+    from corten.data.plain import plain
+    from corten.io.whole import whole_file
+
+    observed = result.observed
+    lat, lon, time = observed.axes
+    slot = int(np.argmax(observed.missing.sum(axis=(0, 1))[1:-1])) + 1  # with a time on either side
+    row, column = _place(observed.mask, result.width_array)
+    figure = Figure(figsize=(14, 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(f"Gaps filled, with {result.coverage:.0%} intervals: simulated data, {time.label(slot)}")
+    grid = figure.add_gridspec(2, 4)
+    titles = ("data, gaps hatched", "estimate", "width of the interval", "error of the estimate")
+    maps = [figure.add_subplot(grid[0, k]) for k in range(4)]
+    for ax, show in zip(maps, ("data", "estimate", "width")):
+        result.plot.slice(show, ax, **{time.name: slot})
+    error = np.where(observed.missing, np.abs(result.estimate_array - measured), np.nan)[..., slot]
+    mesh = maps[3].pcolormesh(error, cmap="magma_r", vmin=0.0, vmax=float(np.nanquantile(error, 0.98)), rasterized=True)
+    figure.colorbar(mesh, ax=maps[3], extend="max", label="absolute error (°C)")
+    for name in ("aspect", "xlim", "ylim", "xticks", "yticks", "xlabel"):  # those of the other maps
+        maps[3].set(**{name: getattr(maps[0], f"get_{name}")()})
+    for name in ("xticklabels", "yticklabels"):
+        maps[3].set(**{name: [label.get_text() for label in getattr(maps[0], f"get_{name}")()]})
+    maps[3].set_facecolor("#e4dfd8")
+    for ax, words in zip(maps, titles):
+        ax.plot(column + 0.5, row + 0.5, "o", mfc="none", mec="#d55e00", ms=8, mew=2)
+        ax.set(title=words, ylabel=lat.name if ax is maps[0] else "")
+    ax = result.plot.series(time.name, figure.add_subplot(grid[1, :]), **{lat.name: row, lon.name: column})
+    times = np.arange(time.length) if time.coordinates is None else time.coordinates
+    ax.plot(times, truth[row, column], "--", color="#0072b2", label="noiseless field (hidden)")
+    late = np.where(observed.mask, np.nan, measured)[row, column]
+    ax.plot(times, late, "o", mfc="white", mec="#1d1b19", ms=5, label="new measurement (hidden)")
+    ax.set(title=f"the circled place: {ax.get_title()}", xlabel="")
+    ax.legend(frameon=False, fontsize="small", ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    ax.autoscale(axis="y")
+    settings = result.source.settings()
+    about = {
+        "Software": f"corten {__version__}", "Source": f"corten demo --seed {settings['seed']}",
+        "corten": json.dumps(plain(settings)),
+    }  # fmt: skip
+    with whole_file(path, overwrite=True) as temporary:
+        figure.savefig(temporary, dpi=90, pil_kwargs={"optimize": True}, metadata=about)
+
+
+def _place(mask: np.ndarray, width: np.ndarray) -> tuple[int, int]:
+    """The grid cell with the widest intervals among those observed at many times, the first and the last too."""
+    import numpy as np
+
+    share = mask.mean(axis=2)
+    shown = (share > 0.3) & (share < 0.75) & mask[..., 0] & mask[..., -1]
+    mean = np.where(np.isfinite(width), width, 0.0).mean(axis=2)
+    row, column = np.unravel_index(int(np.argmax(np.where(shown, mean, -1 + share))), share.shape)
+    return int(row), int(column)

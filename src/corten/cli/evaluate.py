@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from corten.cli.options import with_options
-from corten.cli.stored import StoredLevel, read_result
+from corten.cli.stored import read_result
 from corten.cli.terminal import Terminal, argument, option
-
-if TYPE_CHECKING:
-    from corten.evidence.metrics import IntervalsLike
 
 
 @with_options
@@ -59,11 +56,12 @@ def compare(
     return facts | {"result": str(result), "truth": str(truth)}
 
 
-def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[str, Any]:
+def measure(truth: Any, estimate: Any, levels: Sequence[Any]) -> dict[str, Any]:
     """All measures at every level, as plain numbers; for a fit the mis-coverage is that of the paper's levels."""
     import numpy as np
 
     from corten.evidence import metrics
+    from corten.evidence.verification import Given
 
     x, middle = np.asarray(truth, np.float64), np.asarray(estimate, np.float64)
     use = np.asarray(levels[0].missing, bool) & ~np.isnan(x)
@@ -83,7 +81,7 @@ def measure(truth: Any, estimate: Any, levels: Sequence[IntervalsLike]) -> dict[
             }
         )
     gaps = [100 * abs(row["nominal"] - row["covered"]) for row in rows]
-    asks = not isinstance(levels[0], StoredLevel)
+    asks = not isinstance(levels[0], Given)
     error = np.abs(x - middle)[use]
     return {
         "entries": int(np.count_nonzero(use)),

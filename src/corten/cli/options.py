@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from corten.cli.terminal import numbers, option
 
 if TYPE_CHECKING:
-    import numpy as np
 
     from corten.completer import ConformalCompleter
     from corten.data.observed import ObservedTensor
@@ -82,26 +81,19 @@ class FileOptions:
         )  # fmt: skip
         if self.elsewhere is None:
             return loaded
-        import numpy as np
-
-        from corten.data.axes import is_dataarray
-        from corten.io.formats import spread
+        from corten.io.formats import domain_like, spread
 
         mask, inside = self.mask_elsewhere(careful)
-        inside = mask.data.copy(data=inside) if is_dataarray(mask.data) else inside
-        inside = np.array(np.broadcast_to(spread(mask.path, mask.variable, inside, loaded.data), loaded.data.shape))
-        return replace(loaded, where=loaded.data.copy(data=inside) if is_dataarray(loaded.data) else inside)
+        return replace(loaded, where=domain_like(spread(mask.path, mask.variable, inside, loaded.data), loaded.data))
 
-    def mask_elsewhere(self, careful: bool) -> tuple[Loaded, np.ndarray]:
-        """The mask of another file as it is there, and True in the domain that it gives."""
-        import numpy as np
-
+    def mask_elsewhere(self, careful: bool) -> tuple[Loaded, Any]:
+        """The mask of another file, and True in the domain that it gives, with the labels of that file."""
         from corten import io
+        from corten.io.formats import domain_like, inside_of
 
         assert self.elsewhere is not None
         mask = io.read(*self.elsewhere, careful=careful)
-        flags = np.nan_to_num(np.asarray(mask.data, dtype=float)) != 0
-        return mask, ~flags if str(self.where).startswith("!") else flags
+        return mask, domain_like(inside_of(mask.data, str(self.where)), mask.data)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -72,11 +72,7 @@ class Terminal:
 
     @contextmanager
     def progress(self) -> Iterator[_Move]:
-        """The function that reports progress: a stage and the share of it that is done; inside another one, the same.
-
-        On a terminal it moves a bar with the name of the stage, the time that has passed and the time left. The time
-        and memory predicted before a fit are printed everywhere.
-        """
+        """What is called with a stage and its share done: it moves a bar on a terminal; nested, the outer one."""
         outer = _active.get()
         if outer is not None:
             yield outer

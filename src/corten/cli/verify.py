@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from corten.cli.options import FileOptions, with_options
-from corten.cli.stored import StoredLevel, read_result
+from corten.cli.stored import read_result
 from corten.cli.terminal import FORMATS, Terminal, argument, option
 
 
@@ -30,16 +30,17 @@ def verify(
 
     Example: [bold]corten verify filled.nc late.nc --variable tec --log scores.jsonl[/bold]
     """
+    from corten.evidence.verification import Given
     from corten.evidence.verification import verify as compared
     from corten.io.whole import refuse_inputs
 
     refuse_inputs([log], [result, late])
     axes = None if data.axes is None else data.axes.split(",")
     loaded = data.read(late)
-    estimate, (level, *_) = read_result(result, coverage, axes, data.variable)
+    _, (level, *_) = read_result(result, coverage, axes, data.variable)
     options: Any = {"axis": axis, "target": target, "label": label}
-    if isinstance(level, StoredLevel):
-        scores = compared(_given(estimate, level), loaded.data, log, **options)
+    if isinstance(level, Given):
+        scores = compared(level, loaded.data, log, **options)
     else:
         scores = (level if coverage is None else level.at(coverage)).verify(loaded.data, log, **options)
     terminal.say(str(scores))
@@ -47,17 +48,3 @@ def verify(
         terminal.wrote(log)
     rows = {"over_time": scores.over_time(), "by_block": scores.by_block(), "by_step": scores.by_step()}
     terminal.answer({"result": str(result), "late": str(late), **scores.summary(), **rows})
-
-
-def _given(estimate: Any, level: StoredLevel) -> Any:
-    """The intervals of a file."""
-    import numpy as np
-
-    from corten.data.axes import axes_of_dataarray, axes_of_names, is_dataarray
-    from corten.evidence.verification import Given
-
-    labelled = is_dataarray(estimate)
-    axes = axes_of_dataarray(estimate) if labelled else axes_of_names(None, np.shape(estimate))
-    lower, upper = np.asarray(level.lower), np.asarray(level.upper)
-    units = str(estimate.attrs.get("units", "")) if labelled else ""
-    return Given(estimate, lower, upper, level.missing, axes, level.coverage, units)

@@ -40,10 +40,7 @@ _INVALID = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeErro
 
 
 def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **arguments: Any) -> Any:
-    """What an operation on a file returns or raises, in another process; a ValueError if that process ends.
-
-    arguments: plain values that JSON can hold.
-    """
+    """What an operation on a file returns or raises, in another process; a ValueError if that process ends."""
     seconds = SECONDS + int(_size(path) / BYTES_PER_SECOND)
     request = {"operation": operation, "path": os.fspath(path), "max_bytes": max_bytes, "seconds": seconds}
     answer, arrays = _ask(path, request | {"arguments": arguments}, WALL_FACTOR * seconds, max_bytes)

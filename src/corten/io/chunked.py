@@ -24,13 +24,7 @@ CHUNK_ENTRIES = 1 << 21
 
 
 def chunk_shape(shape: Sequence[int], planes: int) -> tuple[int, ...]:
-    """Chunks of `planes` planes, their rows cut so that a chunk holds about two million entries.
-
-    Examples
-    --------
-    >>> chunk_shape((2000, 1000, 1000), 2), chunk_shape((500, 4000, 4000), 2)
-    ((2, 1000, 1000), (2, 262, 4000))
-    """
+    """Chunks of `planes` planes, their rows cut so that a chunk holds about two million entries."""
     room, cut = max(1, CHUNK_ENTRIES // planes), []
     for length in reversed(shape[1:]):
         cut.append(min(int(length), max(1, room)))
@@ -80,11 +74,7 @@ class ChunkedStore:
 def write_in_chunks(
     path: str | os.PathLike[str], dims: Sequence[str], labels: xr.Dataset, *, overwrite: bool = False
 ) -> Iterator[ChunkedStore]:
-    """A store to fill, under a temporary name; renamed when the `with` block succeeds, removed when it fails.
-
-    Its arrays are created by `ChunkedStore.add`. labels: coordinates, and small variables such as a grid mapping,
-    written as they are.
-    """
+    """A store to fill, which has its labels already; renamed when the block succeeds, removed when it fails."""
     format_of("x.zarr").refuse_absent()
     import zarr
 

@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 
 
 def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Sequence[Intervals] = ()) -> xr.Dataset:
-    """The filled variable under its own name, with its bounds, flags and the probability of being observed, if known.
-
-    further: the same fit at other coverages. See `Intervals.to_dataset`.
-    """
+    """The filled variable with bounds (`further`: of other coverages), flags and, if known, probabilities."""
     import xarray as xr
 
     observed, results = result.observed, (result, *further)
@@ -68,10 +65,7 @@ def quantity_of(attrs: Mapping[Any, Any], name: str | None) -> str:
 def described(
     attrs: Mapping[Any, Any], name: str | None, coverages: Sequence[float], *, propensity: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Every variable of a result and its attributes, by the CF conventions: the filled one first.
-
-    attrs, name: those of the input.
-    """
+    """Every variable of a result and its attributes by the CF conventions, from those of the input."""
     quantity, main, first = quantity_of(attrs, name), variable_name(name), own_attrs(attrs)
     first["long_name"] = quantity
     first.setdefault("units", "1")  # what the conventions assume where nothing is said
@@ -105,9 +99,7 @@ def flag_attrs() -> dict[str, Any]:
 
 
 def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
-    """A copy that files can hold: attributes as numbers or text, no stacked indexes, times in UTC (an attribute has
-    the zone), no encodings of another file.
-    """
+    """A copy that files can hold: plain attributes, no stacked indexes, times in UTC, no encodings of another file."""
     import pandas as pd
 
     dataset = in_utc(dataset)
@@ -136,10 +128,7 @@ def prepare_for_file(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def with_text_aside(dataset: xr.Dataset) -> xr.Dataset:
-    """A Dataset whose text labels are auxiliary coordinates, station_name for the axis station, as the conventions ask.
-
-    `corten.io.stores.opened` gives them back to the axis.
-    """
+    """Text labels as auxiliary coordinates, station_name for station, as CF asks; `stores.opened` gives them back."""
     for dim in map(str, dataset.dims):
         other = f"{dim}{NAMES_OF}"
         # A name with a space cannot be listed in the attribute `coordinates`.
@@ -151,10 +140,7 @@ def with_text_aside(dataset: xr.Dataset) -> xr.Dataset:
 
 
 def _small_integers(variable: xr.Variable) -> dict[str, Any]:
-    """How integers and times are stored: in 32 bits where they fit, because CF before version 1.9 knows no 64 bits.
-
-    Times keep the unit and the calendar of the file that they come from, if they are whole numbers of it.
-    """
+    """How integers and times are stored: in 32 bits where they fit (CF before 1.9), times in the unit of their file."""
     from xarray.coding.times import encode_cf_datetime
 
     kept = {key: variable.encoding[key] for key in ("calendar",) if key in variable.encoding}

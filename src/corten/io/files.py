@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 MAX_BYTES = 16 * 2**30
 """The largest array a file may declare before reading is refused."""
@@ -19,13 +17,7 @@ _COMPRESSED = (".gz", ".z")
 
 
 def suffix_of(path: str | os.PathLike[str]) -> str:
-    """The lower-case suffix of the format, with that of a compression: '.nc', '.csv.gz', '.19i.z'.
-
-    Examples
-    --------
-    >>> suffix_of("traffic.CSV.gz")
-    '.csv.gz'
-    """
+    """The lower-case suffix of the format, with that of a compression: '.nc', '.csv.gz', '.19i.z'."""
     name = Path(path).name.lower()
     stem, last = os.path.splitext(name)
     return os.path.splitext(stem)[1] + last if last in _COMPRESSED else last
@@ -57,25 +49,6 @@ def check_size(shape: Sequence[int], itemsize: int, max_bytes: int, what: str) -
             f"{what} declares {' x '.join(map(str, shape))} values, {in_words(need)}, and {in_words(room)} of "
             "memory are available: read a part of it"
         )
-
-
-class Limited(io.RawIOBase):
-    """A stream that refuses to give more than `most` bytes: a small file may decompress to any size."""
-
-    def __init__(self, stream: Any, most: int) -> None:
-        super().__init__()
-        self._stream, self._left, self._most = stream, most, most
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._stream.read(len(buffer))
-        self._left -= len(data)
-        if self._left < 0:
-            raise ValueError(f"decompresses to more than the limit of {self._most} bytes: raise max_bytes")
-        buffer[: len(data)] = data
-        return len(data)
 
 
 class Unchanged:
@@ -119,10 +92,7 @@ def _state(path: Path, whole: bool) -> int:
 
 @contextmanager
 def reading(path: Path | str, expected: str, *passed: type[Exception]) -> Iterator[None]:
-    """Turn the many ways in which libraries fail on a damaged file into one error that names it.
-
-    passed: errors that are raised as they are.
-    """
+    """Turn the many ways in which libraries fail on a damaged file into one error that names it, but for `passed`."""
     try:
         yield
     except passed:

@@ -19,11 +19,7 @@ _TICK = "datetime64[us]"
 
 
 def regular_axis(values: np.ndarray) -> np.ndarray | None:
-    """The full regular axis behind sorted distinct values, missing steps inserted; None if there is none.
-
-    An axis counts as regular when all its gaps are whole multiples of the smallest and at least half of its
-    steps are there. Values that exist are kept to the bit.
-    """
+    """The regular axis behind sorted values, missing steps inserted; None if steps differ, or under half are there."""
     n = len(values)
     if n < 2:
         return values
@@ -106,8 +102,6 @@ def fold_time(data: xr.DataArray, fold: Mapping[str, tuple[str, str]]) -> tuple[
 
 def unfold_time(data: xr.DataArray, fold: Mapping[str, tuple[str, str]]) -> xr.DataArray:
     """Undo `fold_time`: join day x slot into one time axis at its old place, padding dropped."""
-    import xarray as xr
-
     for name, (day, slot) in reversed(list(fold.items())):
         names = [str(dim) for dim in data.dims]
         axis = position(day, names, "fold")
@@ -117,12 +111,7 @@ def unfold_time(data: xr.DataArray, fold: Mapping[str, tuple[str, str]]) -> xr.D
                 f"the array has no coordinate {name!r} over {day} x {slot}: it was not folded by fold_time"
             )
         rest = [dim for dim in data.dims if dim not in (day, slot)]
-        whole = data.transpose(*rest, day, slot)
-        times = data.coords[name].transpose(day, slot).values.ravel()
-        inside = ~np.isnat(times)
-        values = whole.values.reshape(*whole.shape[:-2], -1)[..., inside]
-        coords = {key: value for key, value in data.coords.items() if not {day, slot} & set(value.dims)}
-        coords[name] = (name, times[inside], data.coords[name].attrs)
-        joined = xr.DataArray(values, coords=coords, dims=[*rest, name], name=data.name, attrs=data.attrs)
-        data = joined.transpose(*rest[:axis], name, *rest[axis:])
+        flat = data.stack(joined=(day, slot), create_index=False).drop_vars([day, slot], errors="ignore")
+        whole = flat.isel(joined=flat[name].notnull().values).swap_dims(joined=name)
+        data = whole.transpose(*rest[:axis], name, *rest[axis:])
     return data

@@ -208,10 +208,8 @@ class _Wanted:
         names = (None if self.domain is None else self.domain.removeprefix("!"), self.quality)
         return sorted({name for name in names if name is not None})
 
-    def inside(self, flags: Any) -> Any:
-        """True in the domain, from the variable that describes it; one that is not known is zero."""
-        nonzero = np.nan_to_num(np.asarray(flags, dtype=float)) != 0
-        return ~nonzero if str(self.domain).startswith("!") else nonzero
+    def inside(self, flags: Any) -> np.ndarray:
+        return inside_of(flags, str(self.domain))
 
     def accepted(self, flags: np.ndarray) -> np.ndarray:
         """True where a flag is one of the accepted ones; text from a command line becomes numbers."""
@@ -234,9 +232,7 @@ class _Wanted:
             data = _blank(data, self.accepted(flags[self.quality]))
         where: Any = None
         if self.domain is not None:
-            inside = self.inside(flags[self.domain.removeprefix("!")])
-            where = np.array(np.broadcast_to(inside, data.shape))
-            where = data.copy(data=where) if is_dataarray(data) else where
+            where = domain_like(self.inside(flags[self.domain.removeprefix("!")]), data)
         masks = {}
         for key, mask in read["masks"].items():
             with suppress(ValueError):  # a mask of something else
@@ -304,6 +300,18 @@ def spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
     if not fitting or (len(fitting) > 1 and fitting[0] != tuple(range(plain.ndim))):
         raise ValueError(f"{path}: {name!r} has shape {plain.shape}, the data {shape}: they must agree")
     return plain.reshape([length if k in fitting[0] else 1 for k, length in enumerate(shape)])
+
+
+def inside_of(flags: Any, name: str) -> np.ndarray:
+    """True in the domain, where a variable is nonzero (with ! before its name: zero); what is not known is zero."""
+    nonzero: np.ndarray = np.nan_to_num(np.asarray(flags, dtype=float)) != 0
+    return ~nonzero if name.startswith("!") else nonzero
+
+
+def domain_like(inside: np.ndarray, data: Any) -> Any:
+    """A domain in the shape of the data, with their labels if they have any."""
+    whole = np.array(np.broadcast_to(inside, data.shape))
+    return data.copy(data=whole) if is_dataarray(data) else whole
 
 
 def _blank(data: Any, keep: np.ndarray) -> Any:

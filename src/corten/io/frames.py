@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from corten.io.files import MAX_BYTES, Limited, check_size, reading, suffix_of
+from corten.io.files import MAX_BYTES, check_size, reading, suffix_of
 
 MAX_TEXT_ROWS = 1024  # of a Parquet file, read at a time while its text is counted
 _START = 1 << 16  # bytes of a CSV file from which its marks are found
@@ -21,15 +21,17 @@ def read_frame(path: Path, max_bytes: int = MAX_BYTES, rows: int | None = None) 
     with reading(path, "a table", ImportError):
         if suffix_of(path) == ".parquet":
             return _from_parquet(path, max_bytes, rows)
-        marks = _marks(path)
         with _opened(path) as stream:
-            return pd.read_csv(Limited(stream, max_bytes), nrows=rows, **marks)
+            packed = isinstance(stream, gzip.GzipFile)  # whose seek unpacks, and stops at the end
+            _refuse_larger(stream.seek(max_bytes + 1) if packed else path.stat().st_size, max_bytes)
+            stream.seek(0)
+            marks = _marks(stream.read(_START))
+            stream.seek(0)
+            return pd.read_csv(stream, nrows=rows, **marks)
 
 
-def _marks(path: Path) -> dict[str, Any]:
+def _marks(start: bytes) -> dict[str, Any]:
     """What separates columns, and the decimal mark: `;` or tabs where the first line has no comma."""
-    with _opened(path) as stream:
-        start = stream.read(_START)
     first, _, rest = start.partition(b"\n")
     sep = next((mark for mark in (b";", b"\t") if mark in first and b"," not in first), b",")
     decimal = "," if sep != b"," and _DECIMAL_COMMA.search(rest) else "."

@@ -32,13 +32,7 @@ _LABELS = {"MAPPING FUNCTION": "mapping_function", "OBSERVABLES USED": "observab
 
 
 def is_ionex_name(path: str | os.PathLike[str]) -> bool:
-    """Whether a file name is one of the usual ones: ``uqrg1150.19i.Z``, ``IGS0OPSFIN_..._GIM.INX.gz``.
-
-    Examples
-    --------
-    >>> is_ionex_name("uqrg1150.19i.Z"), is_ionex_name("field.nc")
-    (True, False)
-    """
+    """Whether a file name is a usual one: ``uqrg1150.19i.Z``, ``IGS0OPSFIN_..._GIM.INX.gz``."""
     return _NAME.search(Path(path).name) is not None
 
 

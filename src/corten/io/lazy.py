@@ -61,10 +61,7 @@ class LazyTensor:
         return prod(self.shape[1:])
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Values of planes start:stop (NaN where missing) and which are in the domain (None: all).
-
-        A file that was changed since it was opened, or is damaged there, is a ValueError that names it.
-        """
+        """Values of planes start:stop (NaN where missing) and which are in the domain (None: all)."""
         values = self._taken(self._numbers, start, stop)
         infinite = np.isinf(values)
         if infinite.any():
@@ -128,14 +125,7 @@ class LazyTensor:
         missing_value: MissingValue = None,
         source: str = "x",
     ) -> LazyTensor:
-        """From a lazily loaded DataArray, a Zarr or HDF5 array, a memory map, or anything sliced like them.
-
-        Examples
-        --------
-        >>> lazy = LazyTensor.of(np.ones((4, 5, 6)))
-        >>> lazy.read(1, 3)[0].shape
-        (2, 5, 6)
-        """
+        """From a lazily loaded DataArray, a Zarr or HDF5 array, a memory map, or anything sliced like them."""
         labelled = _axes.is_dataarray(x)
         if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")):
             raise TypeError(
@@ -179,11 +169,7 @@ def open_lazily(
     axis_kinds: Mapping[str | int, str] | None = None,
     missing_value: MissingValue = None,
 ) -> Iterator[LazyTensor]:
-    """A `LazyTensor` of a path or of an array; a file stays open as long as the block runs.
-
-    where: the domain, an array or, for a path, also the name of a variable of the same file that is nonzero there, or
-    with ``!`` in front of it one that is zero there (``"!land"``).
-    """
+    """A `LazyTensor` of a path or array; a file is open while the block runs. where: as for `read`, or an array."""
     options: dict[str, Any] = {"periodic": periodic, "axis_kinds": axis_kinds, "missing_value": missing_value}
     if not isinstance(x, str | os.PathLike):
         if variable is not None:

@@ -30,17 +30,7 @@ _RULES = {
 
 
 def level_names(coverages: Sequence[float], variable: str | None = None) -> list[tuple[str, str]]:
-    """Names of the bounds of each coverage: lower and upper for the first, with the percentage for a further one.
-
-    variable: the variable whose bounds they are, where a file can hold several.
-
-    Examples
-    --------
-    >>> level_names([0.9, 0.95, 0.999])
-    [('lower', 'upper'), ('lower_95', 'upper_95'), ('lower_99_9', 'upper_99_9')]
-    >>> level_names([0.9], "sst")
-    [('sst_lower', 'sst_upper')]
-    """
+    """Names of the bounds of each coverage: (lower, upper), then (lower_95, upper_95), after `variable` and _."""
     before = "" if variable is None else f"{variable}_"
     after = ["", *(f"_{100 * one:.10g}".replace(".", "_") for one in coverages[1:])]
     return [(f"{before}lower{one}", f"{before}upper{one}") for one in after]

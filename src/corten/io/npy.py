@@ -19,10 +19,7 @@ _READERS = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_
 
 
 def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype, bool]:
-    """Shape, type, and whether the order is Fortran's; a ValueError where `size` bytes cannot hold that much.
-
-    The stream is left at the first value.
-    """
+    """Shape, type, whether in Fortran order; a ValueError where `size` bytes cannot hold that. Values come next."""
     try:
         version = np.lib.format.read_magic(stream)
         if version[0] not in _READERS:
@@ -44,12 +41,7 @@ def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype, b
 
 @dataclass(frozen=True)
 class Planes:
-    """A .npy file sliced along its first axis. It is not memory-mapped: a map of a truncated file ends the process.
-
-    Examples
-    --------
-    >>> Planes.of(Path("x.npy"))[2:4]                                 # doctest: +SKIP
-    """
+    """A .npy file sliced along its first axis. It is not memory-mapped: a map of a truncated file ends the process."""
 
     path: Path
     shape: tuple[int, ...]

@@ -43,11 +43,7 @@ def global_attrs(
     warnings: Sequence[str],
     settings: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Global attributes of a result file.
-
-    Those of the file that it comes from (`before`) are kept. `history` and `comment` are appended to, and
-    `corten_settings` holds coverage, options, versions and the value of every automatic setting as JSON.
-    """
+    """Global attributes of a result file: those of `before`, history and comment continued, settings as JSON."""
     from corten import __version__
 
     names = {key: str(key) for key in before if key not in _OF_THE_FILE and not str(key).startswith("corten_")}
@@ -87,13 +83,7 @@ def file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def referred(attrs: Mapping[Any, Any]) -> list[str]:
-    """Variables that attributes refer to: a grid mapping, cell measures, the bounds of a coordinate.
-
-    Examples
-    --------
-    >>> referred({"grid_mapping": "crs", "cell_measures": "area: area_of_cell", "units": "K"})
-    ['crs', 'area_of_cell']
-    """
+    """Variables that attributes refer to: a grid mapping, cell measures, the bounds of a coordinate."""
     found: list[str] = []
     for key in REFERENCES:
         words = attrs[key].split() if isinstance(attrs.get(key), str) else []
@@ -106,20 +96,14 @@ def referred(attrs: Mapping[Any, Any]) -> list[str]:
 
 
 def surroundings(dataset: xr.Dataset, name: str) -> xr.Dataset:
-    """What a file has beside one variable: global attributes, and the variables that it and its coordinates refer to.
-
-    Nothing is loaded.
-    """
+    """Global attributes, and the variables that one variable and its coordinates refer to; nothing is loaded."""
     described = [dataset[name], *dataset[name].coords.values()]
     wanted = [other for one in described for other in referred(one.encoding | one.attrs) if other in dataset.variables]
     return dataset[list(dict.fromkeys(wanted))]
 
 
 def with_references(dataset: xr.Dataset, like: xr.Dataset | None) -> xr.Dataset:
-    """A Dataset with the variables of `like` that its attributes refer to.
-
-    An attribute that refers to a variable that is in neither of them is removed.
-    """
+    """A Dataset with the variables of `like` that its attributes refer to, and without references to nothing."""
     marks = {"grid_mapping_name", "crs_wkt", "spatial_ref"}
     grids = [name for name, one in dataset.coords.items() if not one.dims and marks & {*one.attrs}]
     dataset = dataset.reset_coords(grids).copy(deep=False)  # as a coordinate it would be taken for a position

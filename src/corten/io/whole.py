@@ -93,10 +93,7 @@ def _irreplaceable(target: Path, store: bool) -> str:
 
 
 def refuse_inputs(targets: Iterable[Path | None], inputs: Iterable[Path]) -> None:
-    """Refuse targets that are an input, by whatever name, or lie inside one, or around one: the data would be lost.
-
-    Nor may a target be another target, or lie inside one.
-    """
+    """Refuse targets that are, by whatever name, in or around an input or another target: data would be lost."""
     given, before = [(path, *_place(path)) for path in inputs], list[tuple[Path, str, tuple[int, int] | None]]()
     for target in filter(None, targets):
         place, number = _place(target)
@@ -116,11 +113,7 @@ def _place(path: Path) -> tuple[str, tuple[int, int] | None]:
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str], overwrite: bool = False, *, store: bool = False) -> Iterator[Path]:
-    """A temporary name in the same folder, renamed to `path` if the block succeeds and removed if it fails.
-
-    store: a Zarr store (a folder) is written, not a file. What may be replaced: see `refuse_taken`. What a killed
-    program left under such a name is removed when the file is written again.
-    """
+    """A temporary name in the same folder, renamed to `path` if the block succeeds and removed if it fails."""
     target = Path(path)
     _clear_away(target)
     refuse_taken(target, overwrite, store=store)

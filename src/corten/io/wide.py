@@ -41,38 +41,25 @@ class WideTable:
         return () if in_order else (f"the rows were sorted by {self.rows[0]}",)
 
     def to_frame(self, result: Intervals, further: Sequence[Intervals] = ()) -> pd.DataFrame:
-        """The table with its gaps filled, followed by the lower bound, upper bound and flag of each column.
-
-        Column A is followed by A_lower, A_upper and A_flag after the last of the table's own columns; `further` adds
-        bounds of other coverages, such as A_lower_95.
-        """
+        """The filled table, then A_lower, A_upper (`further`: A_lower_95, ...) and A_flag of each column A."""
         import pandas as pd
 
         results, own = (result, *further), self.frame[[*self.rows]].copy()
-        names = level_names([one.coverage for one in results])
-        filled = {name: self._column(result.estimate_array, k) for k, name in enumerate(self.columns)}
-        added: dict[str, Any] = {}
-        for k, column in enumerate(self.columns):
-            for (lower, upper), one in zip(names, results):
-                added[f"{column}_{lower}"] = self._column(one.lower_array, k)
-                added[f"{column}_{upper}"] = self._column(one.upper_array, k)
-            added[f"{column}_flag"] = self._column(result.flag_array, k)
-        made = pd.concat([own, pd.DataFrame(filled | added, index=own.index)], axis=1)
+        arrays: dict[str, np.ndarray] = {}
+        for names, one in zip(level_names([one.coverage for one in results]), results):
+            arrays |= dict(zip(names, (one.lower_array, one.upper_array)))
+        arrays["flag"] = result.flag_array
+        back = np.argsort(self.order)
+        columns = dict(zip(self.columns, result.estimate_array[back].T))
+        for k, name in enumerate(self.columns):
+            columns |= {f"{name}_{what}": array[back, k] for what, array in arrays.items()}
+        made = pd.concat([own, pd.DataFrame(columns, index=own.index)], axis=1)
         made.attrs["corten"] = about(result)
         return made
 
-    def _column(self, array: np.ndarray, k: int) -> np.ndarray:
-        column = np.empty(len(self.order), array.dtype)
-        column[self.order] = array[:, k]
-        return column
-
 
 def why_not_wide(frame: pd.DataFrame) -> str:
-    """Why a table is not wide; empty if it is.
-
-    The first column of a wide table labels the rows, and two or more columns follow, all of numbers. Labels are text or
-    dates, or numbers that increase, each given once.
-    """
+    """Why a table is not wide, with labels of rows (text, or increasing numbers) and columns of numbers; or empty."""
     import pandas as pd
 
     if frame.shape[1] < 3:
@@ -99,19 +86,7 @@ def from_wide(
     max_bytes: int = MAX_BYTES,
     source: str = "the table",
 ) -> WideTable:
-    """A wide table as a matrix, and the way back to the table.
-
-    The first column labels the rows if it does not look like data (see `why_not_wide`). axes: names of rows and
-    columns, by default the name of the first column, and "column"; source: what to call the table in errors. A value
-    that is no number, or a label that is given twice, is a ValueError.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> frame = pd.DataFrame({"day": ["2024-01-01", "2024-01-02"], "Bern": [1.0, None], "Zug": [3.0, 4.0]})
-    >>> from_wide(frame).data.dims, from_wide(frame).columns
-    (('day', 'column'), ('Bern', 'Zug'))
-    """
+    """A wide table as a matrix and the way back; axes: names of rows and columns, by default the first column's."""
     import pandas as pd
     import xarray as xr
 

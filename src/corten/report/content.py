@@ -80,37 +80,28 @@ def page_content(
 
 def _headline(summary: Summary) -> list[dict[str, str]]:
     """The most important numbers."""
-    total = summary.observed + summary.missing
+    total, facts = summary.observed + summary.missing, summary.facts
     unit = unit_sign(summary.units)
+    expected = f"{100 * summary.coverage:.3g} of 100 filled entries should lie in their interval"
     cards = [
-        {
-            "value": f"{summary.missing / total:.1%}",
-            "label": "missing entries, filled",
-            "note": f"{summary.missing:,} of {total:,} entries",
-        },
-        {
-            "value": f"{summary.coverage:.4g}",
-            "label": "nominal coverage",
-            "note": f"{100 * summary.coverage:.3g} of 100 filled entries should lie in their interval",
-        },
+        (f"{summary.missing / total:.1%}", "", "missing entries, filled", f"{summary.missing:,} of {total:,} entries"),
+        (f"{summary.coverage:.4g}", "", "nominal coverage", expected),
     ]
     if summary.missing:
         width = "none" if summary.median_width is None else f"{summary.median_width:.3g}"
-        note = "of the finite intervals, upper − lower"
-        cards.append({"value": width, "unit": unit, "label": "median width", "note": note})
-        error = summary.facts.get("mean_absolute_error_on_hidden_entries")
+        cards.append((width, unit, "median width", "of the finite intervals, upper − lower"))
+        error = facts.get("mean_absolute_error_on_hidden_entries")
         if error is not None:
-            other = summary.facts["mean_absolute_error_of_the_baseline"]
-            note = f"mean absolute error on hidden entries; {summary.facts['baseline']}: {other:.3g}"
-            cards.append({"value": f"{error:.3g}", "unit": unit, "label": "typical error", "note": note})
+            other = f"{facts['baseline']}: {facts['mean_absolute_error_of_the_baseline']:.3g}"
+            cards.append((f"{error:.3g}", unit, "typical error", f"mean absolute error on hidden entries; {other}"))
         note = f"{summary.infinite:,} are infinite at this coverage" if summary.infinite else "none is infinite"
-        cards.append({"value": _percent(summary.finite_share), "label": "have a finite interval", "note": note})
-    size = summary.facts.get("effective_sample_size")
+        cards.append((_percent(summary.finite_share), "", "have a finite interval", note))
+    size = facts.get("effective_sample_size")
     if size is not None:
-        count = summary.facts.get("calibration_entries")
+        count = facts.get("calibration_entries")
         of = f"of {count:,} calibration entries" if count else "of the calibration entries"
-        cards.append({"value": f"{float(size):,.0f}", "label": "effective sample size", "note": of})
-    return cards
+        cards.append((f"{float(size):,.0f}", "", "effective sample size", of))
+    return [dict(zip(("value", "unit", "label", "note"), card)) for card in cards]
 
 
 def _notices(
@@ -127,13 +118,11 @@ def _notices(
             else f" At coverage {curve[0]['coverage']:.3g} it still is {curve[0]['infinite_share']:.0%}: "
             "the missing entries are too different from the observed ones."
         )
-        notices.append(
-            {
-                "kind": "warn",
-                "text": f"{1 - summary.finite_share:.1%} of the filled entries have an infinite interval: "
-                f"the calibration entries do not suffice for coverage {summary.coverage:.4g} there.{advice}",
-            }
+        text = (
+            f"{1 - summary.finite_share:.1%} of the filled entries have an infinite interval: "
+            f"the calibration entries do not suffice for coverage {summary.coverage:.4g} there.{advice}"
         )
+        notices.append({"kind": "warn", "text": text})
     if audit is not None:
         notices.append(_verdict(min(checked, key=lambda row: abs(row["level"] - summary.coverage)), audit))
     elif summary.missing:
@@ -172,18 +161,16 @@ def _tensor(result: Intervals, max_entries: int) -> dict[str, Any]:
     below[outside], above[outside] = 0.0, 0.0
     chance = result.source.probabilities
     start = [place // step for place, step in zip(default_entry(result), steps)]
-    axes = []
-    for axis, step in zip(observed.axes, steps):
-        places = numbers(axis)
-        axes.append(
-            {
-                "name": axis.name,
-                "title": title(axis),
-                "labels": labels(axis)[::step],
-                "numbers": None if places is None else places[::step],
-                "time": axis.coordinates is not None and axis.coordinates.dtype.kind == "M",
-            }
-        )
+    axes = [
+        {
+            "name": axis.name,
+            "title": title(axis),
+            "labels": labels(axis)[::step],
+            "numbers": None if (places := numbers(axis)) is None else places[::step],
+            "time": axis.coordinates is not None and axis.coordinates.dtype.kind == "M",
+        }
+        for axis, step in zip(observed.axes, steps)
+    ]
     pictures = [
         vars(one) | {"aspect": one.aspect and one.aspect * steps[one.rows] / steps[one.columns]}
         for one in planes(observed.axes)

@@ -22,10 +22,7 @@ Row = dict[str, Any]
 
 
 def widths_by_depth(result: Intervals) -> list[Row]:
-    """Widths of the filled entries by their distance to the nearest observed one, in entries along ordered axes.
-
-    Positions of unordered axes (stations) are not neighbours; [] without an ordered axis.
-    """
+    """Widths of filled entries by distance to the nearest observed one along ordered axes; [] without such axes."""
     observed = result.observed
     unordered = all(axis.kind == "unordered" for axis in observed.axes)
     if observed.complete or unordered or observed.mask.size > MAX_DEPTH_ENTRIES:
@@ -126,10 +123,7 @@ def hidden_rows(result: Intervals, levels: Sequence[float] = LEVELS) -> list[Row
 
 
 def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[Row]:
-    """Group, level, coverage and standard error from an audit; [] without one.
-
-    by: "all", or groups such as "depth"; level: only the rows of the nearest level.
-    """
+    """Rows of an audit, all or by groups such as "depth", at every level or the nearest one; [] without an audit."""
     if audit is None:
         return []
     rows = [

@@ -40,10 +40,7 @@ def write_report(
 
 
 def render(content: dict[str, Any]) -> str:
-    """The HTML page with some content.
-
-    Its content security policy allows this script only, identified by its hash, and no external resource.
-    """
+    """The HTML page; its content security policy allows this script only, by its hash, and no external resource."""
     script = "\n".join(_asset(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     parts = {

@@ -22,10 +22,7 @@ MAX_STEP_DIFFERENCE = 1e-2  # relative, between steps of an evenly spaced axis
 
 @dataclass(frozen=True)
 class Plane:
-    """Two axes as an image: `aspect` is the height of an entry over its width, or None.
-
-    `up`: coordinates increase upwards; `right`: they increase to the right.
-    """
+    """Two axes as an image; `aspect`: height of an entry over its width; `up`, `right`: where coordinates increase."""
 
     rows: int
     columns: int
@@ -35,10 +32,7 @@ class Plane:
 
 
 def planes(axes: Sequence[Axis]) -> list[Plane]:
-    """Every pair of axes as an image, the most useful first.
-
-    A map (latitude and longitude) comes first, then images without time.
-    """
+    """Every pair of axes as an image: a map (latitude and longitude) first, then images without time."""
     found = [_plane(axes, a, b) for a, b in combinations(range(len(axes)), 2)]
 
     def order(plane: Plane) -> tuple[bool, bool, int]:

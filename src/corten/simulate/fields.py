@@ -147,13 +147,7 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
 
 
 def recipe(*, shape: Sequence[int], **arguments: Any) -> dict[str, Any]:
-    """All arguments and versions, so that a simulation can be repeated; plain values for any file.
-
-    Examples
-    --------
-    >>> recipe(kind="tec", shape=(32, 48, 48), seed=7)["shape"]
-    '32x48x48'
-    """
+    """All arguments and versions, so that a simulation can be repeated; plain values for any file."""
     from corten import __version__
 
     lengths = "x".join(str(length) for length in shape)
