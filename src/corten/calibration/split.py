@@ -238,15 +238,10 @@ def scale_of(score: Score, fill: Fill, propensity: FittedPropensity, values: np.
     return LeverageScale(fill.leverage())
 
 
-def changes_neighbours(propensity: FittedPropensity, how: str) -> bool:
-    """Whether a missing entry set to observed changes the weights of its neighbours."""
-    return how != "approximate" and not propensity.independent
-
-
 def weights_of(propensity: FittedPropensity, observed: ObservedTensor, entries: np.ndarray, how: str) -> Weights:
     """Weights by the odds of being missing given the full mask; exact for a coupled model, unless approximate."""
     odds = propensity.limited(propensity.log_weights(observed.mask), observed.mask)
-    if not changes_neighbours(propensity, how):
+    if how == "approximate" or propensity.independent:
         return OddsWeights(odds)
     return ExactIsingWeights(
         odds, shape=observed.shape, calibration=entries, neighbours=propensity.neighbours, pair=propensity.pair

@@ -192,23 +192,11 @@ class Calibration(Protocol):
 
 
 def fit_propensity(
-    model: PropensityModel,
-    mask: np.ndarray,
-    train_share: float,
-    axes: Sequence[Axis],
-    *,
-    domain: np.ndarray | None = None,
-    engine: Any = "auto",
+    model: PropensityModel, mask: np.ndarray, train_share: float, axes: Sequence[Axis], **options: Any
 ) -> FittedPropensity:
-    """The propensity model fitted to a training mask, or to its spins, on these axes."""
-    return model.fit(
-        mask,
-        train_share,
-        domain=domain,
-        axis_names=[axis.name for axis in axes],
-        periodic=[axis.periodic for axis in axes],
-        engine=engine,
-    )
+    """The propensity model fitted to a training mask, or to its spins, on these axes; further options as for `fit`."""
+    names, periodic = [axis.name for axis in axes], [axis.periodic for axis in axes]
+    return model.fit(mask, train_share, axis_names=names, periodic=periodic, **options)
 
 
 def changed_by(

@@ -63,19 +63,6 @@ class Calibrated(Protocol):
         ...
 
 
-class CutoffList(Protocol):
-    """Calibration scores of one tail: all of them (`WeightedScores`), or a sketch (`ScoreSketch`)."""
-
-    def cutoffs(self, log_test_weights: Numbers, levels: Sequence[float], changes: Any, /) -> Numbers: ...
-
-
-class EntryWeights(Protocol):
-    """Weights of test entries, and how they change those of calibration entries, as the `CutoffList` takes it."""
-
-    def log_weight(self, entries: Entries) -> Numbers: ...
-    def neighbour_factor(self, test: Entries) -> Any: ...
-
-
 def tails_of(score: Score) -> list[Tail]:
     """The tails that a score uses."""
     tails = score.tails(0.5)
@@ -84,11 +71,13 @@ def tails_of(score: Score) -> list[Tail]:
 
 
 class ScoreLists:
-    """Cutoffs and intervals from the scores of each tail; chunk: test entries whose neighbour tables exist at once."""
+    """Cutoffs and intervals from the scores of each tail, all of them (`WeightedScores`) or a sketch (`ScoreSketch`).
 
-    def __init__(
-        self, score: Score, lists: Mapping[Tail, CutoffList], weights: EntryWeights, chunk: int | None = None
-    ) -> None:
+    weights: of test entries, with changes of neighbours as the lists take them; chunk: test entries whose neighbour
+    tables exist at once.
+    """
+
+    def __init__(self, score: Score, lists: Mapping[Tail, Any], weights: Any, chunk: int | None = None) -> None:
         self.score, self._lists, self.weights = score, lists, weights
         self.chunk = chunk or MAX_CHUNK_ENTRIES
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from corten.calibration.gap_scale import reach
 from corten.calibration.task import Progress
@@ -225,12 +225,8 @@ def complete_to_zarr(
     return FilledStore(target, made.main, coverages, summary.choices, options, summary)
 
 
-class _Done(NamedTuple):
-    """A filled store: widths of the intervals, calibration entries, their effective sample size."""
 
-    widths: Widths
-    entries: int
-    size: float
+_Done = tuple[Widths, int, float]  # widths of the intervals, calibration entries, their effective sample size
 
 
 @dataclass
@@ -290,7 +286,7 @@ class _Run:
         self.choices += model.choices
         if widths.beyond:
             self.warnings += (reach(widths.beyond, self.counts.missing).because,)
-        return _Done(widths, model.scored.scores.size, model.scored.effective_sample_size())
+        return widths, model.scored.scores.size, model.scored.effective_sample_size()
 
     def fill_split(
         self, store: ChunkedStore, completion: Any, model: Any, score: Score, output: Output, weights: str, engine: Any
@@ -309,7 +305,7 @@ class _Run:
             *of_completion,
             *of_propensity,
         )
-        return _Done(widths, self.counts.hidden, next(iter(sketches.values())).effective_sample_size())
+        return widths, self.counts.hidden, next(iter(sketches.values())).effective_sample_size()
 
     def summary(self, coverage: float, done: _Done, seconds: float) -> Summary:
         counts, lazy, (widths, entries, size) = self.counts, self.lazy, done

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from corten.calibration.split import changes_neighbours, score_block
+from corten.calibration.split import score_block
 from corten.calibration.task import Progress, fit_propensity
 from corten.completion.riemannian import LowRankEstimate, PreparedLowRank, descend_on
 from corten.conformal.calibrated import ScoreLists, tails_of
 from corten.conformal.neighbours import NeighbourChanges
 from corten.conformal.quantile import Tail
+from corten.conformal.scale import LeverageScale
 from corten.conformal.scores import Score
 from corten.conformal.sketch import NO_CELL, Changes, ScoreSketch, cells_of
 from corten.data.blocks import Block, blocks, cut
@@ -43,7 +44,6 @@ from corten.large.writing import Output, Widths, sum_of
 from corten.lowrank import TensorTrain
 from corten.propensity.fitted import FittedPropensity
 
-MIN_LEVERAGE = 1e-3  # of its median
 MAX_TESTS = 1 << 18  # missing entries whose neighbours are gathered at a time
 
 
@@ -141,9 +141,11 @@ class BlockIntervals:
         self, scratch: Scratch, estimate: LowRankEstimate, propensity: FittedPropensity, score: Score, weights: str
     ) -> None:
         self.scratch, self.estimate, self.propensity, self.score = scratch, estimate, propensity, score
-        exact = changes_neighbours(propensity, weights)
+        exact = weights == "exact" and not propensity.independent
         self.around = NeighbourChanges.of(estimate.point.shape, propensity.model) if exact else None
-        self.least = _least_leverage(estimate) if score.needs_leverage else None
+        some = np.unique(np.linspace(0, estimate.point.shape[0] - 1, 9).astype(int)).tolist()
+        leverage = [estimate.leverage(i, i + 1) for i in some] if score.needs_leverage else None
+        self.least = None if leverage is None else LeverageScale(leverage).least
         self._passes = MaskPass(scratch.observed, propensity.model, 1.0)
         self._parameter: TensorTrain = propensity.parameter  # type: ignore[assignment]
 
@@ -196,15 +198,6 @@ class PlaneWeights:
 
     def neighbour_factor(self, test: np.ndarray) -> Changes | None:
         return None if self.changes is None else self.changes(test)
-
-
-def _least_leverage(estimate: LowRankEstimate) -> float:
-    """The floor of the leverage, by its median over a few planes."""
-    some = np.unique(np.linspace(0, estimate.point.shape[0] - 1, 9).astype(int)).tolist()
-    middle = float(np.median([estimate.leverage(i, i + 1) for i in some]))
-    if not middle > 0:
-        raise ValueError("leverage is zero at half of the entries or more: use score='absolute'")
-    return MIN_LEVERAGE * middle
 
 
 def _consecutive(planes: np.ndarray) -> list[tuple[int, int]]:
