@@ -24,7 +24,7 @@ from corten.engine import Threads, memory
 from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
 from corten.io.lazy import LazyTensor
-from corten.large import flow, needs, stages
+from corten.large import flow, needs, settings, split, stages
 from corten.large.settings import middle_box
 from corten.propensity import IsingPropensity, KnownPropensity, Product, UniformPropensity
 
@@ -573,9 +573,11 @@ def test_no_stage_keeps_the_pages_it_read(tmp_path, monkeypatch):
         kept[name] = {f.name: resident(getattr(scratch[0], f.name)) for f in dataclasses.fields(scratch[0])}
         return answer
 
-    watch = ((stages, "look"), (stages, "scale"), (flow, "descend_on"), (stages, "score"), (flow, "sum_of"))
+    walk = split.Split
+    watch = ((flow, "look"), (settings, "prepared"), (walk, "complete"), (walk, "score"), (walk, "write"))
     for module, name in watch:
-        monkeypatch.setattr(module, name, partial(watched, name, getattr(module, name)))
+        work = partial(watched, name, getattr(module, name))
+        monkeypatch.setattr(module, name, lambda *args, work=work: work(*args))
     filled(data(shape), tmp_path, completion=TUCKER, propensity=IsingPropensity(Product(0.1), rank=1))
     assert set(kept) == {name for _, name in watch}
     plane = 128 * 128

@@ -16,6 +16,7 @@ from corten.conformal.scale import LeverageScale, Scale, UnitScale, training_sca
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import ExactIsingWeights, OddsWeights, Weights
+from corten.data.blocks import Block, blocks
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.plain import percent
@@ -112,6 +113,26 @@ def stack_bytes(entries: int) -> int:
     return peak_of_rounds(entries, default_threads()) if entries <= MAX_STACK_SIZE else 0
 
 
+class TrainingDraw:
+    """Draws which observed entries train, independently with probability `share`, in one block after the other.
+
+    The random numbers run through the tensor in its order, so that the split does not depend on the blocks.
+    """
+
+    def __init__(self, share: float, seed: int) -> None:
+        self.share = share
+        # An own stream, so that a mask drawn by the user with the same seed does not determine the split.
+        self._rng = np.random.default_rng((seed, SEED_STREAM))
+
+    def numbers(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The random numbers of the next block."""
+        return self._rng.random(shape)
+
+    def of(self, mask: np.ndarray) -> np.ndarray:
+        """True at the training entries of the next block, whose observed entries are `mask`."""
+        return mask & (self.numbers(mask.shape) < self.share)
+
+
 def training_entries(mask: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, float]:
     """The observed entries that train, and their share of the observed ones.
 
@@ -119,12 +140,11 @@ def training_entries(mask: np.ndarray, share: float, seed: int) -> tuple[np.ndar
     trains. Given the observed entries and the size, all subsets have the same probability, so the factor that depends
     on the split cancels from the weights as for independent entries, and the theorem holds for both.
     """
-    # An own stream, so that a mask drawn by the user with the same seed does not determine the split.
-    drawn = np.random.default_rng((seed, SEED_STREAM)).random(mask.shape)
+    draw = TrainingDraw(share, seed)
     count = int(np.count_nonzero(mask))
     if count == 0 or count > MAX_COUNTED_ENTRIES:
-        return mask & (drawn < share), share
-    size = round(share * count)
+        return draw.of(mask), share
+    size, drawn = round(share * count), draw.numbers(mask.shape)
     entries = np.flatnonzero(mask)
     train = np.zeros(mask.shape, dtype=bool)
     train.flat[entries[np.argsort(drawn.flat[entries], kind="stable")[:size]]] = True
@@ -145,15 +165,23 @@ def calibrate_round(task: Task, one: Round) -> tuple[CalibratedSplit, Prepared, 
     propensity = task.fit_propensity(task.propensity or AutoPropensity(), train, one.train_share or 1.0)
     task.tell("calibration", 0.0)
     entries = np.flatnonzero(one.hidden)
-    truth = changed.values.reshape(-1)[entries].astype(np.float64)
-    middle = fill.estimate.reshape(-1)[entries].astype(np.float64)
     scale = scale_of(task.score, fill, propensity=propensity, values=changed.values, train=train)
-    scores = np.asarray(task.score.score(truth, middle, scale.at(entries)))
+    (whole,) = blocks(changed)
+    scores, residuals = score_block(task.score, whole, fill.estimate, entries, scale.at(entries))
     weights = weights_of(propensity, task.observed, entries, task.weights)
     # Entries are flat indices in C order; a completion may return another memory order.
     estimate = np.ascontiguousarray(fill.estimate)
     scored = CalibratedScores(task.score, scores, entries, weights)
-    return CalibratedSplit(scored, estimate, scale, change, propensity), prepared, truth - middle
+    return CalibratedSplit(scored, estimate, scale, change, propensity), prepared, residuals
+
+
+def score_block(
+    score: Score, block: Block, estimate: np.ndarray, entries: np.ndarray, scale: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and residuals of the calibration entries of a block, given by flat indices into it."""
+    truth = block.values.reshape(-1)[entries].astype(np.float64)
+    middle = estimate.reshape(-1)[entries].astype(np.float64)
+    return np.asarray(score.score(truth, middle, scale)), truth - middle
 
 
 def untested_slices(train: np.ndarray, hidden: np.ndarray, missing: np.ndarray) -> np.ndarray | None:

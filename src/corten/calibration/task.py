@@ -139,14 +139,7 @@ class Task:
     def fit_propensity(self, model: PropensityModel, mask: np.ndarray, train_share: float) -> FittedPropensity:
         """The propensity model fitted to a mask that kept `train_share` of the observed entries."""
         observed = self.observed
-        return model.fit(
-            mask,
-            train_share,
-            domain=observed.domain,
-            axis_names=[axis.name for axis in observed.axes],
-            periodic=[axis.periodic for axis in observed.axes],
-            engine=self.engine,
-        )
+        return fit_propensity(model, mask, train_share, observed.axes, domain=observed.domain, engine=self.engine)
 
     def warn_of_infinite(self, rounds: Sequence[Round], merged: bool = False) -> None:
         """Warn before a fit whose intervals cannot be finite at the nominal coverage."""
@@ -196,6 +189,14 @@ class Calibration(Protocol):
     def peak_bytes(self, entries: int, missing: int) -> int:
         """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
         ...
+
+
+def fit_propensity(
+    model: PropensityModel, mask: np.ndarray, train_share: float, axes: Sequence[Axis], **options: Any
+) -> FittedPropensity:
+    """The propensity model fitted to a training mask, or to its spins, on these axes; further options as for `fit`."""
+    names, periodic = [axis.name for axis in axes], [axis.periodic for axis in axes]
+    return model.fit(mask, train_share, axis_names=names, periodic=periodic, **options)
 
 
 def changed_by(

@@ -147,15 +147,30 @@ class PreparedLowRank:
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         """Fill by Riemannian descent from a spectral start."""
         point, centre, scale, _ = _fit(self, values, mask)
-        estimate = np.empty(values.shape, np.result_type(values.dtype, np.float32))
+        found = LowRankEstimate(point, centre, scale, np.result_type(values.dtype, np.float32))
+        estimate = np.empty(values.shape, found.dtype)
         step = max(1, CHUNK_ENTRIES // max(1, point.size // point.shape[0]))
         for a in range(0, point.shape[0], step):
-            estimate[a : a + step] = centre + scale * point.slab(a, min(a + step, point.shape[0]))
+            estimate[a : a + step] = found.planes(a, min(a + step, point.shape[0]))
+        return Fill(estimate, leverage=found.leverage)
 
-        def leverage() -> np.ndarray:
-            return np.sqrt(np.maximum(point.leverage(), 0.0))
 
-        return Fill(estimate, leverage=leverage)
+@dataclass(frozen=True)
+class LowRankEstimate:
+    """A completed tensor in the unit of the data, computed for the planes that are asked for."""
+
+    point: TensorTrain | Tucker
+    centre: float
+    spread: float
+    dtype: np.dtype
+
+    def planes(self, start: int, stop: int) -> np.ndarray:
+        """The estimate of planes start:stop of the first axis."""
+        return (self.centre + self.spread * self.point.slab(start, stop)).astype(self.dtype)
+
+    def leverage(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """The leverage of planes start:stop: the norm of every unit tensor projected on the tangent space."""
+        return np.sqrt(np.maximum(self.point.leverage(start, stop), 0.0))
 
 
 def _fit(

@@ -6,7 +6,7 @@ coverage (see `shaped.py`). `CalibratedScores` is one list of scores with its we
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -63,30 +63,23 @@ class Calibrated(Protocol):
         ...
 
 
-class CalibratedScores:
-    """One list of calibration scores with its weights, sorted once.
+def tails_of(score: Score) -> list[Tail]:
+    """The tails that a score uses."""
+    tails = score.tails(0.5)
+    used: list[Tail] = [tail for tail in ("lower", "upper") if getattr(tails, tail) is not None]
+    return used
 
-    score: the score, or its name; scores: those of the calibration `entries`, flat indices; weights: of calibration and
-    test entries, whose neighbour positions refer to the order of `entries`.
 
-    >>> from corten.conformal.weights import UniformWeights
-    >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
-    >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper
-    array([[8., 8.]])
-    >>> calibrated.intervals(np.array([20]), estimate=[100.0], scale=[0.5], coverage=0.8)
-    (array([[96.]]), array([[104.]]))
+class ScoreLists:
+    """Cutoffs and intervals from the scores of each tail, all of them (`WeightedScores`) or a sketch (`ScoreSketch`).
+
+    weights: of test entries, with changes of neighbours as the lists take them; chunk: test entries whose neighbour
+    tables exist at once.
     """
 
-    def __init__(self, score: str | Score, scores: ArrayLike, entries: Entries, weights: Weights) -> None:
-        self.score = as_score(score)
-        self.weights = weights
-        self.entries = np.asarray(entries)
-        self.scores = np.asarray(scores)
-        logs = weights.of_calibration(self.entries)
-        tails = self.score.tails(0.5)
-        used: list[Tail] = [tail for tail in ("lower", "upper") if getattr(tails, tail) is not None]
-        self._lists = {tail: WeightedScores(scores, logs, tail) for tail in used}
-        self._log_weights = np.asarray(logs, dtype=np.float64)
+    def __init__(self, score: Score, lists: Mapping[Tail, Any], weights: Any, chunk: int | None = None) -> None:
+        self.score, self._lists, self.weights = score, lists, weights
+        self.chunk = chunk or MAX_CHUNK_ENTRIES
 
     def cutoffs(self, entries: Entries, coverage: float | Sequence[float]) -> Cutoffs:
         """Cutoffs of the tails that the score uses, for test entries."""
@@ -111,17 +104,42 @@ class CalibratedScores:
             )
         return lower, upper
 
-    def effective_sample_size(self) -> float:
-        """Effective sample size of the calibration weights, (sum w)^2 / sum w^2."""
-        return effective_sample_size(self._log_weights)
-
     def _pieces(self, flat: Entries, levels: Floats) -> Iterator[tuple[slice, dict[Tail, Numbers]]]:
         """Cutoffs, one chunk of entries at a time, so that neighbour tables of all entries never exist at once."""
         needed = [self.score.tails(level) for level in levels.tolist()]
         wanted = {tail: [getattr(one, tail) for one in needed] for tail in self._lists}
         if any(level is None for both in wanted.values() for level in both):
             raise ValueError(f"score {self.score.name!r} must use the same tails at every coverage.")
-        for start in range(0, flat.size, MAX_CHUNK_ENTRIES):
-            part = slice(start, min(start + MAX_CHUNK_ENTRIES, flat.size))
+        for start in range(0, flat.size, self.chunk):
+            part = slice(start, min(start + self.chunk, flat.size))
             logs, factor = self.weights.log_weight(flat[part]), self.weights.neighbour_factor(flat[part])
             yield part, {tail: one.cutoffs(logs, wanted[tail], factor) for tail, one in self._lists.items()}
+
+
+class CalibratedScores(ScoreLists):
+    """One list of calibration scores with its weights, sorted once.
+
+    score: the score, or its name; scores: those of the calibration `entries`, flat indices; weights: of calibration and
+    test entries, whose neighbour positions refer to the order of `entries`.
+
+    >>> from corten.conformal.weights import UniformWeights
+    >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
+    >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper
+    array([[8., 8.]])
+    >>> calibrated.intervals(np.array([20]), estimate=[100.0], scale=[0.5], coverage=0.8)
+    (array([[96.]]), array([[104.]]))
+    """
+
+    weights: Weights
+
+    def __init__(self, score: str | Score, scores: ArrayLike, entries: Entries, weights: Weights) -> None:
+        logs = weights.of_calibration(np.asarray(entries))
+        used = as_score(score)
+        super().__init__(used, {tail: WeightedScores(scores, logs, tail) for tail in tails_of(used)}, weights)
+        self.entries = np.asarray(entries)
+        self.scores = np.asarray(scores)
+        self._log_weights = np.asarray(logs, dtype=np.float64)
+
+    def effective_sample_size(self) -> float:
+        """Effective sample size of the calibration weights, (sum w)^2 / sum w^2."""
+        return effective_sample_size(self._log_weights)

@@ -269,6 +269,12 @@ def rounded_up(values: Numbers, dtype: DTypeLike) -> Numbers:
     return cast
 
 
+def rounded_out(bounds: tuple[Numbers, Numbers], dtype: DTypeLike) -> tuple[Numbers, Numbers]:
+    """Lower and upper bounds in another type, rounded outwards so that no interval loses coverage."""
+    lower, upper = bounds
+    return -rounded_up(-lower, dtype), rounded_up(upper, dtype)
+
+
 def _logs(name: str, weights: ArrayLike) -> Floats:
     """The logarithms of non-negative weights."""
     values = np.asarray(weights, dtype=np.float64)

@@ -52,10 +52,10 @@ class LeverageScale:
         if middle == 0:
             raise ValueError("leverage is zero at half of the entries or more: use score='absolute'")
         self.leverage, self.floor = flat, floor
-        self._least = floor * middle
+        self.least = floor * middle
 
     def at(self, entries: Entries) -> Numbers:
-        return np.maximum(self.leverage[entries], self._least)
+        return np.maximum(self.leverage[entries], self.least)
 
 
 class TableScale:

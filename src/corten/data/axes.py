@@ -63,6 +63,13 @@ class Axis:
         """Whether the coordinates are dates or the name is time."""
         return self.name.lower() == "time" or (self.coordinates is not None and _is_dates(self.coordinates))
 
+    def forecast(self, known: np.ndarray) -> np.ndarray | None:
+        """Positions before the first or after the last one in `known`, of an ordered time; None for other axes."""
+        if not (self.is_time and self.kind == "ordered") or self.periodic:
+            return None
+        observed, index = np.flatnonzero(known), np.arange(self.length)
+        return (index < observed[0]) | (index > observed[-1])
+
     def label(self, index: int) -> str:
         """The name of one slice: its coordinate, or its index without coordinates."""
         if self.coordinates is None:

@@ -16,3 +16,8 @@ def check_coverage(coverage: Any) -> float:
         hint = f"; {level:g} percent is coverage={level / 100:g}" if 1.0 < level < 100.0 else ""
         raise ValueError(f"coverage is {level:g}: give a number strictly between 0 and 1, such as 0.9{hint}")
     return level
+
+
+def check_coverages(coverage: Any) -> tuple[float, ...]:
+    """One or several nominal coverages, each checked."""
+    return tuple(check_coverage(one) for one in (coverage if isinstance(coverage, list | tuple) else [coverage]))

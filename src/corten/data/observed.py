@@ -225,6 +225,10 @@ class ObservedTensor:
         """Whether nothing is missing."""
         return self.n_missing == 0
 
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Values and domain of planes start:stop of the first axis, as `Source` asks."""
+        return self.values[start:stop], None if self.domain is None else self.domain[start:stop]
+
     @property
     def inside(self) -> np.ndarray:
         """The domain as an array; True everywhere if none was given."""
@@ -253,11 +257,9 @@ class ObservedTensor:
         """True at missing entries before the first or after the last observed slice of an ordered time axis."""
         beyond = np.zeros(self.shape, dtype=bool)
         for k, axis in enumerate(self.axes):
-            if not (axis.is_time and axis.kind == "ordered") or axis.periodic:
-                continue
-            observed = np.flatnonzero(self.mask.any(axis=self._others(k)))
-            index = np.arange(axis.length).reshape([-1 if j == k else 1 for j in range(len(self.shape))])
-            beyond |= (index < observed[0]) | (index > observed[-1])
+            late = axis.forecast(np.asarray(self.mask.any(axis=self._others(k))))
+            if late is not None:
+                beyond |= late.reshape([-1 if j == k else 1 for j in range(len(self.shape))])
         beyond &= self.missing
         beyond.setflags(write=False)
         return beyond

@@ -52,10 +52,6 @@ class ChunkedStore:
                 attributes={"_ARRAY_DIMENSIONS": list(self.dims)},
             )  # fmt: skip
 
-    def put(self, name: str, start: int, planes: np.ndarray) -> None:
-        """Write planes; calls that run at once must not share chunks."""
-        self.put_box(name, (slice(start, start + len(planes)),), planes)
-
     def put_box(self, name: str, box: tuple[slice, ...], values: np.ndarray) -> None:
         """Write a box; calls that run at once must not share chunks."""
         try:

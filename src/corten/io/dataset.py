@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.axes import in_utc
+from corten.data.choices import Choice
 from corten.data.flags import FLAG_MEANINGS
 from corten.data.plain import FOOTNOTE
 from corten.io.names import UNNAMED, companion, level_names, refuse_clash, refuse_names, variable_name
@@ -48,11 +49,9 @@ def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Seque
     if probability is not None:
         arrays[companion(name, "propensity")] = np.where(observed.inside, probability, np.nan)
     attrs = described(observed.attrs, observed.name, coverages, propensity=probability is not None)
-    history = {"history": observed.attrs["history"]} if "history" in observed.attrs else {}
-    about = global_attrs(
-        quantity_of(observed.attrs, observed.name), history | ({} if like is None else dict(like.attrs)),
-        result.coverage, result.choices, result.source.warnings(), result.source.settings(),
-    )  # fmt: skip
+    about = about_result(
+        observed, like, result.coverage, result.choices, result.source.warnings(), result.source.settings()
+    )
     variables = {key: (dims, arrays[key], own) for key, own in attrs.items()}
     return with_references(xr.Dataset(variables, coords=coords, attrs=about), like)
 
@@ -60,6 +59,20 @@ def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Seque
 def quantity_of(attrs: Mapping[Any, Any], name: str | None) -> str:
     """What was measured, in words."""
     return str(attrs.get("long_name") or name or UNNAMED)
+
+
+def about_result(
+    x: Any,
+    like: xr.Dataset | None,
+    coverage: float,
+    choices: Sequence[Choice],
+    warnings: Sequence[str],
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Global attributes of a result: x is the input, with `attrs` and `name`; like: the Dataset that it comes from."""
+    history = {"history": x.attrs["history"]} if "history" in x.attrs else {}
+    before = history | ({} if like is None else dict(like.attrs))
+    return global_attrs(quantity_of(x.attrs, x.name), before, coverage, choices, warnings, settings)
 
 
 def described(

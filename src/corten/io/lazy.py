@@ -60,6 +60,11 @@ class LazyTensor:
         """Entries of one plane."""
         return prod(self.shape[1:])
 
+    @property
+    def labels(self) -> list[str]:
+        """Names of the axes and of the coordinates."""
+        return [*(str(axis.dim) for axis in self.axes), *map(str, () if self.coords is None else self.coords)]
+
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Values of planes start:stop (NaN where missing) and which are in the domain (None: all)."""
         values = self._taken(self._numbers, start, stop)

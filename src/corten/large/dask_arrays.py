@@ -14,18 +14,16 @@ from corten.completer import ConformalCompleter
 from corten.conformal.scores import Score, as_score
 from corten.data.axes import is_dataarray
 from corten.data.choices import Choice
-from corten.data.coverage import check_coverage
+from corten.data.coverage import check_coverages
 from corten.data.missing_values import MissingValue, blank_declared
 from corten.engine.lazy import is_lazy
 from corten.engine.memory import USABLE_SHARE, available, in_words, read_size
 from corten.engine.threads import default_threads, one_library_thread
-from corten.io.dataset import described, quantity_of
+from corten.io.dataset import about_result, described
 from corten.io.lazy import LazyTensor
-from corten.io.names import companion, level_names, refuse_clash, variable_name
-from corten.io.provenance import global_attrs
+from corten.io.names import companion
 from corten.large.gaps import TiledField, calibrate
 from corten.large.needs import TileNeeds
-from corten.large.stages import forecasts
 from corten.large.tasks import TileRunner
 from corten.large.tiles import Coarse, Tile, cell_sums, tile_sides, tiles_of
 from corten.large.writing import Output, TileArrays
@@ -152,31 +150,26 @@ def complete_lazily(
     """
     if not is_dataarray(x) or not is_lazy(x.data):
         raise TypeError(f"x is a {type(x).__name__} without a Dask array: use corten.complete, or x.chunk()")
-    coverages = tuple(check_coverage(c) for c in (coverage if isinstance(coverage, list | tuple) else [coverage]))
-    limits, tell = check_bounds(bounds), progress or (lambda stage, share: None)
+    coverages, tell = check_coverages(coverage), progress or (lambda stage, share: None)
+    limits = check_bounds(bounds)
     lazy = LazyTensor.of(x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value)
-    main = variable_name(lazy.name)
-    names = level_names(coverages, main)
-    refuse_clash([*map(str, x.dims), *map(str, x.coords)], main)
+    output = Output.of(lazy, coverages, limits)
     limit, threads = _room(memory)
     with one_library_thread:
         tell("reading", 0.0)
         data, has_observed = _field(x, where, lazy, TileNeeds.of(lazy.axes, limit, threads).entries)
         model = calibrate(data, as_score(score), seed, TileRunner(threads), lambda share: tell("completion", share))
-    arrays = TileArrays(model, coverages, Output(main, names, limits, forecasts(lazy.axes, has_observed)))
-    dtypes = dict.fromkeys((main, *(name for pair in names for name in pair)), lazy.dtype)
-    variables = _lazy_variables(data, arrays, dtypes | {companion(main, "flag"): np.dtype(np.int8)})
+    variables = _lazy_variables(data, TileArrays(model, output.flagged(lazy.axes, has_observed)))
     options = {
         "score": describe(score), "bounds": str(bounds), "seed": seed, "memory": in_words(limit),
         "missing_value": describe(missing_value),
     } | circumstances(lazy.axes, x.size - int(data.counts.sum()))  # fmt: skip
-    history = {"history": lazy.attrs["history"]} if "history" in lazy.attrs else {}
-    about = global_attrs(quantity_of(lazy.attrs, lazy.name), history, coverages[0], model.choices, (), options)
+    about = about_result(lazy, None, coverages[0], model.choices, (), options)
     attrs = described(lazy.attrs, lazy.name, coverages)
     import xarray as xr
 
     found = xr.Dataset({name: (x.dims, variables[name], own) for name, own in attrs.items()}, x.coords, about)
-    return LazyIntervals(found, main, coverages, model.choices)
+    return LazyIntervals(found, output.main, coverages, model.choices)
 
 
 def refuse_in_tiles(completer: ConformalCompleter, checkpoint: Any = None) -> None:
@@ -267,7 +260,7 @@ def _look(values: np.ndarray, spins: np.ndarray, core: Any, factors: Sequence[in
     return sums, int(np.count_nonzero(mask)), int(np.count_nonzero(spins == -1)), some
 
 
-def _lazy_variables(data: TiledField, arrays: TileArrays, dtypes: Mapping[str, np.dtype]) -> dict[str, Any]:
+def _lazy_variables(data: TiledField, arrays: TileArrays) -> dict[str, Any]:
     """Each variable as a Dask array with one chunk per tile; all variables of a tile come from one task."""
     import dask
     import dask.array as da
@@ -280,7 +273,7 @@ def _lazy_variables(data: TiledField, arrays: TileArrays, dtypes: Mapping[str, n
         for index, tile in zip(np.ndindex(*grid), data.tiles)
     }
     found = {}
-    for name, dtype in dtypes.items():
+    for name, dtype in arrays.output.dtypes.items():
         blocks = np.empty(grid, object)
         for (index, task), tile in zip(filled.items(), data.tiles):
             shape = tuple(part.stop - part.start for part in tile.core)

@@ -1,4 +1,4 @@
-"""Out-of-core completion: read, complete, model the missingness, score and write, block by block."""
+"""`complete_to_zarr`: a tensor in files is filled with a random split or in tiles, and written to Zarr in parts."""
 
 from __future__ import annotations
 
@@ -9,41 +9,38 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from corten.calibration.gap_scale import reach
+from corten.calibration.task import Progress
 from corten.completer import ConformalCompleter
-from corten.completion.riemannian import descend_on
 from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
-from corten.data.coverage import check_coverage
+from corten.data.coverage import check_coverages
 from corten.data.missing_values import MissingValue
 from corten.engine import Threads, as_engine
 from corten.engine.memory import USABLE_SHARE, available, in_words, limited, read_size, refuse_full_disk
-from corten.engine.threads import default_threads, in_order, one_library_thread
+from corten.engine.threads import default_threads, one_library_thread
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
+from corten.io.dataset import about_result, described
 from corten.io.files import suffix_of
 from corten.io.lazy import LazyTensor, open_lazily
-from corten.io.names import companion, level_names, refuse_clash, refuse_names, variable_name
+from corten.io.names import refuse_names
+from corten.io.provenance import file_attrs, with_references
 from corten.io.whole import refuse_inputs, refuse_taken
-from corten.large import settings, stages
+from corten.large import settings
 from corten.large.gaps import TiledField, calibrate
 from corten.large.needs import Needs, TileNeeds
-from corten.large.stages import Counts, Estimate, Scratch, forecasts
+from corten.large.split import BlockIntervals, Split
+from corten.large.stages import Scratch, look
 from corten.large.tasks import TileRunner
 from corten.large.tiles import tile_sides
-from corten.large.writing import Output, TileArrays, TileWriting, Widths, Writing, sum_of
-from corten.lowrank import TensorTrain
+from corten.large.writing import Output, TileArrays, TileWriting, Widths, sum_of
 from corten.options import ScoreName, WeightsName, as_propensity, check_bounds
-from corten.propensity.fitted import FittedPropensity
 from corten.results.fitted import MIN_EFFECTIVE_SIZE
 from corten.results.settings import circumstances, describe
 from corten.results.summary import Summary
 
 if TYPE_CHECKING:
     import xarray as xr
-
-Progress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +158,9 @@ def complete_to_zarr(
     >>> filled.open()["sst"]                                                         # doctest: +SKIP
     """
     began = perf_counter()
-    coverages = tuple(check_coverage(c) for c in (coverage if isinstance(coverage, list | tuple) else [coverage]))
+    coverages = check_coverages(coverage)
     ConformalCompleter(completion, propensity, calibration, score, weights, seed, engine, bounds=bounds)  # checks them
-    scoring, model, limits = as_score(score), as_propensity(propensity), check_bounds(bounds)
-    way = settings.way_of(calibration, completion)
+    limits, way = check_bounds(bounds), settings.way_of(calibration, completion)
     target = Path(output)
     if suffix_of(target) != ".zarr":
         raise ValueError(f"{target}: out-of-core mode writes Zarr; give a name that ends in .zarr")
@@ -182,62 +178,55 @@ def complete_to_zarr(
         TileRunner.of(engine, threads, target.parent.resolve()) as runner,
         limited(limit, runner.folder or target.parent.resolve(), named=runner.folder is not None),
     ):
-        needs = Needs.of(lazy, limit, 1 + 2 * len(coverages), threads)
-        if not isinstance(engine, Threads) and not way.may_tile:
-            needs = needs.with_mask_at_once(lazy, limit, engine.label)
+        arrays = 1 + 2 * len(coverages)
+        needs = Needs.of(lazy, limit, arrays, threads)
         refuse_full_disk(needs.disk, target.parent)
-        tell_needs = say or (lambda text: None)
+
+        def said(found: Any) -> Any:
+            """Say what is needed; without tiles some engines need the whole mask."""
+            if isinstance(found, Needs) and not isinstance(engine, Threads):
+                found = found.with_mask_at_once(lazy, limit, engine.label)
+            if say is not None:
+                say(f"{lazy.source}: {found.in_words()}")
+            return found
+
         if not way.may_tile:
-            tell_needs(f"{lazy.source}: {needs.in_words()}")
-        dims = [str(axis.dim) for axis in lazy.axes]
-        labels = [*dims, *map(str, () if lazy.coords is None else lazy.coords)]
-        main = variable_name(lazy.name)
-        names = level_names(coverages, main)
-        refuse_clash(labels, main)
-        refuse_names(target, "Zarr", labels)
-        numbers = (main, *(bound for pair in names for bound in pair))
-        dtypes = dict.fromkeys(numbers, lazy.dtype) | {companion(main, "flag"): np.dtype(np.int8)}
+            needs = said(needs)
+        made = Output.of(lazy, coverages, limits)
+        refuse_names(target, "Zarr", lazy.labels)
         about = _described(lazy, coverages)
         # The store is created first: a folder that cannot be written is refused before hours of work.
-        with write_in_chunks(target, dims, about.drop_vars([*dtypes]), overwrite=overwrite) as store:
+        dims = [str(axis.dim) for axis in lazy.axes]
+        with write_in_chunks(target, dims, about.drop_vars([*made.dtypes]), overwrite=overwrite) as store:
             lazy, left_out, never = settings.without_land(lazy, needs.planes, fill=fill_never_observed)
-            run = _Run(lazy, needs, way.split.train_share, seed, progress or (lambda stage, share: None))
-            run.choices += left_out
+            run = _Run(lazy, needs, way.split.train_share, seed, progress or (lambda stage, share: None), left_out)
             run.look()
-            made = Output(main, names, limits, forecasts(lazy.axes, run.counts.has_observed), never)
+            made = made.flagged(lazy.axes, run.counts.has_observed, never)
             if run.in_tiles(way):
-                sizes = TileNeeds.of(
-                    lazy.axes, limit, runner.threads, run.counts.missing, lazy.dtype.itemsize, 1 + 2 * len(coverages)
-                )
-                tell_needs(f"{lazy.source}: {sizes.in_words()}")
-                widths, scored, size = run.fill_tiles(store, dtypes, scoring, coverages, made, sizes, runner)
+                item = lazy.dtype.itemsize
+                sizes = said(TileNeeds.of(lazy.axes, limit, runner.threads, run.counts.missing, item, arrays))
+                done = run.fill_tiles(store, as_score(score), made, sizes, runner)
             else:
-                if not isinstance(engine, Threads) and way.may_tile:
-                    run.needs = needs.with_mask_at_once(lazy, limit, engine.label)
-                if way.may_tile:
-                    tell_needs(f"{lazy.source}: {run.needs.in_words()}")
-                store.add(lazy.shape, chunk_shape(lazy.shape, run.needs.planes), dtypes)
-                estimate, fitted = run.complete(way.completion, scoring), run.model_missingness(model, engine)
-                widths, scored, size = run.fill_blocks(
-                    store, estimate, fitted, scoring, coverages, made, exact=weights == "exact"
-                )
+                run.needs = said(needs) if way.may_tile else needs
+                model = as_propensity(propensity)
+                done = run.fill_split(store, way.completion, model, as_score(score), made, weights, engine)
             options = {
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(calibration), "score": describe(score), "weights": weights,
                 "bounds": str(bounds), "seed": seed, "engine": engine.label, "memory": in_words(limit),
                 "variable": lazy.name or "none", "missing_value": describe(missing_value),
             } | circumstances(lazy.axes, run.counts.outside)  # fmt: skip
-            facts = {
-                "calibration_entries": scored, "effective_sample_size": size,
-                "seconds": round(perf_counter() - began, 2),
-            }  # fmt: skip
-            summary = run.summary(coverages[0], widths, facts)
-            _describe(store, lazy, about, summary, options)
+            summary = run.summary(coverages[0], done, round(perf_counter() - began, 2))
+            for name in store.arrays:
+                store.describe(file_attrs(about[name].attrs), name)
+            told = about_result(lazy, lazy.like, coverages[0], summary.choices, summary.warnings, options)
+            store.describe(file_attrs(told))
             lazy.refuse_changed()
-    return FilledStore(target, main, coverages, summary.choices, options, summary)
+    return FilledStore(target, made.main, coverages, summary.choices, options, summary)
 
 
-Done = tuple[Widths, int, float]  # widths of the intervals, calibration entries, their effective sample size
+
+_Done = tuple[Widths, int, float]  # widths of the intervals, calibration entries, their effective sample size
 
 
 @dataclass
@@ -249,19 +238,16 @@ class _Run:
     train_share: float
     seed: int
     tell: Progress
-
-    def __post_init__(self) -> None:
-        self.scratch = Scratch.of(self.lazy.shape)
-        self.counts = Counts()
-        self.warnings: tuple[str, ...] = ()
-        self.choices: tuple[Choice, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def look(self) -> None:
         """Read everything once: count entries, and draw the training set."""
-        lazy, block = self.lazy, self.needs.block
-        self.counts = stages.look(
-            lazy, self.scratch, block, self.train_share, self.seed, lambda share: self.tell("reading", share / 2)
-        )
+        lazy, self.scratch = self.lazy, Scratch.of(self.lazy.shape)
+        self.counts = look(
+            lazy, self.scratch, self.needs.block, self.train_share, self.seed,
+            lambda share: self.tell("reading", share / 2),
+        )  # fmt: skip
         if not self.counts.train or not self.counts.hidden:
             raise ValueError(
                 f"{lazy.source} has {self.counts.train + self.counts.hidden} observed entries, which cannot be split "
@@ -285,9 +271,8 @@ class _Run:
         return deep
 
     def fill_tiles(
-        self, store: ChunkedStore, dtypes: Mapping[str, np.dtype], score: Score, coverages: Sequence[float],
-        output: Output, needs: TileNeeds, runner: TileRunner,
-    ) -> Done:  # fmt: skip
+        self, store: ChunkedStore, score: Score, output: Output, needs: TileNeeds, runner: TileRunner
+    ) -> _Done:
         """Complete a coarse field and tiles, calibrate on pseudo-gaps in some tiles, and write all tiles."""
         lazy, spins = self.lazy, self.scratch.observed
         self.choices += (Choice("work from disk", needs.in_words(), "predicted before starting"),)
@@ -295,77 +280,49 @@ class _Run:
             lazy, spins, self.needs.block, needs.entries, lambda share: self.tell("reading", (1 + share) / 2)
         )
         model = calibrate(tiled, score, self.seed, runner, lambda share: self.tell("completion", share))
-        store.add(lazy.shape, tile_sides(lazy.axes, needs.entries), dtypes)
-        put = TileWriting(tiled, TileArrays(model, coverages, output), store).put
+        store.add(lazy.shape, tile_sides(lazy.axes, needs.entries), output.dtypes)
+        put = TileWriting(tiled, TileArrays(model, output), store).put
         widths = sum_of(runner.run(put, tiled.tiles, lambda share: self.tell("writing", share)))
         self.choices += model.choices
         if widths.beyond:
             self.warnings += (reach(widths.beyond, self.counts.missing).because,)
         return widths, model.scored.scores.size, model.scored.effective_sample_size()
 
-    def complete(self, filler: Any, score: Score) -> Estimate:
-        """Complete the whole tensor from its training entries."""
-        lazy, counts = self.lazy, self.counts
-        stages.scale(lazy, self.scratch, self.needs, counts, lambda share: self.tell("reading", (1 + share) / 2))
-        self.tell("completion", 0.0)
+    def fill_split(
+        self, store: ChunkedStore, completion: Any, model: Any, score: Score, output: Output, weights: str, engine: Any
+    ) -> _Done:
+        """Complete from the training entries, model the missingness, score, and write block by block."""
+        store.add(self.lazy.shape, chunk_shape(self.lazy.shape, self.needs.planes), output.dtypes)
+        split = Split(self.lazy, self.scratch, self.counts, self.needs, self.train_share, self.tell)
+        estimate, of_completion = split.complete(completion, self.seed)
+        propensity, of_propensity = split.model_missingness(model, engine)
+        intervals = BlockIntervals(self.scratch, estimate, propensity, score, weights)
+        sketches = split.score(intervals)
+        widths = split.write(intervals, sketches, output, store)
         self.choices += (
             Choice("work from disk", self.needs.in_words(), "predicted before starting"),
             Choice("cutoffs", "sketch", "scores rounded up to a grid: at most 0.8 % wider than the exact ones"),
+            *of_completion,
+            *of_propensity,
         )
-        ready = settings.prepared(filler, self.lazy, self.scratch, self.needs.part, self.seed)
-        point, _ = descend_on(ready, self.scratch.numbers, self.scratch.train, self.counts.train)
-        self.choices += ready.choices
-        self.tell("completion", 1.0)
-        found = Estimate(point, self.counts.mean, self.counts.spread, self.lazy.dtype)
-        return found.with_leverage() if score.needs_leverage else found
-
-    def model_missingness(self, model: Any, engine: Any) -> FittedPropensity:
-        """Fit the propensity model to the training mask."""
-        self.tell("missingness", 0.0)
-        stages.as_spins(self.scratch)
-        planes, axes = self.needs.part, self.lazy.axes
-        chosen, choices = settings.settled(model, self.lazy, self.scratch, planes, self.train_share)
-        fitted: FittedPropensity = chosen.fit(
-            self.scratch.train, self.train_share, axis_names=[axis.name for axis in axes],
-            periodic=[axis.periodic for axis in axes], engine=engine,
-        )  # fmt: skip
-        if not isinstance(fitted.parameter, TensorTrain):
-            raise ValueError("propensity: in out-of-core mode a known parameter must be a TensorTrain, not an array")
-        self.choices += (*choices, *fitted.choices)
-        self.tell("missingness", 1.0)
-        return fitted
-
-    def fill_blocks(
-        self, store: ChunkedStore, estimate: Estimate, fitted: FittedPropensity, score: Score,
-        coverages: Sequence[float], output: Output, *, exact: bool,
-    ) -> Done:  # fmt: skip
-        """Score the calibration set, and write estimate, bounds and flags block by block."""
-        lazy, needs = self.lazy, self.needs
-        sketches = stages.score(
-            lazy, self.scratch, needs, estimate, fitted, score, lambda share: self.tell("calibration", share)
-        )
-        exact = exact and not fitted.independent
-        writing = Writing(self.scratch, estimate, fitted, score, sketches, coverages, exact, output, store)
-        todo = stages.pieces(lazy, needs, lambda share: self.tell("writing", share))
-        widths = sum_of(in_order(writing.run, todo, needs.workers))
         return widths, self.counts.hidden, next(iter(sketches.values())).effective_sample_size()
 
-    def summary(self, coverage: float, widths: Widths, facts: dict[str, Any]) -> Summary:
-        counts, lazy = self.counts, self.lazy
+    def summary(self, coverage: float, done: _Done, seconds: float) -> Summary:
+        counts, lazy, (widths, entries, size) = self.counts, self.lazy, done
         units = lazy.attrs.get("units")
-        effective_size = facts["effective_sample_size"]
-        if effective_size < MIN_EFFECTIVE_SIZE:
+        if size < MIN_EFFECTIVE_SIZE:
             self.warnings += (
-                f"Many intervals may be infinite: the effective sample size is {effective_size:.0f} of "
-                f"{facts['calibration_entries']} calibration entries.",
+                f"Many intervals may be infinite: the effective sample size is {size:.0f} of {entries} calibration "
+                "entries.",
             )
         return Summary(
             name=lazy.name, units=None if units is None else str(units),
             axes=tuple((a.name, a.length) for a in lazy.axes), coverage=coverage,
             observed=counts.train + counts.hidden, missing=counts.missing, outside=counts.outside,
             forecast=widths.forecast, infinite=widths.infinite, finite_share=1 - widths.infinite / counts.missing,
-            mean_width=widths.mean, median_width=widths.median, facts=facts, choices=self.choices,
-            warnings=self.warnings, beyond_tested=widths.beyond,
+            mean_width=widths.mean, median_width=widths.median,
+            facts={"calibration_entries": entries, "effective_sample_size": size, "seconds": seconds},
+            choices=self.choices, warnings=self.warnings, beyond_tested=widths.beyond,
         )  # fmt: skip
 
 
@@ -373,25 +330,6 @@ def _described(lazy: LazyTensor, coverages: Sequence[float]) -> xr.Dataset:
     """The store without its numbers: attributes of every variable, coordinates, and what they refer to."""
     import xarray as xr
 
-    from corten.io.dataset import described
-    from corten.io.provenance import with_references
-
     attrs = described(lazy.attrs, lazy.name, coverages)
     empty = xr.Dataset({name: ((), 0.0, own) for name, own in attrs.items()}, coords=lazy.coords)
     return with_references(empty, lazy.like)
-
-
-def _describe(
-    store: ChunkedStore, lazy: LazyTensor, about: xr.Dataset, summary: Summary, options: dict[str, Any]
-) -> None:
-    """Attributes of the variables and of the store, as a result in memory has them."""
-    from corten.io.dataset import quantity_of
-    from corten.io.provenance import file_attrs, global_attrs
-
-    for name in store.arrays:
-        store.describe(file_attrs(about[name].attrs), name)
-    history = {"history": lazy.attrs["history"]} if "history" in lazy.attrs else {}
-    before = history | ({} if lazy.like is None else dict(lazy.like.attrs))
-    quantity = quantity_of(lazy.attrs, lazy.name)
-    found = global_attrs(quantity, before, summary.coverage, summary.choices, summary.warnings, options)
-    store.describe(file_attrs(found))

@@ -1,30 +1,22 @@
-"""The last stage of an out-of-core completion: estimate, intervals and flags of every block go to a store."""
+"""The output of a completion from disk or of a Dask array: names, arrays, attributes, and counts for the summary."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from corten.conformal.neighbours import NeighbourChanges
-from corten.conformal.quantile import Tail, rounded_up
-from corten.conformal.scores import Score
+from corten.conformal.quantile import rounded_out
 from corten.conformal.sketch import ScoreSketch, cells_of
-from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, NEVER, OBSERVED, OUTSIDE
-from corten.engine.memory import let_go
-from corten.engine.passes import MaskPass
+from corten.data.axes import Axis
+from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, flags
 from corten.io.chunked import ChunkedStore
-from corten.io.names import companion
+from corten.io.lazy import LazyTensor
+from corten.io.names import companion, level_names, refuse_clash, variable_name
 from corten.large.gaps import FilledTile, TiledField, TiledModel
-from corten.large.stages import Block, Estimate, Scratch, log_odds
 from corten.large.tiles import Box, Tile
-from corten.lowrank import TensorTrain
-from corten.propensity.fitted import FittedPropensity
-
-MAX_TESTS = 1 << 18  # missing entries whose neighbours are gathered at a time
 
 
 @dataclass
@@ -58,30 +50,50 @@ def sum_of(parts: Iterable[Widths]) -> Widths:
 
 @dataclass(frozen=True)
 class Output:
-    """The arrays of a result: their names, limits of the values, and for each axis which positions are forecasts.
+    """The arrays of a result: name and type of the main one, coverages, and limits of the values.
 
-    never: True at places that are never observed, of length 1 along the times.
+    late: for each axis which positions are forecasts, None for none; never: True at places that are never observed, of
+    length 1 along the times.
     """
 
     main: str
-    names: Sequence[tuple[str, str]]
+    dtype: np.dtype
+    coverages: Sequence[float]
     limits: tuple[float, float] | None
-    late: list[np.ndarray]
+    late: Sequence[np.ndarray | None] = ()
     never: np.ndarray | None = None
+
+    @staticmethod
+    def of(lazy: LazyTensor, coverages: Sequence[float], limits: tuple[float, float] | None) -> Output:
+        """The arrays of the result of a tensor; a ValueError if one of its labels has the name of such an array."""
+        main = variable_name(lazy.name)
+        refuse_clash(lazy.labels, main)
+        return Output(main, lazy.dtype, coverages, limits)
+
+    def flagged(self, axes: Sequence[Axis], has_observed: Sequence[np.ndarray], never: Any = None) -> Output:
+        """The same with flags of forecasts, and of places that are never observed."""
+        return replace(self, late=[axis.forecast(known) for axis, known in zip(axes, has_observed)], never=never)
+
+    @property
+    def names(self) -> list[tuple[str, str]]:
+        """Names of the bounds of each coverage."""
+        return level_names(self.coverages, self.main)
+
+    @property
+    def dtypes(self) -> dict[str, np.dtype]:
+        """The type of every array, by its name."""
+        numbers = dict.fromkeys((self.main, *(bound for pair in self.names for bound in pair)), self.dtype)
+        return numbers | {companion(self.main, "flag"): np.dtype(np.int8)}
 
     def arrays(self, box: Box, filled: FilledTile, widths: Widths) -> Iterator[tuple[str, np.ndarray]]:
         """Bounds, estimate and flags of a box by their names, one at a time; adds to `widths`."""
         values, spins, missing = filled.values, filled.spins, filled.missing
-        flag = np.full(values.shape, FILLED, np.int8)
-        if self.never is not None:
-            here = tuple(one if n > 1 else slice(None) for one, n in zip(box, self.never.shape))
-            flag[np.broadcast_to(self.never[here], flag.shape)] = NEVER
-        flag.reshape(-1)[missing[filled.beyond]] = BEYOND
+        infinite = missing[:0]
         for level, names in enumerate(self.names):
             low, high = filled.lower[level], filled.upper[level]
             if self.limits is not None:
                 low, high = np.clip(low, *self.limits), np.clip(high, *self.limits)
-            low, high = -rounded_up(-low, values.dtype), rounded_up(high, values.dtype)
+            low, high = rounded_out((low, high), values.dtype)
             for name, bound in zip(names, (low, high)):
                 array = values.copy()  # observed entries keep their value; outside the domain there is none
                 array.reshape(-1)[missing] = bound
@@ -91,105 +103,20 @@ class Output:
                 finite = np.isfinite(width)
                 widths.infinite, widths.total = int(width.size - finite.sum()), float(width[finite].sum())
                 widths.sketch.add(cells_of(width[finite]), np.zeros(int(finite.sum())))
-                flag.reshape(-1)[missing[~finite]] = INFINITE
+                infinite = missing[~finite]
         estimate = filled.estimate if self.limits is None else np.clip(filled.estimate, *self.limits)
         yield self.main, np.where(spins == -1, estimate, values)
+        marks = [(BEYOND, missing[filled.beyond]), (INFINITE, infinite)]
+        if self.never is not None:
+            here = tuple(one if n > 1 else slice(None) for one, n in zip(box, self.never.shape))
+            marks.insert(0, (NEVER, self.never[here]))
         for k, late in enumerate(self.late):
-            shape = [-1 if j == k else 1 for j in range(flag.ndim)]
-            flag[np.broadcast_to(late[box[k]].reshape(shape), flag.shape)] = FORECAST
-        flag[spins == 1] = OBSERVED
-        flag[spins == 0] = OUTSIDE
+            if late is not None:
+                marks.append((FORECAST, late[box[k]].reshape([-1 if j == k else 1 for j in range(values.ndim)])))
+        flag = flags(spins, marks)
         widths.forecast = int(np.count_nonzero(flag == FORECAST))
         widths.beyond = int(np.count_nonzero(flag == BEYOND))
         yield companion(self.main, "flag"), flag
-
-
-@dataclass(frozen=True)
-class Writing:
-    """What computing the estimate, intervals and flags of a block needs."""
-
-    scratch: Scratch
-    estimate: Estimate
-    propensity: FittedPropensity
-    score: Score
-    sketches: dict[Tail, ScoreSketch]
-    coverages: Sequence[float]
-    exact: bool
-    output: Output
-    store: ChunkedStore
-
-    @cached_property
-    def around(self) -> NeighbourChanges:
-        return NeighbourChanges.of(self.estimate.point.shape, self.propensity.model)
-
-    @cached_property
-    def passes(self) -> MaskPass:
-        return MaskPass(self.scratch.observed, self.propensity.model, 1.0)
-
-    def run(self, item: Block) -> Widths:
-        """Fill and write one block."""
-        start, values, _ = item
-        stop = start + len(values)
-        spins = np.asarray(self.scratch.observed[start:stop])
-        tests = np.flatnonzero(spins == -1)
-        estimate = self.estimate.planes(start, stop)
-        middle = estimate.reshape(-1)[tests].astype(np.float64)
-        unit = self.estimate.scale(start, stop)
-        unit = np.ones(tests.size) if unit is None else unit.reshape(-1)[tests]
-        lower, upper = self._bounds(tests, middle, unit, start, stop)
-        box = (slice(start, stop), *(slice(None) for _ in values.shape[1:]))
-        widths = Widths()
-        filled = FilledTile(spins, values, estimate, tests, lower, upper, np.zeros(tests.size, bool))
-        for name, array in self.output.arrays(box, filled, widths):
-            self.store.put(name, start, array)
-        let_go(self.scratch.observed[start:stop])
-        return widths
-
-    def _bounds(
-        self, tests: np.ndarray, middle: np.ndarray, unit: np.ndarray, start: int, stop: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper bounds of the missing entries, (coverages, tests)."""
-        around, passes = self.around, self.passes
-        radius = around.radius if self.exact else 0
-        planes = around.halo(start, stop) if self.exact else np.arange(start, stop)
-        slices = _consecutive(planes)
-        eta = partial(log_odds, self.propensity, passes)
-        odds = np.concatenate([_on(planes, a, b, eta) for a, b in slices])
-        mine = odds[radius : radius + stop - start].reshape(-1)
-        if self.exact:
-            parameter: TensorTrain = self.propensity.parameter  # type: ignore[assignment]
-            b = np.concatenate([_on(planes, i, j, parameter.slab).astype(np.float32) for i, j in slices])
-            cells = np.concatenate([_on(planes, i, j, lambda x, y: self.scratch.cells[x:y]) for i, j in slices])
-            for i, j in slices:  # the neighbours' planes too: their block may be done already
-                let_go(self.scratch.cells[max(0, planes[i]) : planes[j - 1] + 1])
-        low = np.empty((len(self.coverages), tests.size))
-        high = np.empty((len(self.coverages), tests.size))
-        for a in range(0, tests.size, MAX_TESTS):
-            some = slice(a, a + MAX_TESTS)
-            logs = self.propensity.limited(-mine[tests[some]].astype(np.float64), False)
-            cuts: dict[str, np.ndarray | None] = {"lower": None, "upper": None}
-            changes = None
-            for tail, sketch in self.sketches.items():
-                if self.exact and changes is None:
-                    changes = around.changes(tests[some], planes, cells, odds, b, sketch.shift)
-                levels = [getattr(self.score.tails(c), tail) for c in self.coverages]
-                cuts[tail] = sketch.cutoffs(logs, levels, changes)
-            low[:, some], high[:, some] = self.score.invert(middle[some], unit[some], cuts["lower"], cuts["upper"])
-        return low, high
-
-
-def _consecutive(planes: np.ndarray) -> list[tuple[int, int]]:
-    """Positions [a, b) in `planes` whose values are consecutive, so that each is one slice."""
-    breaks = np.flatnonzero((np.diff(planes) != 1) | (planes[:-1] < 0)) + 1
-    edges = [0, *breaks.tolist(), len(planes)]
-    return list(pairwise(edges))
-
-
-def _on(planes: np.ndarray, a: int, b: int, read: Callable[[int, int], np.ndarray]) -> np.ndarray:
-    """Planes a to b of the list; zeros where there is no plane."""
-    if planes[a] < 0:
-        return np.zeros_like(read(0, 1))
-    return np.asarray(read(int(planes[a]), int(planes[b - 1]) + 1))
 
 
 @dataclass(frozen=True)
@@ -197,13 +124,12 @@ class TileArrays:
     """Makes all arrays of a result for a tile."""
 
     model: TiledModel
-    coverages: Sequence[float]
     output: Output
 
     def of(self, tile: Tile, values: np.ndarray, spins: np.ndarray) -> tuple[dict[str, np.ndarray], Widths]:
         """Estimate, bounds and flags of the core by their names, from the values and spins of the padded box."""
         widths = Widths()
-        filled = self.model.fill(tile, values, spins, self.coverages)
+        filled = self.model.fill(tile, values, spins, self.output.coverages)
         return dict(self.output.arrays(tile.core, filled, widths)), widths
 
 

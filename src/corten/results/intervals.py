@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from corten.conformal.quantile import rounded_out
+from corten.data.blocks import blocks
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
-from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, NEVER, OBSERVED, OUTSIDE
+from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, flags
 from corten.data.missing_values import MissingValue
 from corten.data.never_observed import find_never_observed
 from corten.data.observed import ObservedTensor
@@ -139,12 +141,12 @@ class Intervals:
     @cached_property
     def lower_array(self) -> np.ndarray:
         """`lower` as a plain array."""
-        return self._settled(_round_outward(self._bounds[0], self.observed.values.dtype, -np.inf))
+        return self._settled(self._bounds[0])
 
     @cached_property
     def upper_array(self) -> np.ndarray:
         """`upper` as a plain array."""
-        return self._settled(_round_outward(self._bounds[1], self.observed.values.dtype, np.inf))
+        return self._settled(self._bounds[1])
 
     @cached_property
     def width_array(self) -> np.ndarray:
@@ -153,9 +155,8 @@ class Intervals:
 
     def widths_at(self, entries: np.ndarray, coverage: float) -> np.ndarray:
         """Widths of some missing entries (flat indices) at any coverage, equal to those of `at(coverage)`."""
-        lower, upper = self.source.bounds(coverage, entries)
-        kind = self.observed.values.dtype
-        return np.asarray(_round_outward(upper, kind, np.inf) - _round_outward(lower, kind, -np.inf))
+        lower, upper = rounded_out(self.source.bounds(coverage, entries), self.observed.values.dtype)
+        return np.asarray(upper - lower)
 
     @cached_property
     def beyond_array(self) -> np.ndarray:
@@ -175,16 +176,10 @@ class Intervals:
     @cached_property
     def flag_array(self) -> np.ndarray:
         """`flag` as a plain array."""
-        flag = np.full(self.observed.shape, FILLED, dtype=np.int8)
-        flag[self.never_array] = NEVER
-        if self.source.beyond is not None:
-            flag[self.source.beyond] = BEYOND
-        flag[np.isinf(self.width_array)] = INFINITE
-        flag[self.observed.forecast] = FORECAST
-        flag[self.observed.mask] = OBSERVED
-        if self.observed.domain is not None:
-            flag[~self.observed.domain] = OUTSIDE
-        return flag
+        infinite, late = np.isinf(self.width_array), self.observed.forecast
+        marks = ((NEVER, self.never_array), (BEYOND, self.source.beyond), (INFINITE, infinite), (FORECAST, late))
+        (whole,) = blocks(self.observed)
+        return flags(whole.spins, marks)
 
     @overload
     def at(self, coverage: float) -> Intervals: ...
@@ -434,7 +429,7 @@ class Intervals:
 
     @cached_property
     def _bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.source.bounds(self.coverage)
+        return rounded_out(self.source.bounds(self.coverage), self.observed.values.dtype)
 
     def _settled(self, array: np.ndarray) -> np.ndarray:
         """The array with the values of observed entries, and NaN outside the domain."""
@@ -468,12 +463,3 @@ class Intervals:
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
-
-
-def _round_outward(bound: np.ndarray, dtype: np.dtype, away: float) -> np.ndarray:
-    """A bound in another precision, rounded outwards so that no interval loses coverage."""
-    with np.errstate(over="ignore"):
-        cast = np.array(bound, dtype=dtype)
-    inwards = cast > bound if away < 0 else cast < bound
-    cast[inwards] = np.nextafter(cast[inwards], dtype.type(away))
-    return cast
