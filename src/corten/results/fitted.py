@@ -77,7 +77,9 @@ class Fitted:
     carried: bool = False  #: Whether the calibration is that of earlier data (after `fill`).
 
     @classmethod
-    def of(cls, observed: ObservedTensor, outcome: Outcome, limits: tuple[float, float] | None, **about: Any) -> Fitted:
+    def of(
+        cls, observed: ObservedTensor, outcome: Outcome, *, limits: tuple[float, float] | None, **about: Any
+    ) -> Fitted:
         """A fit from the outcome of a calibration; `about` has the other fields."""
         estimate = outcome.calibrated.data_estimate()
         return cls(
