@@ -5,37 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from corten import options
 from corten.calibration.auto import choose_calibration
-from corten.calibration.task import Outcome, Progress, Task, trend_of
+from corten.calibration.task import Progress, Task
 from corten.checkpoint import Checkpoint
 from corten.completion.trend import fill_covariates
-from corten.conformal.merged import MergedSplits
 from corten.conformal.scores import as_score
-from corten.data.choices import Choice
+from corten.data.axes import AxisKind
 from corten.data.covariates import Covariates
 from corten.data.missing_values import MissingValue
 from corten.data.never_observed import skip_never_observed
-from corten.data.observed import ObservedTensor
+from corten.data.observed import DomainLike, ObservedTensor, TensorLike
 from corten.data.transform import Transform, as_transform
 from corten.engine import as_engine, check_engine
-from corten.engine.lazy import takes_lazy
-from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import one_library_thread
 from corten.results.fitted import Fitted
 from corten.results.progress import as_progress
 from corten.results.settings import describe
-
-if TYPE_CHECKING:
-    import pandas as pd
-    import xarray as xr
-    from numpy.typing import ArrayLike
-
-    from corten.data.axes import AxisKind
 
 
 @dataclass(frozen=True)
@@ -88,9 +77,9 @@ class ConformalCompleter:
 
     def fit(
         self,
-        x: ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor,
+        x: TensorLike,
         *,
-        where: options.DomainOption = None,
+        where: DomainLike = None,
         covariates: Covariates | None = None,
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, AxisKind] | None = None,
@@ -104,12 +93,8 @@ class ConformalCompleter:
 
         Parameters
         ----------
-        x, where, covariates, periodic, axis_kinds, missing_value, fill_never_observed, checkpoint
+        x, where, covariates, periodic, axis_kinds, missing_value, fill_never_observed, progress, checkpoint
             As for `corten.complete`.
-        progress : bool or function of (str, float), optional
-            True prints predicted time and memory, then every stage, to standard error. A function is called with the
-            name of a stage and the share of it that is done. If it has an attribute ``predicted``, that
-            is called once before the fit with the seconds and the bytes that it will take.
         coverage : float, optional
             Nominal coverage of the intervals to come. If given, the fit warns before it starts where the calibration
             entries are too few for finite intervals.
@@ -121,10 +106,8 @@ class ConformalCompleter:
 
         Raises
         ------
-        ValueError, TypeError
-            If x or its description cannot be used; the message says what to change.
-        MemoryError
-            If the fit needs more memory than there is. The need is predicted before the fit starts.
+        ValueError, TypeError, MemoryError
+            As for `corten.complete`.
         """
         began = perf_counter()
         tell = as_progress(progress)
@@ -133,64 +116,32 @@ class ConformalCompleter:
             x, where, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value, covariates=covariates
         )
         observed = fill_covariates(skip_never_observed(observed, fill=fill_never_observed))
+        settings = {one.name: describe(getattr(self, one.name)) for one in fields(self)} | {"seed": self.seed}
         if observed.complete:
-            return Fitted(observed, np.array(observed.values), self._settings(describe(self.engine)))
+            return Fitted(observed, np.array(observed.values), settings)
         # An engine that is not available is reported before any work is done.
-        settings = self._settings(as_engine(self.engine).label)
+        settings["engine"] = as_engine(self.engine).label
         tell("planning", 0.0)
         given = options.as_calibration(self.calibration)
         calibration, chosen = (given, ()) if given else choose_calibration(observed, self.seed, coverage)
-        needed = options.predicted_bytes(calibration, observed.axes, observed.n_missing)
-        if hasattr(tell, "predicted"):
-            need_of = getattr(calibration, "device_bytes", None)
-            on_device = None if need_of is None else need_of(self.engine, observed.shape)
-            tell.predicted(options.predicted_seconds(calibration, observed.axes, observed.n_missing), needed, on_device)
-        why = "besides Python and its libraries; predicted before starting, from the number of entries and rounds"
-        memory = Choice("peak memory", f"about {in_words(needed)}", why)
-        refuse_beyond(
-            needed,
-            f"completing {observed.values.size:,} entries",
-            "work from disk (corten.complete_to_zarr, or corten complete to .zarr), complete a part of the tensor, or "
-            "use calibration='random'",
-        )
-        mixed = not as_score(self.score).needs_leverage and not takes_lazy(as_engine(self.engine))
-        completion = options.as_completion(self.completion, calibration.pooled, self.engine, mixed)
+        memory = options.check_needs(calibration, observed, engine=self.engine, tell=tell)
+        mixed = not as_score(self.score).needs_leverage and not options.on_cluster(self.engine)
+        completion = options.as_completion(self.completion, gaps=calibration.pooled, engine=self.engine, mixed=mixed)
         task = Task(
             observed=observed,
             completion=completion if checkpoint is None else checkpoint.keeping(completion),
             propensity=None if self.propensity == "auto" else options.as_propensity(self.propensity),
             score=as_score(self.score),
-            weights=self.weights,
             transform=as_transform(self.transform, self.climatology),
-            seed=self.seed,
-            engine=self.engine,
-            coverage=coverage,
-            tell=tell,
-        )
+            weights=self.weights, seed=self.seed, engine=self.engine, coverage=coverage, tell=tell,
+        )  # fmt: skip
         with one_library_thread:
             outcome = calibration.calibrate(task)
-        if checkpoint is not None:
-            outcome = checkpoint.release(outcome)
-        workers = options.unused_workers(completion, self.engine)
+        found = (*observed.choices, *chosen, memory, *options.unused_workers(completion, self.engine))
         return Fitted.of(
             observed,
-            outcome,
-            options.check_bounds(self.bounds),
-            options=settings,
-            calibration=calibration,
-            choices=(*observed.choices, *chosen, memory, *workers, *_trend(outcome), *outcome.choices),
-            seconds=perf_counter() - began,
-            completer=self,
-        )
-
-    def _settings(self, engine: str) -> dict[str, Any]:
-        """The options as text, with the engine that runs."""
-        texts = {one.name: describe(getattr(self, one.name)) for one in fields(self)}
-        return texts | {"seed": self.seed, "engine": engine}
-
-
-def _trend(outcome: Outcome) -> tuple[Choice, ...]:
-    """The record of the trend in the covariates; of merged splits, that of the first."""
-    first = outcome.calibrated.splits[0] if isinstance(outcome.calibrated, MergedSplits) else outcome.calibrated
-    trend = trend_of(first.change)
-    return () if trend is None else (trend.choice,)
+            outcome if checkpoint is None else checkpoint.release(outcome),
+            limits=options.check_bounds(self.bounds),
+            choices=(*found, *outcome.trend, *outcome.choices),
+            options=settings, calibration=calibration, completer=self, seconds=perf_counter() - began,
+        )  # fmt: skip

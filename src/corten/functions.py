@@ -11,10 +11,11 @@ from corten.calibration.gaps import GapCalibration
 from corten.calibration.task import Progress
 from corten.checkpoint import Checkpoint
 from corten.completer import ConformalCompleter
+from corten.data.axes import AxisKind
 from corten.data.covariates import Covariates
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
-from corten.data.observed import ObservedTensor
+from corten.data.observed import DomainLike, TensorLike
 from corten.data.transform import Transform
 from corten.engine.lazy import behind
 from corten.engine.memory import available
@@ -24,13 +25,10 @@ from corten.results.progress import as_progress
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from numpy.typing import ArrayLike
-
-    from corten.data.axes import AxisKind
 
 
 def complete(
-    x: ArrayLike | pd.DataFrame | xr.DataArray | xr.Dataset | ObservedTensor,
+    x: TensorLike | xr.Dataset,
     coverage: float = 0.9,
     *,
     completion: options.CompletionOption = "auto",
@@ -43,7 +41,7 @@ def complete(
     transform: str | Transform | None = None,
     climatology: str | None = None,
     bounds: options.Bounds = None,
-    where: options.DomainOption = None,
+    where: DomainLike = None,
     covariates: Covariates | None = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, AxisKind] | None = None,
@@ -142,7 +140,8 @@ def complete(
         `where` nothing else is left out.
     progress : bool or function of (str, float), optional
         True prints predicted time and memory, then every stage, to standard error. A function is called with the name
-        of a stage and the share of it that is done.
+        of a stage and the share of it that is done; if it has an attribute ``predicted``, that is called once before
+        the fit with the predicted seconds and bytes.
     checkpoint : Checkpoint, optional
         Folder that keeps finished rounds, so that an interrupted fit can be resumed.
 
@@ -189,8 +188,9 @@ def complete(
         several: Any = x
         return cast(Intervals, several.corten.complete(coverage, **given))
     completer = ConformalCompleter(
-        completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
-    )
+        completion, propensity, calibration, score, weights,
+        seed=seed, engine=engine, transform=transform, climatology=climatology, bounds=bounds,
+    )  # fmt: skip
     if behind(x) is not x and GapCalibration().peak_bytes(behind(x).size, 0) > available():
         from corten.large.dask_arrays import complete_lazily, refuse_in_tiles
 

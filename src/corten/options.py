@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from corten.calibration.cross import CrossCalibration
 from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
-from corten.calibration.task import Calibration
+from corten.calibration.task import Calibration, Progress
 from corten.completion.auto import MAX_STACK_SIZE, MixedCompletion
 from corten.completion.callables import CallableCompletion
 from corten.completion.gaussian_process import GaussianProcessCompletion
@@ -23,8 +23,10 @@ from corten.completion.stack import StackedCompletion
 from corten.conformal.scores import Score
 from corten.data.axes import Axis
 from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
 from corten.engine.lazy import takes_lazy
+from corten.engine.memory import in_words, refuse_beyond
 from corten.engine.threads import default_threads
 from corten.propensity import (
     AdditivePropensity,
@@ -36,9 +38,7 @@ from corten.propensity import (
 )
 
 if TYPE_CHECKING:
-    import xarray as xr
     from distributed import Client
-    from numpy.typing import ArrayLike
 
     from corten.engine import Engine
 
@@ -56,8 +56,7 @@ CalibrationOption: TypeAlias = CalibrationName | Calibration
 ScoreOption: TypeAlias = ScoreName | Score
 EngineOption: TypeAlias = "EngineName | int | Engine | Client"
 Bounds: TypeAlias = tuple[float | None, float | None] | None
-DomainOption: TypeAlias = "ArrayLike | xr.DataArray | None"
-Made = TypeVar("Made")
+Option = TypeVar("Option")
 
 SPLIT_ROUNDS = 4  # a random split takes as long as so many rounds of pseudo-gaps, measured
 SECONDS_PER_ENTRY_OF_SPLIT = 3.2e-6  # of a random split of a large tensor, on any number of cores
@@ -91,20 +90,37 @@ def predicted_bytes(calibration: Calibration, axes: Sequence[Axis], missing: int
     return calibration.peak_bytes(entries, missing)
 
 
+def check_needs(calibration: Calibration, observed: ObservedTensor, *, engine: EngineOption, tell: Progress) -> Choice:
+    """The record of the memory that a fit takes, predicted, told to `tell`, and refused where there is less."""
+    needed = predicted_bytes(calibration, observed.axes, observed.n_missing)
+    if hasattr(tell, "predicted"):
+        of_device = getattr(calibration, "device_bytes", None)
+        on_device = None if of_device is None else of_device(engine, observed.shape)
+        tell.predicted(predicted_seconds(calibration, observed.axes, observed.n_missing), needed, on_device)
+    refuse_beyond(
+        needed,
+        f"completing {observed.values.size:,} entries",
+        "work from disk (corten.complete_to_zarr, or corten complete to .zarr), complete a part of the tensor, or "
+        "use calibration='random'",
+    )
+    why = "besides Python and its libraries; predicted before starting, from the number of entries and rounds"
+    return Choice("peak memory", f"about {in_words(needed)}", why)
+
+
 def as_calibration(calibration: CalibrationOption) -> Calibration | None:
     """The calibration behind a name or an object with calibrate(); None for "auto": the shape of the gaps decides."""
     if isinstance(calibration, str):
-        makers: dict[str, Callable[[], Any]] = {
+        makers: dict[str, Callable[[], Calibration | None]] = {
             "auto": lambda: None, "random": SplitCalibration, "gaps": GapCalibration, "cross": CrossCalibration
         }  # fmt: skip
-        return cast("Calibration | None", _named("calibration", calibration, makers))
+        return _named("calibration", calibration, makers)
     if not isinstance(calibration, type) and isinstance(calibration, Calibration):
         return calibration
     raise TypeError(f"calibration is {calibration!r}; give a name or an object with calibrate(task)")
 
 
 def as_completion(
-    completion: CompletionOption, gaps: bool, engine: EngineOption = "auto", mixed: bool = True
+    completion: CompletionOption, *, gaps: bool, engine: EngineOption = "auto", mixed: bool = True
 ) -> Completion:
     """The completion behind a name, an object with prepare() or a function.
 
@@ -123,24 +139,29 @@ def as_completion(
             "gaussian-process": GaussianProcessCompletion,
             "stack": StackedCompletion,
         }
-        made = _named("completion", completion, makers, ", an object or a function")
+        found = _named("completion", completion, makers, ", an object or a function")
     elif isinstance(completion, type):
         raise TypeError(f"completion is the class {completion.__name__}; give an object, {completion.__name__}(...)")
     elif isinstance(completion, Completion):
-        made = completion
+        found = completion
     elif callable(completion):
-        made = CallableCompletion(completion)
+        found = CallableCompletion(completion)
     else:
         raise TypeError(f"completion is {completion!r}; give a name, an object with prepare(), or a function")
-    own = getattr(made, "engine", None)
-    if is_dataclass(made) and isinstance(own, str) and own == "auto":
-        return cast(Completion, replace(made, engine=engine))  # type: ignore[type-var]
-    return made
+    own = getattr(found, "engine", None)
+    if is_dataclass(found) and isinstance(own, str) and own == "auto":
+        return cast(Completion, replace(found, engine=engine))  # type: ignore[type-var]
+    return found
+
+
+def on_cluster(engine: EngineOption) -> bool:
+    """Whether the workers of a cluster run the passes and hold the data."""
+    return takes_lazy(as_engine(engine))
 
 
 def unused_workers(completion: Completion, engine: EngineOption) -> tuple[Choice, ...]:
     """A record where the completion does not use the workers of a cluster."""
-    if isinstance(completion, USES_ENGINE) or not takes_lazy(as_engine(engine)):
+    if isinstance(completion, USES_ENGINE) or not on_cluster(engine):
         return ()
     because = "only the completions tucker and tensor-train use the workers of a cluster"
     return (Choice("completion runs on", "this machine", because),)
@@ -163,15 +184,15 @@ def as_propensity(propensity: PropensityOption) -> PropensityModel:
     return propensity
 
 
-def _named(option: str, name: str, makers: Mapping[str, Callable[[], Made]], others: str = " or an object") -> Made:
-    """What the maker with this name makes."""
+def _named(option: str, name: str, makers: Mapping[str, Callable[[], Option]], others: str = " or an object") -> Option:
+    """The object that a name stands for."""
     if name not in makers:
         allowed = ", ".join(f'"{one}"' for one in makers)
         raise ValueError(f"{option} is {name!r}; allowed are {allowed}{others}")
     return makers[name]()
 
 
-def check_bounds(bounds: Any) -> tuple[float, float] | None:
+def check_bounds(bounds: Bounds) -> tuple[float, float] | None:
     """Bounds of the data as (low, high), infinite where open, or None."""
     if bounds is None:
         return None

@@ -12,7 +12,7 @@ from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.stack import PreparedStack
 from corten.completion.weights import WeightsByDifference, simplex_weights
 from corten.data.axes import Axis
-from corten.results.saving import _Packer, _Unpacker
+from corten.results.saving import Decoder, Encoder
 
 SHAPE = (20, 10, 30)
 
@@ -89,7 +89,7 @@ def test_rounds_use_them_for_stations_only(stations: bool) -> None:
 def test_saved_stacks_keep_them() -> None:
     members, truth = one_fails()
     stack = prepared().combine_by_difference(dict(zip("ab", members.T)), truth)
-    packer = _Packer()
-    node: Any = packer.pack(stack, "")
-    back = _Unpacker(packer.arrays).unpack(node)
+    packer = Encoder()
+    node: Any = packer.encode(stack, "")
+    back = Decoder(packer.arrays).decode(node)
     np.testing.assert_array_equal(back.mix(dict(zip("ab", members.T))), stack.mix(dict(zip("ab", members.T))))

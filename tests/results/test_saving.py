@@ -242,6 +242,8 @@ def test_newer_formats_and_other_kinds_are_refused(tmp_path):
     path = fit(gappy()).save(tmp_path / "good.corten")
     with pytest.raises(ValueError, match=r"version 99.*upgrade"):
         corten.load(rewritten(path, lambda tree: tree | {"version": 99}))
+    with pytest.raises(ValueError, match=r"version 1 of a corten fit.*reads version 2.*fit again and save"):
+        corten.load(rewritten(path, lambda tree: tree | {"version": 1}))
     with pytest.raises(ValueError, match=r"of a corten round"):
         corten.load(rewritten(path, lambda tree: tree | {"format": "corten round"}))
 
@@ -269,6 +271,23 @@ def test_a_small_file_cannot_ask_for_many_objects_or_much_work(tmp_path):
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 100e6, message
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [
+        ("propensity", {"!": "Absolute", "of": {}}),
+        ("choices", "text"),
+        ("seconds", [1.0]),
+        ("rounds", {"!": "Calibration", "of": []}),
+        ("estimate", 1.5),
+    ],
+)
+def test_a_field_of_another_type_is_refused(tmp_path, name, node):
+    path = fit(gappy()).save(tmp_path / "good.corten")
+    forged = rewritten(path, lambda tree: tree | {"content": tree["content"] | {name: node}})
+    with pytest.raises(ValueError, match=rf"changed\.corten.*(Fitted\.{name} is a|does not know)"):
+        corten.load(forged)
 
 
 def test_labels_beyond_the_limit_are_refused_when_they_are_saved(tmp_path, monkeypatch):

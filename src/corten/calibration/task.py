@@ -173,6 +173,12 @@ class Outcome:
     residuals: np.ndarray
     choices: tuple[Choice, ...] = ()
 
+    @property
+    def trend(self) -> tuple[Choice, ...]:
+        """The record of the trend in the covariates, if there are any."""
+        trend = trend_of(self.calibrated.change)
+        return () if trend is None else (trend.choice,)
+
 
 @runtime_checkable
 class Calibration(Protocol):

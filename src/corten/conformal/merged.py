@@ -41,6 +41,7 @@ class MergedSplits:
     def __init__(self, splits: Sequence[CalibratedSplit]) -> None:
         self.splits = tuple(splits)
         self.score = self.splits[0].score
+        self.change = self.splits[0].change
         self.two_sided = self.score.tails(0.5).lower is not None
         self.entries = np.concatenate([one.entries for one in self.splits])
 

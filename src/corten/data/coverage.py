@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 
-def check_coverage(coverage: Any) -> float:
+def check_coverage(coverage: object) -> float:
     """A nominal coverage as a float; an error unless it is strictly between 0 and 1."""
     if isinstance(coverage, bool | str | bytes) or not np.isscalar(coverage) or isinstance(coverage, complex):
         raise TypeError(f"coverage is {coverage!r}: give a number between 0 and 1, such as 0.9")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -22,10 +22,17 @@ from corten.data.order import unordered_axes
 from corten.data.printable import printable
 from corten.data.wide import WideLabels, frame_of, is_foreign_frame, is_frame, matrix_of
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from numpy.typing import ArrayLike
+
 FOLD = "fold a regular series into days x hours (x.reshape(-1, 24) of an array), or interpolate it with pandas"
 MAX_SIZE = 1e100  # of the largest absolute value; 1 / MAX_SIZE is the smallest
 
 InputKind = Literal["array", "masked", "dataarray", "frame"]
+TensorLike: TypeAlias = "ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor"
+DomainLike: TypeAlias = "ArrayLike | xr.DataArray | None"
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from corten.data.axes import position
+from corten.data.axes import Axis, position
 
 __all__ = ["Chain", "FittedTransform", "Transform", "as_transform"]
 
@@ -29,7 +29,7 @@ class FittedTransform(Protocol):
 class Transform(Protocol):
     """Learns a map from the entries where `mask` is True."""
 
-    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> FittedTransform: ...
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> FittedTransform: ...
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Standardise:
 
     axis: str | None = None
 
-    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> Affine:
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> Affine:
         own = None if self.axis is None else position(self.axis, [axis.name for axis in axes], "transform")
         over = tuple(k for k in range(values.ndim) if k != own)
         mean, deviation = _moments(values, mask, over)
@@ -55,7 +55,7 @@ class Climatology:
     over: str
     prior: float = 1.0
 
-    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> Affine:
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> Affine:
         axis = position(self.over, [axis.name for axis in axes], "climatology")
         whole = float(values[mask].mean(dtype=np.float64)) if mask.any() else 0.0
         count = mask.sum(axis=axis, keepdims=True)
@@ -83,7 +83,7 @@ class BoxCox:
 
     power: float | None = None
 
-    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> Power:
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> Power:
         known = values[mask].astype(np.float64)
         if not (known > 0).all():
             name = "log" if self.power == 0 else "Box-Cox"
@@ -157,7 +157,7 @@ class Chain:
 
     steps: tuple[Any, ...]
 
-    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any]) -> FittedChain:
+    def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> FittedChain:
         done = []
         for step in self.steps:
             one = step.fit(values, mask, axes)

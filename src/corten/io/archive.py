@@ -16,14 +16,14 @@ import numpy as np
 from corten.io.files import check_size, existing
 from corten.io.whole import whole_file
 
-VERSION, TREE = 1, "corten.json"
+VERSION, TREE = 2, "corten.json"
 MAX_TREE_BYTES, MAX_TREE_NODES = 1 << 24, 1 << 20
-MAX_UNPACKED = 1 << 30  # bytes that any file may unpack to
-MAX_PACKED = 32  # bytes of a large file per byte packed (fits: 2 to 6)
+MAX_UNPACKED_BYTES = 1 << 30  # of any file
+MAX_UNPACKED_PER_PACKED = 32  # bytes of a large file (fits: 2 to 6)
 
 
 def write_archive(
-    path: str | os.PathLike[str], kind: str, content: Any, arrays: dict[str, np.ndarray], *, overwrite: bool = False,
+    path: str | os.PathLike[str], kind: str, content: object, arrays: dict[str, np.ndarray], *, overwrite: bool = False,
     packed: bool = True,
 ) -> Path:  # fmt: skip
     """Write a JSON tree and the arrays it names, whole or not at all; packed: smaller, but slower to write."""
@@ -39,7 +39,9 @@ def write_archive(
     return Path(path)
 
 
-def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_UNPACKED) -> tuple[Any, dict[str, Any]]:
+def read_archive(
+    path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_UNPACKED_BYTES
+) -> tuple[Any, dict[str, np.ndarray]]:
     """The tree and the arrays of a file; whatever is wrong with it is a ValueError that names the file."""
     found = existing(path)
     try:
@@ -50,22 +52,24 @@ def read_archive(path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_U
             if size.get(TREE, MAX_TREE_BYTES + 1) > MAX_TREE_BYTES:
                 raise ValueError("this is an archive, but not one that corten saved")
             # Together, before the first is read: a small file can hold many arrays that each unpack to the limit.
-            check_size((sum(size.values()),), 1, max(max_bytes, MAX_PACKED * found.stat().st_size), "what it holds")
+            limit = max(max_bytes, MAX_UNPACKED_PER_PACKED * found.stat().st_size)
+            check_size((sum(size.values()),), 1, limit, "what it holds")
             about = json.loads(_within_limits(archive.read(TREE)))
-        if about["format"] != kind or about["version"] > VERSION:
+        if about["format"] != kind or about["version"] != VERSION:
+            remedy = "upgrade corten" if about["version"] > VERSION else "fit again and save, or use that corten"
             raise ValueError(
                 f"it is version {about['version']} of a {about['format']}, by corten {about['corten']}; this one reads "
-                f"version {VERSION} of a {kind}: upgrade corten"
+                f"version {VERSION} of a {kind}: {remedy}"
             )
         with np.load(found, allow_pickle=False) as arrays:
             return about["content"], {name: arrays[name] for name in arrays.files if name != TREE}
     except Exception as problem:
         detail = " ".join(str(problem).split()) or type(problem).__name__
-        raise ValueError(f"{found} is not a corten file, or is damaged or truncated: {detail}") from None
+        raise ValueError(f"{found} cannot be read (no corten file, damaged, or of another version): {detail}") from None
 
 
 def _within_limits(text: bytes) -> bytes:
-    """The text of a tree, refused before it is parsed where that would make too many objects."""
+    """The text of a tree, refused before it is parsed where that would need too many objects."""
     nodes = sum(map(text.count, (b",", b"[", b"{", b":")))
     if len(text) > MAX_TREE_BYTES or nodes > MAX_TREE_NODES:
         raise ValueError(f"its labels and attributes take {len(text)} bytes in up to {nodes} parts, above the limit of "

@@ -17,7 +17,7 @@ from corten.conformal.calibrated import Calibrated
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
-from corten.data.observed import ObservedTensor
+from corten.data.observed import DomainLike, ObservedTensor, TensorLike
 from corten.evidence.audit import audit
 from corten.evidence.audit_table import Audit
 from corten.evidence.hidden import HiddenCoverage, HiddenError, hidden_coverage, hidden_error
@@ -77,7 +77,9 @@ class Fitted:
     carried: bool = False  #: Whether the calibration is that of earlier data (after `fill`).
 
     @classmethod
-    def of(cls, observed: ObservedTensor, outcome: Outcome, limits: tuple[float, float] | None, **about: Any) -> Fitted:
+    def of(
+        cls, observed: ObservedTensor, outcome: Outcome, *, limits: tuple[float, float] | None, **about: Any
+    ) -> Fitted:
         """A fit from the outcome of a calibration; `about` has the other fields."""
         estimate = outcome.calibrated.data_estimate()
         return cls(
@@ -333,10 +335,10 @@ class Fitted:
 
     def fill(
         self,
-        x: Any,
+        x: TensorLike,
         coverage: float = 0.9,
         *,
-        where: Any = None,
+        where: DomainLike = None,
         missing_value: MissingValue = None,
         rounds: int = 0,
     ) -> Intervals:
@@ -374,12 +376,12 @@ class Fitted:
 
     def update(
         self,
-        x: Any,
+        x: TensorLike,
         *,
         axis: str | int | None = None,
         window: int | None = None,
         half_life: float | None = None,
-        where: Any = None,
+        where: DomainLike = None,
         missing_value: MissingValue = None,
         progress: Progress | None = None,
     ) -> Fitted:
@@ -414,7 +416,7 @@ class Fitted:
 
     def verify(
         self,
-        late: Any,
+        late: TensorLike,
         log: str | os.PathLike[str] | None = None,
         *,
         coverage: float = 0.9,

@@ -17,7 +17,7 @@ from corten.data.coverage import check_coverage
 from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, flags
 from corten.data.missing_values import MissingValue
 from corten.data.never_observed import find_never_observed
-from corten.data.observed import ObservedTensor
+from corten.data.observed import ObservedTensor, TensorLike
 from corten.evidence.audit_table import Audit
 from corten.evidence.score_log import ScoreLog
 from corten.evidence.verification import Given, verify
@@ -320,7 +320,7 @@ class Intervals:
 
     def verify(
         self,
-        late: Any,
+        late: TensorLike,
         log: str | os.PathLike[str] | None = None,
         *,
         axis: str | int | None = None,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
 
 STAGES = {
     "starting": ("starting", 0.0, 0.02),
@@ -73,7 +72,7 @@ class PrintedProgress:
         print(f"corten: {text}", file=sys.stderr, flush=True)
 
 
-def as_progress(progress: Any) -> Callable[[str, float], None]:
+def as_progress(progress: object) -> Callable[[str, float], None]:
     """The function that is told of progress: printed lines for True, nothing for None or False."""
     if progress is True:
         return PrintedProgress()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 
-def describe(option: Any) -> str:
+def describe(option: object) -> str:
     """An option as text for settings and files: short, and the same on every run; "none" for None."""
     if option is None:
         return "none"
