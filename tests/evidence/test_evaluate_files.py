@@ -101,7 +101,7 @@ def test_a_forged_fit_is_refused_by_name(tmp_path):
     with zipfile.ZipFile(io.BytesIO(RESULTS[".corten"][0])) as archive:
         about = json.loads(archive.read("corten.json"))
         arrays = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist() if name.endswith(".npy")}
-    for part, message in (("limits", "could not be read as a saved fit"), ("propensity", "does not hold what a fit")):
+    for part, message in (("limits", "does not hold what a fit"), ("propensity", "does not hold what a fit")):
         path = tmp_path / f"{part}.corten"
         place(rebuilt_archive(about | {"content": about["content"] | {part: "text"}}, arrays), path)
         with pytest.raises(ValueError, match=rf"{part}\.corten {message}"):

@@ -16,6 +16,6 @@ def check_coverage(coverage: object) -> float:
     return level
 
 
-def check_coverages(coverage: Any) -> tuple[float, ...]:
+def check_coverages(coverage: object) -> tuple[float, ...]:
     """One or several nominal coverages, each checked."""
     return tuple(check_coverage(one) for one in (coverage if isinstance(coverage, list | tuple) else [coverage]))

@@ -135,7 +135,7 @@ def _data_residuals(fitted: Fitted, entries: np.ndarray, residuals: np.ndarray) 
     base: Any = fitted.calibrated
     while hasattr(base, "inner"):
         base = base.inner
-    if getattr(base, "change", None) is None:  # merged splits have residuals in the unit of the data
+    if not hasattr(base, "to_model"):  # merged splits have residuals in the unit of the data
         return residuals
     truth = fitted.observed.values.reshape(-1)[entries].astype(np.float64)
     return np.asarray(truth - base.to_data(entries, base.to_model(entries, truth) - residuals))

@@ -65,7 +65,8 @@ def read_archive(
             return about["content"], {name: arrays[name] for name in arrays.files if name != TREE}
     except Exception as problem:
         detail = " ".join(str(problem).split()) or type(problem).__name__
-        raise ValueError(f"{found} cannot be read (no corten file, damaged, or of another version): {detail}") from None
+        reason = f"not a corten file, damaged, or of another version ({detail})"
+        raise ValueError(f"{found} cannot be read: {reason}") from None
 
 
 def _within_limits(text: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """Saves a fit to one file of arrays and JSON, and loads it back to the same bits.
 
-Nothing is pickled: the tree holds plain values, arrays by name, and objects of the classes of `MODULES`, whose fields
+Nothing is pickled: the tree holds plain values, arrays by name, and objects of `CLASSES`, whose fields
 are checked against their types.
 """
 
@@ -29,13 +29,30 @@ if TYPE_CHECKING:
 
 FIT, MAX_DEPTH = "corten fit", 40
 MAX_REFERRED_PER_BYTE = 4  # bytes of arrays that are referred to, per byte of the arrays: parts of a fit share masks
-MODULES = """calibration.cross calibration.gap_scale calibration.gaps calibration.split calibration.task completer
-completion.auto completion.correction completion.covariance completion.gaussian_process completion.positions
-completion.riemannian completion.smooth completion.stack completion.trend completion.unfoldings completion.weights
-conformal.calibrated conformal.depth conformal.local_scale conformal.merged conformal.scale conformal.scores
-conformal.split conformal.trees conformal.weights data.axes data.choices data.observed data.transform data.wide
-lowrank.tensor_train propensity.additive propensity.coupling propensity.evidence propensity.fitted propensity.ising
-propensity.link propensity.neighborhood results.fitted results.saving"""  # whose public classes a file may hold
+CLASSES = {  # that a file may hold, by module
+    "data.choices": "Choice", "data.wide": "WideLabels", "data.axes": "Axis",
+    "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
+    "results.saving": "SavedCompletion", "results.fitted": "Fitted",
+    "completer": "ConformalCompleter", "calibration.task": "Round",
+    "calibration.split": "SplitCalibration", "calibration.gaps": "GapCalibration", "calibration.gap_scale": "Local",
+    "calibration.cross": "CrossCalibration RepeatedSplits", "completion.smooth": "SmoothCompletion PreparedSmooth",
+    "completion.riemannian": "TuckerCompletion TensorTrainCompletion PreparedLowRank",
+    "completion.stack": "StackedCompletion PreparedStack", "completion.weights": "WeightsByDifference",
+    "completion.covariance": "Covariance Component Season",
+    "completion.positions": "Grid",
+    "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
+    "completion.correction": "Correction NeighbourFeatures PreparedCorrected", "completion.trend": "FittedTrend",
+    "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess",
+    "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.trees": "Trees",
+    "conformal.split": "CalibratedSplit",
+    "conformal.scale": "LeverageScale TableScale UnitScale", "conformal.depth": "DepthWeights",
+    "conformal.local_scale": "EntryFeatures LearnedScale BlockFolds ConstantScale ByDepthScale BoostedScale",
+    "conformal.scores": "Absolute Adaptive Automatic Normalized Signed", "propensity.link": "Logit Probit NoLink",
+    "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "propensity.neighborhood": "Neighborhood",
+    "propensity": "FittedPropensity IsingPropensity BernoulliPropensity UniformPropensity KnownPropensity Product "
+    "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity",
+    "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain",
+}  # fmt: skip
 PLAIN = {"None": NoneType, "str": str, "bool": (bool, np.bool_), "int": (int, np.integer), "tuple": tuple, "dict": dict,
          "float": (int, float, np.number), "np.ndarray": np.ndarray}  # fmt: skip
 OTHERS = LABELS | {"float": float, "tuple": tuple, "dict": dict}
@@ -102,10 +119,7 @@ def load(path: str | os.PathLike[str]) -> Fitted:
 @cache
 def classes() -> dict[str, type]:
     """The classes that a file may hold, by name."""
-    homes = [import_module(f"corten.{one}") for one in MODULES.split()]
-    found = [one for home in homes for one in vars(home).values() if getattr(one, "__module__", "") == home.__name__]
-    public = [one for one in found if isinstance(one, type) and not one.__name__.startswith("_")]
-    return {one.__name__: one for one in public if not getattr(one, "_is_protocol", False)}
+    return {n: getattr(import_module(f"corten.{home}"), n) for home, names in CLASSES.items() for n in names.split()}
 
 
 def _can_keep(value: object) -> bool:
