@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import prod, sqrt
 from typing import Any, ClassVar
@@ -39,8 +40,8 @@ from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
-from corten.engine.arrays import device_arrays
-from corten.engine.threads import side_by_side
+from corten.engine.arrays import DeviceArrays, device_arrays
+from corten.engine.threads import beside_device, side_by_side
 from corten.propensity import FittedPropensity, IsingPropensity
 
 SEED_STREAM = 0x6A95
@@ -226,9 +227,13 @@ class GapCalibration:
 
     def calibrate(self, task: Task) -> Outcome:
         """Complete every round, learn the scale of errors from the hidden entries, and pool all rounds."""
+        device = device_arrays(as_engine(task.engine))
+        with nullcontext() if device is None else beside_device:
+            return self._calibrate(task, device)
+
+    def _calibrate(self, task: Task, device: DeviceArrays | None) -> Outcome:
         observed = task.observed
         changed, change = task.modelled(observed.mask)
-        device = device_arrays(as_engine(task.engine))
         first = None
         if type(self).plan is not GapCalibration.plan or not isinstance(task.completion, StackedCompletion):
             plan = self.plan(observed, task.seed)
