@@ -57,7 +57,7 @@ SECONDS_OF_MASK, SECONDS_PER_ENTRY_OF_PART, SECONDS_PER_ENTRY_OF_MASK = 0.1, 8e-
 SECONDS_OF_SCALE, SECONDS_PER_HIDDEN, SECONDS_PER_MISSING = 0.25, 23e-6, 0.8e-6  # the learned scale
 SECONDS_OF_CORRECTION_PER_HIDDEN, BYTES_OF_CORRECTION_PER_HIDDEN = 120e-6, 1000  # learned if an axis is unordered
 SERIAL_SHARE = 0.3  # of the CPU time, on one core while others wait
-MAX_ENTRIES_OF_MASK = 150_000  # rank and strength of that model are chosen on so many
+MAX_ENTRIES_OF_MASK = 75_000  # rank and strength of that model are chosen on so many
 MODEL_OF_MASK = IsingPropensity(max_rank=5)  # simulates gaps and is audited, but gives no weights: low ranks suffice
 
 
