@@ -377,7 +377,7 @@ class BoostedScale:
         part = BoostedScale(centre, spread, slope, level, None, typical)
         left = np.maximum(size, MIN_RELATIVE_ERROR) / part._linear(features)
         boost = fit_trees(
-            features, left, loss="gamma", trees=100, learning_rate=0.08, leaves=15, least=100, seed=seed
+            features, left, loss="gamma", trees=50, learning_rate=0.15, leaves=15, least=100, seed=seed
         )
         return replace(part, boost=boost)
 
