@@ -58,9 +58,7 @@ def test_every_rule_reaches_the_minimum(rule: Any, kind: type[TensorTrain] | typ
     goal = kind.random(SHAPE, 2, seed=1)
     objective, data = completion(goal)
     objective, calls = counted(objective)
-    end = descend(
-        objective, kind.from_dense(data, 2), step=rule, stop=GradientNorm(1e-8) | MaxIterations(400)
-    )
+    end = descend(objective, kind.from_dense(data, 2), step=rule, stop=GradientNorm(1e-8) | MaxIterations(400))
     assert np.linalg.norm(end.point.to_dense() - goal.to_dense()) < 1e-5 * goal.norm()
     assert end.stopped_because.startswith("gradient norm")
     assert end.evaluations == calls[0]
@@ -71,9 +69,7 @@ def test_every_rule_reaches_the_minimum(rule: Any, kind: type[TensorTrain] | typ
 def test_curvature_steps_need_fewer_passes_than_the_papers() -> None:
     objective, data = completion(TensorTrain.random(SHAPE, 2, seed=1), share=0.4)
     start, stop = TensorTrain.from_dense(data, 2), GradientNorm(1e-6) | MaxIterations(1000)
-    passes = {
-        rule: descend(objective, start, step=rule, stop=stop).evaluations for rule in (*RULES, FixedStep(0.1))
-    }
+    passes = {rule: descend(objective, start, step=rule, stop=stop).evaluations for rule in (*RULES, FixedStep(0.1))}
     assert passes[BarzilaiBorwein()] < 0.5 * passes[FixedStep(1.0)] < 0.5 * passes[FixedStep(0.1)]
 
 
@@ -107,9 +103,7 @@ def test_over_specified_and_deficient_starts_still_descend(rank: int) -> None:
         assert end.value < 1e-6 * objective(start)[0], end
 
 
-@pytest.mark.parametrize(
-    "rule", [FixedStep(1.0), Armijo(8.0), BarzilaiBorwein(8.0)], ids=repr
-)
+@pytest.mark.parametrize("rule", [FixedStep(1.0), Armijo(8.0), BarzilaiBorwein(8.0)], ids=repr)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_values_that_are_not_finite_are_refused(rule: Any, bad: float) -> None:
     goal = TensorTrain.random(SHAPE, 2, seed=1)

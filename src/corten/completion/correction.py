@@ -315,8 +315,9 @@ def _gain_far_away(
 ) -> float:
     """The decrease of the absolute error, as a share, in parts of an ordered axis that small trees were not fitted to.
 
-    The smallest over the ordered axes, or the first that is too small. Errors of a smooth field are alike in neighbouring blocks: trees can learn the
-    places of large errors, which are not those of the gap. They gain in neighbouring blocks, but not far away.
+    The smallest over the ordered axes, or the first that is too small. Errors of a smooth field are alike in
+    neighbouring blocks: trees can learn the places of large errors, which are not those of the gap. They gain in
+    neighbouring blocks, but not far away.
     """
     index = np.unravel_index(entries, shape)
     shares = []

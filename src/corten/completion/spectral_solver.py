@@ -38,8 +38,8 @@ MAX_POSITIONS = 1 << 14
 BETWEEN_CHECKS = 10
 """Iterations between two checks whether the missing entries still change."""
 SETTLED, SETTLED_IN_NOISE = (2e-3, 8e-3), 0.03
-"""Iterations stop when ten of them move the missing entries by less than a share of the standard deviation of the noise.
-The limits of that are in standard deviations of the data."""
+"""Iterations stop when ten of them move the missing entries by less than a share of the standard deviation of the
+noise. The limits of that are in standard deviations of the data."""
 MAX_JOINED_LENGTH = 64
 """Neighbouring short axes with at most so many positions together are transformed by one product on the host."""
 TOLERANCE = 1e-10
