@@ -383,7 +383,7 @@ def test_a_covariance_without_a_finite_estimate_has_an_infinite_error() -> None:
     )
     assert right < 0.9 * wrong
     assert broken == np.inf
-    assert held_out.errors([elliptic((6.0, 4.0), 1.0), elliptic((5.0, 4.0), 1.0)]) == [np.inf, right]  # not filled again
+    assert held_out.errors([elliptic((6.0, 4.0), 1.0), elliptic((5.0, 4.0), 1.0)]) == [np.inf, right]  # known
 
 
 @pytest.mark.parametrize("wrong", [np.nan, 1e4])
