@@ -18,7 +18,6 @@ INTEGERS = ("?", "i1", "u1", "i2", ">i4", "i8", "u8", ">u2")
 LAYOUTS = ("C", "F", "strided", "reversed", "broadcastable view", "read-only")
 
 
-
 def costly(times: int) -> settings:
     """For a property whose cases take so many times as long as others: as many times fewer of them."""
     return settings(max_examples=max(2, settings.default.max_examples // times))

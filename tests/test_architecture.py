@@ -64,7 +64,7 @@ def test_no_modules_import_each_other_in_a_circle():
     edges, done = graph(), set()
 
     def visit(name, path):
-        assert name not in path, " -> ".join([*path[path.index(name):], name])
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
         if name not in done:
             for other in sorted(edges[name]):
                 visit(other, [*path, name])

@@ -37,9 +37,7 @@ def test_known_constants_are_found_again_and_errors_are_shown():
         points.append({"what": "pass", "shape": [side] * 3, "rank": rank, "cores": 2, "seconds": seconds})
     for side in (100, 300, 400):
         seconds = truth.fit((side,) * 3, 3, 2, 20)
-        points.append(
-            {"what": "fit", "shape": [side] * 3, "rank": 3, "cores": 2, "seconds": seconds, "passes": 20}
-        )
+        points.append({"what": "fit", "shape": [side] * 3, "rank": 3, "cores": 2, "seconds": seconds, "passes": 20})
     found = model.calibrate(points)
     np.testing.assert_allclose(list(vars(found).values()), list(vars(truth).values()), rtol=1e-6)
     assert sum("+0%" in line or "-0%" in line for line in model.checked(points, found)) == 2

@@ -191,9 +191,7 @@ def test_a_setting_chosen_in_one_split_is_never_used_in_another():
         np.testing.assert_array_equal(new.estimate, old.estimate)
         assert new.change == old.change
         every = np.arange(x.size)
-        np.testing.assert_array_equal(
-            new.weights.log_weight(every), old.weights.log_weight(every)
-        )
+        np.testing.assert_array_equal(new.weights.log_weight(every), old.weights.log_weight(every))
         pairs = zip(before.calibrated.splits, after.calibrated.splits, strict=True)
         moved = [not np.array_equal(one.estimate, two.estimate) for one, two in pairs]
         assert sum(moved) == 2 and not moved[number], "the others trained on them"
@@ -232,9 +230,9 @@ def test_merged_splits_cover_through_a_transform(transform, climatology):
 def test_a_change_of_variable_of_one_split_is_that_splits_own():
     """One split thrice, through a log: the ends are those of the plain split, mapped back."""
     _, x = skewed(1)
-    plain = corten.ConformalCompleter(
-        completion=flat, propensity="uniform", calibration="random", transform="log"
-    ).fit(x)
+    plain = corten.ConformalCompleter(completion=flat, propensity="uniform", calibration="random", transform="log").fit(
+        x
+    )
     (single,) = lists_of(plain)
     merged = MergedSplits([single, single, single])
     lower, upper = plain.bounds(0.9)

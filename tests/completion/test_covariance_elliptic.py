@@ -379,10 +379,11 @@ def test_a_covariance_without_a_finite_estimate_has_an_infinite_error() -> None:
     assert held_out is not None
     assert held_out.count >= 200
     right, wrong, broken = held_out.errors(
-        [elliptic((5.0, 4.0), 1.0), elliptic((0.2, 0.2), 1.0), elliptic((5.0, 4.0), 1.0)]
+        [elliptic((5.0, 4.0), 1.0), elliptic((0.2, 0.2), 1.0), elliptic((6.0, 4.0), 1.0)]
     )
     assert right < 0.9 * wrong
     assert broken == np.inf
+    assert held_out.errors([elliptic((6.0, 4.0), 1.0), elliptic((5.0, 4.0), 1.0)]) == [np.inf, right]  # known
 
 
 @pytest.mark.parametrize("wrong", [np.nan, 1e4])

@@ -120,7 +120,7 @@ def test_process_at_positions_is_kriging_with_the_distances() -> None:
 
 def test_grids_follow_the_coordinates() -> None:
     days = np.datetime64("2020-01-01") + np.array([0, 1, 2, 4, 5, 400, 401, 402])
-    lat = Axis("lat", 8, -np.arange(8) ** 2.0)
+    lat = Axis("lat", 8, -(np.arange(8) ** 2.0))
     time, circle = Axis("time", 8, days), Axis("lon", 5, np.array([0.0, 60, 180, 240, 300]), periodic=True)
     grids = grids_of((lat, time, circle, Axis("station", 3, np.array([1, 5, 6]), "unordered")), (8, 8, 5, 3))
     np.testing.assert_allclose(grids[0].positions * grids[0].step, np.arange(8) ** 2.0)

@@ -82,9 +82,7 @@ def test_random_weights_against_brute_force(spread, ties):
 
 
 def random_factor(rng, tests, n, width, spread):
-    neighbours = np.stack(
-        [rng.permutation(np.append(np.arange(n), [-1] * width))[:width] for _ in range(tests)]
-    )
+    neighbours = np.stack([rng.permutation(np.append(np.arange(n), [-1] * width))[:width] for _ in range(tests)])
     return NeighbourFactor(neighbours, spread * rng.uniform(-1, 1, (tests, width)))
 
 
@@ -162,9 +160,7 @@ def test_a_common_factor_of_the_weights_changes_nothing():
     for shift in (-5000.0, -1.0, 700.0, 5000.0):
         moved = WeightedScores(scores, logs + shift)
         np.testing.assert_array_equal(base.cutoffs(tests, LEVELS), moved.cutoffs(tests + shift, LEVELS))
-        np.testing.assert_array_equal(
-            base.cutoffs(tests, LEVELS, factor), moved.cutoffs(tests + shift, LEVELS, factor)
-        )
+        np.testing.assert_array_equal(base.cutoffs(tests, LEVELS, factor), moved.cutoffs(tests + shift, LEVELS, factor))
 
 
 def test_order_of_entries_does_not_matter():

@@ -100,9 +100,7 @@ def test_order_threads_and_chunks_change_no_bit(case, level, seed, data):
     # In another order sums round otherwise, so only coverages that no tie of weights decides are compared.
     turn = np.random.default_rng(seed).permutation(scores.size)
     place = np.append(np.argsort(turn), -1)
-    moved = (
-        None if factor is None else conformal.NeighbourFactor(place[factor.neighbours], factor.log_factor)
-    )
+    moved = None if factor is None else conformal.NeighbourFactor(place[factor.neighbours], factor.log_factor)
     turned = conformal.WeightedScores(scores[turn], logs[turn])
     near = [level * (1 - 1e-9), min(level * (1 + 1e-9), 1 - 1e-12)]
     beside = conformal.WeightedScores(scores, logs).cutoffs(tests, near, factor)

@@ -136,9 +136,7 @@ def test_domain_by_array_and_by_name():
     where = xr.DataArray([[True, True, False], [True, True, True]], dims=("station", "lon"))
     tensor = ObservedTensor.of(x, where=where.T)
     assert tensor.domain is not None and not tensor.domain[0, 2].any()
-    assert (
-        not tensor.mask[0, 2].any() and np.isnan(tensor.values[0, 2]).all() and not tensor.missing[0, 2].any()
-    )
+    assert not tensor.mask[0, 2].any() and np.isnan(tensor.values[0, 2]).all() and not tensor.missing[0, 2].any()
     assert tensor.n_observed + tensor.n_missing == 20
     plain = ObservedTensor.of(field(), where=where.to_numpy()[:, :, None].astype(int))
     assert np.array_equal(plain.domain, tensor.domain)

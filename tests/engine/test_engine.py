@@ -158,9 +158,7 @@ def test_float32_stays_within_1e_4_of_float64_on_a_larger_tensor():
     shape = (20, 18, 22)
     tt, spins, around, engine = build(shape, Product(1 / 15), rank=4)
     loss, _ = engine.loss_and_contractions(tt.frame())
-    assert loss == pytest.approx(
-        dense_loss(tt.to_dense(), spins, around, Product(1 / 15), "logit", 0.7), rel=1e-6
-    )
+    assert loss == pytest.approx(dense_loss(tt.to_dense(), spins, around, Product(1 / 15), "logit", 0.7), rel=1e-6)
 
 
 @pytest.mark.parametrize("q", [0.5, 0.9999, 1.0])

@@ -100,9 +100,7 @@ def test_interval_score_is_least_at_the_true_quantiles():
     truth = np.random.default_rng(1).normal(size=200_000)
     end = stats.norm.ppf(0.95)
     means = [
-        metrics.interval_scores(
-            truth, np.full(truth.size, -c * end), np.full(truth.size, c * end), 0.9
-        ).mean()
+        metrics.interval_scores(truth, np.full(truth.size, -c * end), np.full(truth.size, c * end), 0.9).mean()
         for c in (0.8, 1.0, 1.25)
     ]
     assert means[1] < min(means[0], means[2])

@@ -27,8 +27,12 @@ def given(coverage=0.9, width=1.0, seed=0):
     estimate = truth + rng.uniform(-1, 1, truth.shape)
     missing = rng.random(truth.shape) < 0.3
     half = np.full(truth.shape, width)
-    return truth, missing, Given(
-        estimate, estimate.values - half, estimate.values + half, missing, axes_of_dataarray(truth), coverage, "K"
+    return (
+        truth,
+        missing,
+        Given(
+            estimate, estimate.values - half, estimate.values + half, missing, axes_of_dataarray(truth), coverage, "K"
+        ),
     )
 
 

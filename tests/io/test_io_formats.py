@@ -22,9 +22,7 @@ def field():
 def labelled():
     times = np.arange("2020-01-01", "2020-01-05", dtype="datetime64[D]").astype("datetime64[ns]")
     coords = {"lat": [10.0, 20.0], "lon": [1.0, 2.0, 3.0], "time": times}
-    return xr.DataArray(
-        field(), dims=("lat", "lon", "time"), coords=coords, name="tec", attrs={"units": "TECU"}
-    )
+    return xr.DataArray(field(), dims=("lat", "lon", "time"), coords=coords, name="tec", attrs={"units": "TECU"})
 
 
 def result_of(x):

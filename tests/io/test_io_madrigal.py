@@ -14,17 +14,11 @@ LATS, LONS = np.array([20.0, 21.0, 23.0]), np.array([-170.0, -169.0])
 
 def cells():
     random = np.random.default_rng(0)
-    return [
-        (t, la, lo, v) for t in TIMES for la in LATS for lo in LONS for v in [random.normal(10)] if v > 9.5
-    ]
+    return [(t, la, lo, v) for t in TIMES for la in LATS for lo in LONS for v in [random.normal(10)] if v > 9.5]
 
 
 def write_table(path, rows, drop=()):
-    names = [
-        n
-        for n in ("year", "month", "day", "hour", "min", "sec", "gdlat", "glon", "tec", "dtec")
-        if n not in drop
-    ]
+    names = [n for n in ("year", "month", "day", "hour", "min", "sec", "gdlat", "glon", "tec", "dtec") if n not in drop]
     kinds = [(n, "f8" if n in ("gdlat", "glon", "tec", "dtec") else "i8") for n in names]
     table = np.zeros(len(rows), dtype=kinds)
     for k, (stamp, lat, lon, value) in enumerate(rows):
@@ -49,11 +43,7 @@ def test_table_layout(tmp_path):
     rows = cells()
     path = write_table(tmp_path / "gps170908g.002.hdf5", [*rows, (*rows[0][:3], rows[0][3] + 2.0)])
     data = read_madrigal(path)
-    assert (
-        data.tec.dims == ("lat", "lon", "time")
-        and data.tec.shape == (4, 2, 4)
-        and data.attrs["duplicates"] == 1
-    )
+    assert data.tec.dims == ("lat", "lon", "time") and data.tec.shape == (4, 2, 4) and data.attrs["duplicates"] == 1
     first = data.tec.sel(lat=rows[0][1], lon=rows[0][2], time=np.datetime64(int(rows[0][0]), "s"))
     assert first == pytest.approx(rows[0][3] + 1.0)
     assert int(data.tec.notnull().sum()) == len(rows) and np.nanmax(data.dtec) == 0.5
@@ -78,12 +68,7 @@ def test_array_layout(tmp_path, order):
 
 
 def test_whole_globe_closes_on_itself(tmp_path):
-    rows = [
-        (TIMES[0] + 300 * t, lat, lon, 1.0)
-        for t in range(2)
-        for lat in (0.0, 1.0)
-        for lon in range(-180, 180)
-    ]
+    rows = [(TIMES[0] + 300 * t, lat, lon, 1.0) for t in range(2) for lat in (0.0, 1.0) for lon in range(-180, 180)]
     loaded = io.read(write_table(tmp_path / "x.h5", rows))
     assert ObservedTensor.of(loaded.data).axes[1].periodic
 

@@ -48,9 +48,7 @@ def test_table_to_tensor():
     before = frame.copy()
     table = io.from_table(frame, "speed", ["road", "time"])
     assert table.data.dims == ("road", "time") and table.data.shape == (2, 5)
-    assert (
-        list(table.data.road.values) == ["b", "a"] and table.inserted == {"time": 1} and table.duplicates == 0
-    )
+    assert list(table.data.road.values) == ["b", "a"] and table.inserted == {"time": 1} and table.duplicates == 0
     assert table.data.sel(road="b", time="2020-01-02").item() == 4.0 and table.data.notnull().sum() == 3
     pd.testing.assert_frame_equal(frame, before)
     assert ObservedTensor.of(table.data).axes[0].kind == "unordered"
@@ -65,9 +63,7 @@ def test_duplicates_are_averaged_and_counted():
 
 
 def test_irregular_axes_and_units_are_kept():
-    frame = pd.DataFrame(
-        {"depth": [0.0, 5.0, 12.0, 100.0], "station": [1, 2, 4, 5], "value": [1.0, 2.0, 3.0, 4.0]}
-    )
+    frame = pd.DataFrame({"depth": [0.0, 5.0, 12.0, 100.0], "station": [1, 2, 4, 5], "value": [1.0, 2.0, 3.0, 4.0]})
     table = io.from_table(frame)
     assert list(table.data.depth.values) == [0, 5, 12, 100] and table.data.sizes["station"] == 5
     assert io.from_table(frame, axis_kinds={"station": "unordered"}).data.sizes["station"] == 4
@@ -105,9 +101,7 @@ def test_folded_table_comes_back_unfolded():
     "start, hours, count", [("2020-01-01T00", 6, 8), ("2020-03-01T05:30", 1, 31), ("2020-01-01T12", 12, 2)]
 )
 def test_fold_and_unfold_are_inverse(start, hours, count):
-    times = (np.datetime64(start, "ns") + np.arange(count) * np.timedelta64(hours, "h")).astype(
-        "datetime64[ns]"
-    )
+    times = (np.datetime64(start, "ns") + np.arange(count) * np.timedelta64(hours, "h")).astype("datetime64[ns]")
     values = np.random.default_rng(0).normal(size=(3, count, 2))
     coords = {"time": ("time", times, {"long_name": "when"}), "x": [1, 2, 3], "site": ("x", ["p", "q", "r"])}
     data = xr.DataArray(values, dims=("x", "time", "y"), coords=coords, name="v", attrs={"units": "m"})

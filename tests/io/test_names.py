@@ -75,12 +75,11 @@ def test_names_are_refused_before_the_work_from_disk(tmp_path):
     pytest.importorskip("zarr", reason="needs zarr: pip install 'corten[files]'")
     x, began = xr.DataArray(np.ones((2, 3, 4)), dims=("a/b", "b", "c")), []
     for dim, message in (
-        ("a/b", "cannot hold an axis or variable called 'a/b'"), ("value_upper", "called value_upper: rename it"),
+        ("a/b", "cannot hold an axis or variable called 'a/b'"),
+        ("value_upper", "called value_upper: rename it"),
     ):
         with pytest.raises(ValueError, match=message):
-            corten.complete_to_zarr(
-                x.rename({"a/b": dim}), tmp_path / "o.zarr", progress=lambda *_: began.append(1)
-            )
+            corten.complete_to_zarr(x.rename({"a/b": dim}), tmp_path / "o.zarr", progress=lambda *_: began.append(1))
     assert not began
 
 

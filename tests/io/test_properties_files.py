@@ -60,7 +60,7 @@ def labelled(draw: Any, orders: tuple[int, int] = (2, 4)) -> Any:
         elif kind == "dates":
             coords[name] = np.datetime64("2019-04-25", "ns") + np.arange(length) * np.timedelta64(300, "s")
         elif kind == "text":
-            coords[name] = [f"station {n} ü, \"{n}\"" for n in rng.permutation(length)]
+            coords[name] = [f'station {n} ü, "{n}"' for n in rng.permutation(length)]
     x = case.x.astype(draw(st.sampled_from(["f4", "f8"])))
     return xr.DataArray(x, coords, dims, "tec", {"units": "TECU"})
 
@@ -151,9 +151,7 @@ def test_a_result_s_own_netcdf_is_its_dataset(data, seed):
     assert settings["seed"] == 7 and settings["coverage"] == 0.9
 
 
-@given(
-    st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24, 48, 288]), st.integers(0, 10**6), st.integers(1, 60), st.data()
-)
+@given(st.sampled_from([1, 2, 3, 4, 6, 8, 12, 24, 48, 288]), st.integers(0, 10**6), st.integers(1, 60), st.data())
 def test_folded_times_unfold_to_what_they_were(slots, start, count, data):
     """Any step that divides a day, any first time, the time axis at any place, steps absent."""
     step = np.timedelta64(86_400 // slots, "s")

@@ -204,7 +204,9 @@ def test_an_engine_is_started_when_it_is_used_and_on_the_loopback_address(tmp_pa
     pytest.importorskip("distributed", reason="needs Dask: pip install 'corten[cluster]'")
     fitted = corten.ConformalCompleter("tucker", "uniform", "random").fit(gappy())
     path = fitted.save(tmp_path / "fit.corten")
-    found = program(LISTENING + f"""
+    found = program(
+        LISTENING
+        + f"""
 import json, sys, corten
 from dataclasses import replace
 completer = corten.ConformalCompleter(
@@ -221,7 +223,8 @@ quiet = "distributed" not in sys.modules
 import numpy as np
 result = completer.fit(fitted.observed)
 print(json.dumps([made, after, quiet, sorted(set(listening())), result.settings()["engine"]]))
-""")
+"""
+    )
     assert found[:3] == [0, 0, True]
     assert found[3] == ["0100007F"] and found[4].startswith("dask (1 worker")
 

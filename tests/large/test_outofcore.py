@@ -281,6 +281,7 @@ def test_it_says_beforehand_what_it_takes(tmp_path):
 
 def test_engines_that_take_the_whole_mask_count_it_or_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("CORTEN_THREADS", "2")  # memory is counted for each thread
+
     class Elsewhere:
         """Not known to walk through a file."""
 

@@ -30,10 +30,7 @@ def unfold(x: np.ndarray, k: int) -> np.ndarray:
 
 def tails(x: np.ndarray, rank: tuple[int, ...]) -> list[float]:
     """Distance of each unfolding to its best approximation of the given rank: no tensor train is nearer."""
-    return [
-        float(np.linalg.norm(np.linalg.svd(unfold(x, k + 1), compute_uv=False)[r:]))
-        for k, r in enumerate(rank)
-    ]
+    return [float(np.linalg.norm(np.linalg.svd(unfold(x, k + 1), compute_uv=False)[r:])) for k, r in enumerate(rank)]
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (4, 5, 6), (3, 2, 4, 3), (1, 4, 5), (4, 1, 5), (1, 1, 3), (7,)])
@@ -50,9 +47,7 @@ def test_tt_svd_recovers_a_low_rank_tensor_also_through_the_sketch() -> None:
     assert (found - truth).norm() < 1e-10 * truth.norm()
 
 
-@pytest.mark.parametrize(
-    ("shape", "rank"), [((6, 7, 8), (2, 3)), ((4, 5, 4, 5), (2, 3, 2)), ((60, 61, 62), (3, 3))]
-)
+@pytest.mark.parametrize(("shape", "rank"), [((6, 7, 8), (2, 3)), ((4, 5, 4, 5), (2, 3, 2)), ((60, 61, 62), (3, 3))])
 def test_tt_svd_is_quasi_optimal(shape: tuple[int, ...], rank: tuple[int, ...]) -> None:
     x = np.random.default_rng(2).standard_normal(shape)
     error = float(np.linalg.norm(TensorTrain.from_dense(x, rank).to_dense() - x))
@@ -116,9 +111,7 @@ def test_clipped_ranks_are_allowed_and_maximal(shape: list[int], data: st.DataOb
 @pytest.mark.parametrize(("shape", "rank"), CASES)
 def test_entries(shape: tuple[int, ...], rank: int) -> None:
     tt = TensorTrain.random(shape, rank, seed=3)
-    dense = np.einsum(
-        {2: "aib,bjc->ij", 3: "aib,bjc,ckd->ijk", 4: "aib,bjc,ckd,dle->ijkl"}[len(shape)], *tt.cores
-    )
+    dense = np.einsum({2: "aib,bjc->ij", 3: "aib,bjc,ckd->ijk", 4: "aib,bjc,ckd,dle->ijkl"}[len(shape)], *tt.cores)
     np.testing.assert_allclose(tt.to_dense(), dense, atol=1e-13)
     half = max(1, shape[0] // 2)
     np.testing.assert_allclose(tt.slab(half - 1, half), dense[half - 1 : half], atol=1e-13)

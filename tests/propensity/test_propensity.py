@@ -111,9 +111,7 @@ def test_tucker_structure_bound_and_given_start(setting):
     bounded = IsingPropensity(Product(1 / 15), rank=3, bound=1.0).fit(training, 0.7)
     assert np.abs(bounded.parameter.to_dense()).max() <= 1.0 + 1e-6
     started = IsingPropensity(Product(1 / 15), rank=3, start=tucker.parameter).fit(training, 0.7)
-    assert started.loss == pytest.approx(
-        IsingPropensity(Product(1 / 15), rank=3).fit(training, 0.7).loss, rel=1e-3
-    )
+    assert started.loss == pytest.approx(IsingPropensity(Product(1 / 15), rank=3).fit(training, 0.7).loss, rel=1e-3)
 
 
 def test_ranks_strengths_and_ridges_are_chosen_on_the_record(setting):
@@ -139,9 +137,7 @@ def test_weights_too_few_to_bear_an_interval_lose_against_a_worse_likelihood():
         {"1.25": Candidate(0.42, 1), "0.2": Candidate(0.44, 3821)}, 100_000, "coupling strength"
     )
     assert taken == "0.2"
-    taken, choice = choose_model(
-        {"1.25": Candidate(0.42, 1), "0.2": Candidate(0.44, 12)}, 100_000, "coupling strength"
-    )
+    taken, choice = choose_model({"1.25": Candidate(0.42, 1), "0.2": Candidate(0.44, 12)}, 100_000, "coupling strength")
     assert taken == "0.2"
     assert choice.code == "no_candidate_with_enough_weight"
 

@@ -93,9 +93,7 @@ def test_links_alone_give_their_probability():
     np.testing.assert_allclose(expit(2 * Logit().value(x)), expit(x), rtol=1e-13)
     np.testing.assert_allclose(expit(2 * Probit().value(x)), norm.cdf(x), rtol=1e-10)
     # far out, h ~ x^2/4
-    np.testing.assert_allclose(
-        Probit().value(1e4), 0.5 * (0.5e8 + np.log(1e4 * np.sqrt(2 * np.pi))), rtol=1e-12
-    )
+    np.testing.assert_allclose(Probit().value(1e4), 0.5 * (0.5e8 + np.log(1e4 * np.sqrt(2 * np.pi))), rtol=1e-12)
     with pytest.raises(ValueError, match="link is"):
         as_link("cauchit")
 

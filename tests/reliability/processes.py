@@ -30,6 +30,7 @@ GAPS = ("--calibration", "gaps", "--completion", "smooth", "--propensity", "unif
 DISK = ("--completion", "tucker", "--propensity", "uniform", "--calibration", "random", "--quiet")
 made: dict[str, Any] = {}  # answers that nobody disturbed
 
+
 class Missed(Exception):
     """The fault did not strike: the program had ended before, or did not need what it lacked."""
 

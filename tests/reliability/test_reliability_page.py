@@ -23,7 +23,10 @@ def test_the_page_says_what_struck_and_shows_no_folder_of_the_machine(tmp_path):
     broken, absent = fault(survived=4, failed=["number 1: it broke"]), fault(struck=0, not_here="no")
     found = faults(one=fault(), two=broken, three=absent)
     (tmp_path / "faults-3.json").write_text(json.dumps(ABOUT | found))
-    said = "pip said\n" * 40 + "see /tmp/corten-environment-x1/tree/tests/test_a.py\nERROR: https://host.example/simple/x\n"
+    said = (
+        "pip said\n" * 40
+        + "see /tmp/corten-environment-x1/tree/tests/test_a.py\nERROR: https://host.example/simple/x\n"
+    )
     (tmp_path / "lowest-3.json").write_text(json.dumps(ABOUT | {"passed": False, "said": said}))
     assert write_page(tmp_path, tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()

@@ -269,10 +269,12 @@ def naive_selection(scores, weights, limits, tests, fdr):
     p = np.array([(weights[scores < limits[j]].sum() + tests[j]) / (total + tests[j]) for j in range(m)])
     sizes = np.empty(m, int)
     for j in range(m):
-        other = np.array([
-            (weights[scores < limits[one]].sum() + tests[j] * (limits[j] < limits[one])) / (total + tests[j])
-            for one in range(m)
-        ])
+        other = np.array(
+            [
+                (weights[scores < limits[one]].sum() + tests[j] * (limits[j] < limits[one])) / (total + tests[j])
+                for one in range(m)
+            ]
+        )
         other[j] = 0.0
         ordered = np.sort(other)
         sizes[j] = max(r for r in range(1, m + 1) if ordered[r - 1] <= fdr * r / m)

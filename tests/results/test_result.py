@@ -107,10 +107,7 @@ def test_flags():
     where = np.ones((2, 3, 4), bool)
     where[0, 2] = False
     flag = result_of(labelled(), where=where).flag
-    assert (
-        flag.dtype == np.int8
-        and len(flag.attrs["flag_meanings"].split()) == len(flag.attrs["flag_values"]) == 7
-    )
+    assert flag.dtype == np.int8 and len(flag.attrs["flag_meanings"].split()) == len(flag.attrs["flag_values"]) == 7
     assert (flag.values[0, 0, 0], flag.values[1, 0, 1], flag.values[0, 0, 1]) == (0, 1, 2)
     assert flag.values[1, 0, 3] == 3 and (flag.values[0, 2] == 4).all()
 

@@ -315,8 +315,9 @@ def _gain_far_away(
 ) -> float:
     """The decrease of the absolute error, as a share, in parts of an ordered axis that small trees were not fitted to.
 
-    The smallest over the ordered axes. Errors of a smooth field are alike in neighbouring blocks: trees can learn the
-    places of large errors, which are not those of the gap. They gain in neighbouring blocks, but not far away.
+    The smallest over the ordered axes, or the first that is too small. Errors of a smooth field are alike in
+    neighbouring blocks: trees can learn the places of large errors, which are not those of the gap. They gain in
+    neighbouring blocks, but not far away.
     """
     index = np.unravel_index(entries, shape)
     shares = []
@@ -334,6 +335,8 @@ def _gain_far_away(
             gain += float(np.abs(target[inside]).sum() - np.abs(target[inside] - trees.sum(features[inside])).sum())
             size += float(np.abs(target[inside]).sum())
         shares.append(gain / size if size > 0 else 0.0)
+        if shares[-1] < MIN_GAIN_FAR_AWAY:
+            break
     return min(shares, default=0.0)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
@@ -47,10 +48,11 @@ Fills = Callable[[Sequence[tuple[Covariance, Part]]], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Parts of the data with hidden entries, and a function that fills parts."""
+    """Parts of the data with hidden entries, a function that fills parts, and errors by covariance and part so far."""
 
     parts: tuple[Part, ...]
     fills: Fills = field(repr=False)
+    known: dict[tuple[Covariance, int], float] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def of(
@@ -87,11 +89,13 @@ class HeldOut:
 
     def errors(self, covariances: Sequence[Covariance], most: int = COPIES) -> list[float]:
         """Mean absolute errors of the hidden entries with each covariance, averaged over at most so many parts."""
-        parts = self.parts[:most]
-        filled = iter(self.fills([(covariance, part) for covariance in covariances for part in parts]))
-        errors = [
-            np.mean([np.abs(next(filled) - part.values)[part.hidden].mean() for part in parts]) for _ in covariances
-        ]
+        numbers = range(len(self.parts[:most]))
+        todo = [one for one in dict.fromkeys(product(covariances, numbers)) if one not in self.known]
+        filled = self.fills([(covariance, self.parts[number]) for covariance, number in todo]) if todo else ()
+        for (covariance, number), estimate in zip(todo, filled):
+            part = self.parts[number]
+            self.known[covariance, number] = float(np.abs(estimate - part.values)[part.hidden].mean())
+        errors = [np.mean([self.known[one, number] for number in numbers]) for one in covariances]
         return [float(one) if np.isfinite(one) else np.inf for one in errors]
 
 

@@ -127,12 +127,12 @@ class PreparedSmooth:
             if ordered or any(pooled):
                 averages = {k: average(k) for k, pool in zip(unordered, pooled) if pool}
                 for width in WIDTHS if ordered else (1.0,):
-                    yield {k: smooth(k, width) for k in ordered} | averages
+                    yield averages | {k: smooth(k, width) for k in ordered}
 
 
 def _average(axis: int) -> Filter:
-    """The mean over an axis, as a filter."""
-    return lambda array: np.broadcast_to(array.mean(axis=axis, keepdims=True), array.shape)
+    """The mean over an axis, as a filter: the axis has length one then, and the filters of other axes cost less."""
+    return lambda array: array.mean(axis=axis, keepdims=True)
 
 
 def pyramid(arrays: Arrays, prepared: PreparedSmooth, known: Any, kept: Any) -> Any:
@@ -157,12 +157,10 @@ def _level(
             array = one(array) if callable(one) else arrays.along(one, array, k + 1)
         return array
 
-    # Few new arrays: on the host the pages of each one cost as much as its numbers.
     support = averaged(kept) + MIN_SUPPORT
     step = averaged(left) / support
     estimate += step
-    step *= kept
-    left -= step
+    left -= step * kept
     return left, estimate
 
 

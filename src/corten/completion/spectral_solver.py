@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
-from math import ceil, sqrt
+from math import ceil, prod, sqrt
 from operator import add
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -25,8 +25,10 @@ from corten.completion.axes_kinds import MAX_DENSE_LENGTH, Basis
 from corten.engine.arrays import Arrays, HostArrays
 from corten.engine.threads import in_order
 
-COARSE_MODES = 1500
+COARSE_MODES, FEWEST_MODES = 1500, 200
 """At most so many modes are solved exactly: a dense matrix of this size is inverted once in a fill."""
+LARGE_VARIANCE = 1000
+"""Modes with less variance than this, in variances of the noise, need no exact solution: they converge soon."""
 COARSE_NUMBERS = 2e7
 """Numbers in the largest array of products of two modes along one axis."""
 MAX_ENTRIES_ON_HOST, MAX_ROUNDS_ON_HOST = 100_000, 16
@@ -35,8 +37,11 @@ MAX_POSITIONS = 1 << 14
 """Positions of an axis whose products of modes are held at once."""
 BETWEEN_CHECKS = 10
 """Iterations between two checks whether the missing entries still change."""
-SETTLED = 2e-3
-"""Iterations stop when ten of them move the missing entries by less than this, in standard deviations of the data."""
+SETTLED, SETTLED_IN_NOISE = (2e-3, 8e-3), 0.03
+"""Iterations stop when ten of them move the missing entries by less than a share of the standard deviation of the
+noise. The limits of that are in standard deviations of the data."""
+MAX_JOINED_LENGTH = 64
+"""Neighbouring short axes with at most so many positions together are transformed by one product on the host."""
 TOLERANCE = 1e-10
 """A round has converged when its preconditioned residual falls below this share of the largest one."""
 
@@ -73,16 +78,31 @@ class System(NamedTuple):
         """Coefficients of fields."""
         for k, one in enumerate(self.transforms):
             if one is not None:
-                array = one.forward(array) if isinstance(one, Basis) else arrays.along(one, array, k + 1)
+                array = one.forward(array) if isinstance(one, Basis | Joined) else arrays.along(one, array, k + 1)
         return array
 
     def to_field(self, arrays: Arrays, array: Any) -> Any:
         """Fields with these coefficients."""
         for k, one in enumerate(self.transforms):
             if one is not None:
-                turned = isinstance(one, Basis)
+                turned = isinstance(one, Basis | Joined)
                 array = one.inverse(array) if turned else arrays.along(one.swapaxes(-1, -2), array, k + 1)
         return array
+
+
+class Joined(NamedTuple):
+    """The basis of all axes from the number `axis` on, for arrays behind an axis of rounds."""
+
+    axis: int
+    rows: np.ndarray
+
+    def forward(self, array: np.ndarray) -> np.ndarray:
+        """The coefficients of an array in the basis."""
+        return (array.reshape(-1, len(self.rows)) @ self.rows.T).reshape(array.shape)
+
+    def inverse(self, array: np.ndarray) -> np.ndarray:
+        """The array with these coefficients."""
+        return (array.reshape(-1, len(self.rows)) @ self.rows).reshape(array.shape)
 
 
 class Iterate(NamedTuple):
@@ -107,6 +127,8 @@ def condition(arrays: Arrays, priors: Sequence[Prior], values: Any, kept: Any, s
         system = system_of(arrays, priors, kept)
         state = arrays.compiled(first_iterate)(system, values, start)
         field: Any = None
+        noise = np.array([float(prior.noise) for prior in priors]).reshape(-1, *(1,) * (values.ndim - 1))
+        limit = arrays.put(np.clip(SETTLED_IN_NOISE * np.sqrt(noise), *SETTLED))
         to_field, settled = arrays.compiled(_field), arrays.compiled(_settled)
         for done in range(0, iterations, BETWEEN_CHECKS):
             steps = min(BETWEEN_CHECKS, iterations - done)
@@ -114,7 +136,7 @@ def condition(arrays: Arrays, priors: Sequence[Prior], values: Any, kept: Any, s
             if done + steps == iterations or not bool(state.going.any()):
                 break
             before, field = field, to_field(system, state)
-            if before is not None and bool(settled(kept, before, field)):
+            if before is not None and bool(settled(kept, before, field, limit)):
                 return field
         return to_field(system, state)
 
@@ -157,12 +179,12 @@ def _field(arrays: Arrays, system: System, state: Iterate) -> Any:
     return system.to_field(arrays, state.mean)
 
 
-def _settled(arrays: Arrays, kept: Any, before: Any, after: Any) -> Any:
-    """Whether the missing entries of every round differ by less than `SETTLED`, root mean square."""
+def _settled(arrays: Arrays, kept: Any, before: Any, after: Any, limit: Any) -> Any:
+    """Whether the missing entries of every round differ by less than `limit`, root mean square."""
     missing = kept == 0
     change = missing * (after - before)
     count = missing.sum(axis=tuple(range(1, kept.ndim)), keepdims=True)
-    return (arrays.inner(change, change) <= SETTLED**2 * count).all()
+    return (arrays.inner(change, change) <= limit**2 * count).all()
 
 
 def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | None = None) -> System:
@@ -173,7 +195,11 @@ def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | No
     ratio = np.stack([prior.noise / prior.spectrum for prior in priors])
     # A grid that is finer than the entries has fewer than one entry for each of its points.
     shrink = 1 / (number(kept[0].size / first.spectrum.size) + ratio)
-    most = most or max(min(kept[0].size, 200), min(COARSE_MODES, kept[0].size // 20))
+    on_host = isinstance(arrays, HostArrays)
+    if most is None:
+        # A device has arrays of the same shape, and the same programs, for all fields of this size.
+        large = int((spectrum.max(axis=0) > LARGE_VARIANCE * first.noise).sum()) if on_host else COARSE_MODES
+        most = max(min(kept[0].size, FEWEST_MODES), min(COARSE_MODES, kept[0].size // 20, large))
     chosen = box_of_modes(first.bases, spectrum.max(axis=0), most)
     every: list[np.ndarray] = [np.arange(1)] * len(shape)
     for basis, modes in zip(first.bases, chosen):
@@ -188,9 +214,8 @@ def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | No
         )
         for basis, modes in zip(first.bases, chosen)
     )
-    on_host = isinstance(arrays, HostArrays)
     if on_host:
-        given: dict[int, Any] = {basis.axis: _of_rounds(basis) for basis in first.bases}
+        given: dict[int, Any] = {one.axis - 1: one for one in _joined(first.bases, len(shape))}
     else:
         given = {basis.axis: arrays.put(_rows_of_rounds(priors, number, i)) for i, basis in enumerate(first.bases)}
     # A few small systems are set up on the host: a program for each number of modes takes seconds to compile.
@@ -230,9 +255,19 @@ def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | No
     return System(transforms, *of_all, kept, arrays.put(at), arrays.together(inverses))
 
 
-def _of_rounds(basis: Basis) -> Basis:
-    """The basis along the same axis behind an axis of rounds."""
-    return replace(basis, axis=basis.axis + 1)
+def _joined(bases: Sequence[Basis], axes: int) -> list[Basis | Joined]:
+    """The bases behind an axis of rounds, those of the last axes as one if they are short."""
+    moved = [replace(basis, axis=basis.axis + 1) for basis in bases]
+    short: list[Basis] = []
+    while moved and moved[-1].axis == axes - len(short) and moved[-1].rows is not None and moved[-1].folded is None:
+        rows = moved[-1].rows
+        size = len(rows) * prod(len(one.frequencies) for one in short)
+        if rows.shape[0] != rows.shape[1] or size > MAX_JOINED_LENGTH:
+            break
+        short.insert(0, moved.pop())
+    if len(short) < 2:
+        return [*moved, *short]
+    return [*moved, Joined(short[0].axis, reduce(np.kron, [cast(np.ndarray, one.rows) for one in short]))]
 
 
 def _rows_of_rounds(priors: Sequence[Prior], dtype: Any, number: int) -> np.ndarray:

@@ -222,9 +222,7 @@ class LearnedScale:
     fold_of: Callable[[Entries], Entries] = field(repr=False)
 
     @staticmethod
-    def fit(
-        features: Numbers, residuals: Numbers, entries: Entries, shape: tuple[int, ...], seed: int
-    ) -> LearnedScale:
+    def fit(features: Numbers, residuals: Numbers, entries: Entries, shape: tuple[int, ...], seed: int) -> LearnedScale:
         """Learn from the residuals of hidden entries; the flat indices `entries` determine their blocks."""
         size = np.abs(np.asarray(residuals, dtype=float))
         typical = float(np.median(size)) or float(size.mean()) or 1.0
@@ -376,9 +374,7 @@ class BoostedScale:
         slope = np.linalg.solve(x.T @ x + 1e-3 * len(x) * np.eye(x.shape[1]), x.T @ (y - level))
         part = BoostedScale(centre, spread, slope, level, None, typical)
         left = np.maximum(size, MIN_RELATIVE_ERROR) / part._linear(features)
-        boost = fit_trees(
-            features, left, loss="gamma", trees=100, learning_rate=0.08, leaves=15, least=100, seed=seed
-        )
+        boost = fit_trees(features, left, loss="gamma", trees=50, learning_rate=0.15, leaves=15, least=100, seed=seed)
         return replace(part, boost=boost)
 
     def _linear(self, features: np.ndarray) -> np.ndarray:

@@ -11,19 +11,21 @@ from threading import Lock, Semaphore
 from typing import Any, TypeVar
 
 MIN_ENTRIES_FOR_THREADS = 30_000  # a pass over fewer takes less than a millisecond
+MAX_THREADS_BESIDE_DEVICE = 8  # more wait for the lock of the interpreter: a fit on a device takes longer with 16
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def default_threads() -> int:
-    """Threads to use by default: CORTEN_THREADS, or the cores this process may run on."""
+    """Threads to use by default: CORTEN_THREADS, or the cores this process may run on, few `beside_device`."""
     given = os.environ.get("CORTEN_THREADS", "")
     if given:
         if not given.isdigit() or int(given) < 1:
             raise ValueError(f"CORTEN_THREADS is {given!r}; give a whole number of at least 1")
         return int(given)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return min(cores, MAX_THREADS_BESIDE_DEVICE) if beside_device.users else cores
 
 
 def threads_for(entries: int) -> int | None:
@@ -106,39 +108,59 @@ def side_by_side(*work: Callable[[], Any], at_least: int = 1) -> list[Any]:
     return list(in_order(lambda begin: begin(), work, threads))
 
 
-class _OneThread:
+class _Counted:
+    """A context that several threads may be in at once: `_begin` runs with the first of them, `_end` after the last."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.users = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.users += 1
+            if self.users == 1:
+                self._begin()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.users -= 1
+            if self.users == 0:
+                self._end()
+
+    def _begin(self) -> None:
+        pass
+
+    def _end(self) -> None:
+        pass
+
+
+class _OneThread(_Counted):
     """Keeps the libraries' own pools (BLAS, OpenMP) on one thread while a fit runs.
 
     With small matrices they compete with the threads here; on a busy machine this costs a factor of a hundred.
     """
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._users = 0
-        self._limits: Any = None
+    _limits: Any = None
 
-    def __enter__(self) -> None:
+    def _begin(self) -> None:
         from threadpoolctl import threadpool_limits
 
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._limits = threadpool_limits(limits=1)
+        self._limits = threadpool_limits(limits=1)
 
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                self._limits.restore_original_limits()
+    def _end(self) -> None:
+        self._limits.restore_original_limits()
 
 
 one_library_thread = _OneThread()
+beside_device = _Counted()
+"""Around a fit whose rounds run on a device: what is left for the host are short tasks, and few threads do them."""
 
 
 def _forget_threads() -> None:
     """A forked process has none of its parent's threads: it makes pools and locks of its own."""
     _helpers.cache_clear()
     one_library_thread.__init__()  # type: ignore[misc]
+    beside_device.__init__()  # type: ignore[misc]
 
 
 if hasattr(os, "register_at_fork"):

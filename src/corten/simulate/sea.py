@@ -76,9 +76,15 @@ def sea_like(
         "sst": (dims, np.where(clear & sea, measured, np.nan), kept | {"long_name": "sea surface temperature"}),
         "measured": (dims, np.where(sea, measured, np.nan), kept | {"long_name": "a measurement of every sea entry"}),
         "truth": (dims, np.where(sea, truth, np.nan), kept | {"long_name": "the noiseless field"}),
-        "land": (dims[:2], is_land.astype(np.int8), {
-            "long_name": "1 on land", "standard_name": "land_binary_mask", "units": "1",
-        }),
+        "land": (
+            dims[:2],
+            is_land.astype(np.int8),
+            {
+                "long_name": "1 on land",
+                "standard_name": "land_binary_mask",
+                "units": "1",
+            },
+        ),
     }
     coordinates = {
         "lat": ("lat", lat, {"units": "degrees_north", "standard_name": "latitude"}),
