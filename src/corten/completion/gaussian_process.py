@@ -30,8 +30,9 @@ from corten.engine.threads import in_order
 
 CYCLES = {"daily": 1.0, "weekly": 7.0, "yearly": 365.2425}
 """Periods of the cycles that are looked for along axes of dates, in days."""
-COARSE_ITERATIONS = 60
-"""Largest number of iterations on the grid with half the positions."""
+COARSE_ITERATIONS = 240
+"""Largest number of iterations on the grid with half the positions. On three of four fields 60 leave the fill twice as
+far from the exact mean, for no less time; on the fourth there is no difference."""
 MIN_HALVED_LENGTH, MIN_HALVED_ENTRIES = 16, 20_000
 """Axes and tensors that are smaller are not halved."""
 NOISE_FACTORS, MIN_NOISE_GAIN = (1, 4, 16), 0.02
