@@ -4,7 +4,8 @@ A synthetic sea surface with clouds and land is written to a Zarr store, filled 
 with new measurements of the truth. Prints error, coverage, width, interval score, time and peak memory. Options:
 
 --compare N      completes the corner of N^2 places (and a margin around it) in memory too, and prints both scores
---workers 1 2    fills on so many Dask workers of one thread each, one count after the other, and prints the ratio
+--workers 1 2    fills on so many Dask workers of one thread each, one count after the other; prints the ratio and
+                 a hash of each result, to see that they agree
 --folder PATH    keeps the data there, so that a second run does not simulate them again
 --write          puts the row of this run into the table of docs/how-long.md, in place of one of the same shape
 """
@@ -12,6 +13,7 @@ with new measurements of the truth. Prints error, coverage, width, interval scor
 from __future__ import annotations
 
 import argparse
+import hashlib
 import resource
 import tempfile
 import time
@@ -31,6 +33,7 @@ from corten.large.tiles import MARGIN
 
 COVERAGE = 0.9
 PAGE = Path(__file__).parents[1] / "docs" / "how-long.md"
+SETTINGS_DONE = 0.2  # share of the completion when its settings are chosen
 PLANES = 8  # written and compared at a time
 
 
@@ -93,9 +96,16 @@ def cpu_seconds() -> float:
 def fill(data: Any, sea: SeaSurface, target: Path, memory: str, engine: Any) -> tuple[Any, float]:
     """Fill the store; returns the filled store and the seconds that it took."""
     before = 0.0
+    serial, last = 0.0, 0.0
 
     def progress(stage: str, share: float) -> None:
-        nonlocal before
+        nonlocal before, serial, last
+        now = time.perf_counter() - began
+        if stage == "reading" or (stage == "completion" and share <= SETTINGS_DONE):
+            serial = now
+        elif stage == "completion" and share == 1:
+            serial += now - last  # the learned scale, after the last sampled tile
+        last = now
         if time.perf_counter() > before + 60:
             before = time.perf_counter()
             print(f"{stage} {share:.0%}, {time.process_time() - worked:.0f} CPU s", flush=True)
@@ -109,11 +119,21 @@ def fill(data: Any, sea: SeaSurface, target: Path, memory: str, engine: Any) -> 
     )  # fmt: skip
     seconds, cpu = time.perf_counter() - began, time.process_time() - worked
     print(
-        f"{sea.shape}: {seconds:.0f} s, {cpu:.0f} CPU s here ({1e6 * cpu / data.size:.1f} microseconds an entry), "
+        f"{sea.shape}: {seconds:.0f} s, of which {serial:.0f} s serial (reading, coarse field, settings, scale; "
+        f"without coarse fields of rounds); {cpu:.0f} CPU s here ({1e6 * cpu / data.size:.1f} microseconds an entry), "
         f"peak {peak_bytes() / 1e9:.2f} GB with Python",
         flush=True,
     )
     return filled, seconds
+
+
+def digest(filled: Any) -> str:
+    """A short hash of all numbers of a filled store."""
+    found, store = hashlib.sha256(), filled.open()
+    for name in sorted(store.data_vars):
+        for start in range(0, store[name].shape[0], PLANES):
+            found.update(store[name][start : start + PLANES].values.tobytes())
+    return found.hexdigest()[:16]
 
 
 def row_of(sea: SeaSurface, data: Any, memory: str, cpu: float, peak: int, covered: float, ratio: float) -> str:
@@ -206,7 +226,7 @@ def main() -> None:
             first = seconds[asked.workers[0]]
             print(
                 f"{count} worker(s): {first / seconds[count]:.2f} times the first, {cpu:.0f} CPU s of all processes, "
-                f"peak {peak:.2f} GB",
+                f"peak {peak:.2f} GB, hash of the result {digest(filled)}",
                 flush=True,
             )
         if not asked.workers:
