@@ -17,7 +17,7 @@ from corten.completion.correction import NeighbourFeatures, PreparedCorrected, l
 from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.completion.stack import BatchedFill
 from corten.conformal.depth import depth
-from corten.conformal.local_scale import EntryFeatures, block_folds
+from corten.conformal.local_scale import COARSE_BLOCKS_PER_AXIS, EntryFeatures, block_folds, block_of, exceeds
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform
@@ -321,8 +321,8 @@ def cross_fitted_mix(
 
     The weights for an entry of a round are learned from the entries of other blocks, in all rounds. An entry that takes
     part in the choice of the weights has a smaller error than a missing entry, and intervals would be too narrow.
-    Weights by the difference of the members are tried for `stations`: there members fail at single positions. They are
-    used if their cross-fitted estimates have the smaller squared error.
+    Weights by the difference of the members are for `stations`: there members fail at single positions. They are used
+    unless their cross-fitted estimates have a squared error that is larger by two standard errors.
     """
     entries, truth = np.concatenate([h.entries for h in rounds]), np.concatenate([h.truth for h in rounds])
     pooled = {name: np.concatenate([h.members[name] for h in rounds]) for name in rounds[0].members}
@@ -341,7 +341,8 @@ def cross_fitted_mix(
     final, mixed = cross_fitted(prepared.combine)
     if stations and hasattr(prepared, "combine_by_difference"):
         other, refined = cross_fitted(prepared.combine_by_difference)
-        if ((refined - truth) ** 2).sum() < ((mixed - truth) ** 2).sum():
+        lost = (refined - truth) ** 2 - (mixed - truth) ** 2
+        if not exceeds(lost, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS)):
             final, mixed = other, refined
     ends = np.cumsum([len(h.entries) for h in rounds])[:-1]
     return final, [replace(h, estimate=estimate) for h, estimate in zip(rounds, np.split(mixed, ends))]

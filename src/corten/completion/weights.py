@@ -2,7 +2,9 @@
 
 Where members agree, a mean of them has a smaller error than each. Where they differ by much, one of them has often
 failed: a Gaussian process returns to the mean where a low-rank model still follows a day that is unlike all others. One
-set of weights for all entries is a compromise, which the many entries with small differences determine.
+set of weights for all entries is a compromise, which the many entries with small differences determine. From the
+largest differences on one member is used alone: they lie in a few gaps, too few to learn a mix, and a missing entry may
+have a difference that no hidden entry has.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class WeightsByDifference:
     def fit(
         members: np.ndarray, truth: np.ndarray, common: np.ndarray, compared: np.ndarray | None = None
     ) -> WeightsByDifference | None:
-        """The weights with the least squared error; `members` is (entries, members). None if no members differ.
+        """The weights with the least squared error, at the last knot the largest weight alone.
+
+        `members` is (entries, members). None if no members differ.
 
         compared: the members in the variable in which their difference is measured. Default: their own.
         """
@@ -73,6 +77,7 @@ class WeightsByDifference:
         wanted = [np.zeros(len(gram)), shrink @ np.tile(common, len(knots)), SUM_ROW * np.sqrt(size)]
         found = scipy.optimize.nnls(np.vstack([root, shrink, sums]), np.concatenate(wanted))[0].reshape(-1, count)
         found /= found.sum(axis=1, keepdims=True)
+        found[-1] = np.eye(count)[found[-1].argmax()]
         return WeightsByDifference(np.asarray(common), knots, found)
 
     def mix(self, members: Sequence[np.ndarray], compared: Sequence[np.ndarray] | None = None) -> np.ndarray:
