@@ -6,6 +6,7 @@ Runs on JAX's CPU backend; what is tested here is the arithmetic and the cutting
 import os
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -145,8 +146,11 @@ def test_gibbs_sweeps_draw_the_same_numbers(name, shape):
 def kernel_in_arrays(spins, tiles, right, first, numbers, count, whole, tiling, rank):
     """What the fused kernel computes, written as array operations on the same tiles."""
     import jax.numpy as jnp
+    from jax.lax import Precision
 
     from corten.engine.jax_fused import _clipped, _likelihood
+
+    einsum = partial(jnp.einsum, precision=Precision.HIGHEST)  # a GPU multiplies with ten bits otherwise
 
     def shifted(block):
         rows, columns = jnp.pad(block, ((0, 0),) * 2 + ((1, 1), (0, 0))), jnp.pad(block, ((0, 0),) * 3 + ((1, 1),))
@@ -164,7 +168,7 @@ def kernel_in_arrays(spins, tiles, right, first, numbers, count, whole, tiling, 
         )
 
     code = spins[:, : tiling.steps].astype(jnp.float32)
-    b = jnp.einsum("xa,tain->txin", first, tiles)
+    b = einsum("xa,tain->txin", first, tiles)
     w = numbers[0] * _clipped(code)
     slope = shifted(b * w) + 1.0
     v, up, rest = _likelihood(code, b * slope, numbers[1], whole)
@@ -172,9 +176,9 @@ def kernel_in_arrays(spins, tiles, right, first, numbers, count, whole, tiling, 
     own = (x >= 2) & (x < 2 + count[0])
     v = jnp.where((x >= 1) & (x < 3 + count[0]), v, 0.0)
     g = jnp.where(own, v * slope + w * shifted(v * b), 0.0)
-    ends = jnp.pad(jnp.einsum("txin,tain->txan", g, right)[:, 2:], ((0, 0), (0, 2), (0, 0), (0, 0)))
+    ends = jnp.pad(einsum("txin,tain->txan", g, right)[:, 2:], ((0, 0), (0, 2), (0, 0), (0, 0)))
     losses = jnp.where(own, 2 * jnp.log(up) + rest, 0.0).sum((1, 2))
-    return jnp.einsum("xa,txin->tain", first, g), ends, losses[:, None]
+    return einsum("xa,txin->tain", first, g), ends, losses[:, None]
 
 
 @pytest.mark.parametrize(("shape", "periodic", "q"), [((5, 31, 7), (), 0.7), ((4, 14, 130), (0, 1, 2), 1.0)])
