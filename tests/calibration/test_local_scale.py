@@ -191,3 +191,17 @@ def test_blocks_of_a_short_axis_are_as_long_as_its_errors_are_correlated(length:
     fold = block_folds(np.arange(length), (length,), seed=0)
     lengths = np.diff(np.flatnonzero(np.diff(fold, prepend=-1, append=-1)))
     assert min(8, length // 3) <= lengths.min() and len(lengths) <= 6
+
+
+def test_one_entry_far_from_the_others_does_not_decide_the_model_of_the_scale() -> None:
+    """A line through the features is far off at an entry beyond the data; that entry alone made the choice before."""
+    rng = np.random.default_rng(5)
+    shape = (40, 40)
+    entries = rng.choice(1600, 1500, replace=False)
+    features = rng.normal(size=(1500, 6)).astype(np.float32)
+    residuals = np.exp(features[:, 1]) * rng.normal(size=1500)
+    plain = LearnedScale.fit(features, residuals, entries, shape, 0)
+    assert np.corrcoef(np.log(plain.hidden), features[:, 1])[0, 1] > 0.8
+    features[0, 1], residuals[0] = -20, 1
+    learned = LearnedScale.fit(features, residuals, entries, shape, 0)
+    assert np.corrcoef(np.log(learned.hidden[1:]), features[1:, 1])[0, 1] > 0.8

@@ -34,6 +34,7 @@ MAX_FIT_ENTRIES, MAX_FIT_NUMBERS = 50_000, 2_000_000  # the latter: entries time
 PREDICT_ENTRIES = 1 << 14  # whose scale is predicted at once: memory stays bounded, and many cores have work
 MIN_RELATIVE_ERROR = 1e-3  # of the median error; smaller errors are raised to it
 MAX_LOG_SCALE = 12.0
+MAX_DEVIATION = 4.0  # of a feature from its mean, in standard deviations: a line is far off beyond the data
 MIN_GAIN_STANDARD_ERRORS = 2.0
 LOG_FLOOR = 1e-6  # added before logarithms
 MIN_DENSITY = np.float32(1e-4)  # of training entries: averages over fewer are dominated by rounding
@@ -368,7 +369,7 @@ class BoostedScale:
         x = features.astype(float)
         centre, spread = x.mean(axis=0), x.std(axis=0)
         spread = np.where(spread > 1e-9, spread, np.inf)
-        x = (x - centre) / spread
+        x = np.clip((x - centre) / spread, -MAX_DEVIATION, MAX_DEVIATION)
         y = np.log(np.maximum(size, MIN_RELATIVE_ERROR))
         level = float(y.mean())
         slope = np.linalg.solve(x.T @ x + 1e-3 * len(x) * np.eye(x.shape[1]), x.T @ (y - level))
@@ -378,8 +379,8 @@ class BoostedScale:
         return replace(part, boost=boost)
 
     def _linear(self, features: np.ndarray) -> np.ndarray:
-        z = ((features - self.centre) / self.spread) @ self.slope
-        return np.exp(np.clip(self.level + z, -MAX_LOG_SCALE, MAX_LOG_SCALE))
+        x = np.clip((features - self.centre) / self.spread, -MAX_DEVIATION, MAX_DEVIATION)
+        return np.exp(np.clip(self.level + x @ self.slope, -MAX_LOG_SCALE, MAX_LOG_SCALE))
 
     def predict(self, features: Numbers) -> Numbers:
         assert self.boost is not None
