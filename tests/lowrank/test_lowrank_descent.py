@@ -65,9 +65,7 @@ def test_every_rule_reaches_the_minimum(rule: Any, kind: type[TensorTrain] | typ
     goal = kind.random(SHAPE, 2, seed=1)
     objective, data = completion(goal)
     objective, calls = counted(objective)
-    end = descend(
-        objective, kind.from_dense(data, 2), step=rule, stop=Stop(gradient=1e-8, iterations=400)
-    )
+    end = descend(objective, kind.from_dense(data, 2), step=rule, stop=Stop(gradient=1e-8, iterations=400))
     assert np.linalg.norm(end.point.to_dense() - goal.to_dense()) < 1e-5 * goal.norm()
     assert end.stopped_because.startswith("gradient norm")
     assert end.evaluations == calls[0]
@@ -78,18 +76,14 @@ def test_every_rule_reaches_the_minimum(rule: Any, kind: type[TensorTrain] | typ
 def test_curvature_steps_need_fewer_passes_than_the_papers() -> None:
     objective, data = completion(TensorTrain.random(SHAPE, 2, seed=1), share=0.4)
     start, stop = TensorTrain.from_dense(data, 2), Stop(gradient=1e-6, iterations=1000)
-    passes = {
-        rule: descend(objective, start, step=rule, stop=stop).evaluations for rule in (*RULES, FixedStep(0.1))
-    }
+    passes = {rule: descend(objective, start, step=rule, stop=stop).evaluations for rule in (*RULES, FixedStep(0.1))}
     assert passes[BarzilaiBorwein()] < 0.5 * passes[FixedStep(1.0)] < 0.5 * passes[FixedStep(0.1)]
 
 
 def test_the_monotone_rule_goes_down_by_the_armijo_amount() -> None:
     objective, data = completion(TensorTrain.random(SHAPE, 3, seed=2))
     seen: list[Progress] = []
-    end = descend(
-        objective, TensorTrain.from_dense(data, 2), step=Armijo(4.0), stop=watched(Stop(iterations=15), seen)
-    )
+    end = descend(objective, TensorTrain.from_dense(data, 2), step=Armijo(4.0), stop=watched(Stop(iterations=15), seen))
     assert all(later < earlier for earlier, later in zip(end.history, end.history[1:]))
     assert [p.iterations for p in seen] == list(range(1, 16))
     assert all(p.step is not None and p.step > 0.0 for p in seen)
@@ -114,9 +108,7 @@ def test_over_specified_and_deficient_starts_still_descend(rank: int) -> None:
         assert end.value < 1e-6 * objective(start)[0], end
 
 
-@pytest.mark.parametrize(
-    "rule", [FixedStep(1.0), Armijo(8.0), BarzilaiBorwein(8.0)], ids=repr
-)
+@pytest.mark.parametrize("rule", [FixedStep(1.0), Armijo(8.0), BarzilaiBorwein(8.0)], ids=repr)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_values_that_are_not_finite_are_refused(rule: Any, bad: float) -> None:
     goal = TensorTrain.random(SHAPE, 2, seed=1)
@@ -158,6 +150,47 @@ def test_the_first_limit_reached_stops_and_says_why() -> None:
     assert reason(Stop(value_change=0.5, patience=2, iterations=500)).startswith("objective changed")
     assert reason(Stop(gradient=1e9)).startswith("gradient norm")
     assert reason(lambda p: "enough" if p.iterations == 2 else None) == "enough"
+
+
+def reached(state: Progress, name: str, limit: float, patience: int) -> bool:
+    """Whether a state has reached one limit."""
+    if name == "gradient":
+        return state.gradient_norm <= limit * state.first_gradient_norm
+    if name == "relative_change":
+        return state.relative_change is not None and state.relative_change <= limit
+    if name == "value_change":
+        if state.iterations < patience:
+            return False
+        last = [state.values[state.iterations - back] for back in range(patience + 1)]
+        return all(abs(one - other) <= limit * abs(last[0]) for one in last for other in last)
+    return {"iterations": state.iterations, "evaluations": state.evaluations}[name] >= limit
+
+
+WORDS = {"gradient": "gradient norm", "relative_change": "relative change", "value_change": "objective changed"}
+
+
+def test_a_stop_is_the_first_limit_reached_of_those_given() -> None:
+    """States and limits from a few numbers, so that many are reached exactly; every limit alone, and all together."""
+    rng, counts = np.random.default_rng(0), {True: 0, False: 0}
+    numbers = (0.0, 0.25, 0.5, 1.0, 2.0)
+    for _ in range(2000):
+        number, first, moved, *limits = (float(one) for one in rng.choice(numbers, 6))
+        many, patience = (int(one) for one in rng.integers(1, 6, 2))
+        values = rng.choice([1.0, 1.25, 1.5, 2.0, -1.0], many).tolist()
+        calls = many + int(rng.integers(0, 4))
+        state = Progress(many - 1, calls, values, number, first, None if many == 1 else moved, 0.1, None)
+        given: dict[str, Any] = dict(zip(WORDS, limits))
+        given |= {"iterations": int(rng.integers(0, 7)), "evaluations": int(rng.integers(0, 9))}
+        holds = {name: reached(state, name, limit, patience) for name, limit in given.items()}
+        for name, limit in given.items():
+            reason = Stop(**{name: limit}, patience=patience)(state)
+            assert (reason is not None) == holds[name]
+            assert reason is None or WORDS.get(name, name) in reason
+            counts[holds[name]] += 1
+        reason = Stop(**given, patience=patience)(state)
+        first_name = next((name for name in given if holds[name]), None)
+        assert reason is None if first_name is None else WORDS.get(first_name, first_name) in str(reason)
+    assert min(counts.values()) > 1000
 
 
 def test_a_stationary_start_stops_at_once() -> None:
