@@ -116,7 +116,10 @@ def fits(quick: bool) -> Iterator[Row]:
     spins, fused = np.where(training, np.int8(1), np.int8(-1)), engine_for(training).model
     for patience, asked in ((2, "1/12"), (None, "1/60")):
         began = time.perf_counter()
-        chosen, tried = choose_rank(Threads(), spins, fused, 0.7, Recipe(), "p-aic", range(2, 16), patience)
+        chosen, tried = choose_rank(
+            Threads(), spins, model=fused, train_share=0.7, recipe=Recipe(), criterion="p-aic", ranks=range(2, 16),
+            patience=patience,
+        )  # fmt: skip
         took = time.perf_counter() - began
         name = "rank search 2..15" if patience is None else "rank search, ending after two rises"
         yield Row(f"{name}, {side}^3", took, ours, "one fit", asked, f"took rank {chosen.rank} of {len(tried)} tried")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import scipy.fft
+from numpy.typing import DTypeLike
 from scipy import ndimage
 
 from corten.data.axes import Axis
@@ -149,7 +149,7 @@ class Basis:
         if self.positions is not None:
             shape = (*array.shape[: self.axis], len(self.frequencies), *array.shape[self.axis + 1 :])
             starts = np.flatnonzero(np.diff(self.positions, prepend=-1))  # entries on the same point are added
-            at: Any = (slice(None),) * self.axis
+            at: tuple[slice | None, ...] = (slice(None),) * self.axis
             spread = np.zeros(shape, array.dtype)
             spread[(*at, self.positions[starts])] = np.add.reduceat(array, starts, axis=self.axis)
             array = spread
@@ -231,7 +231,7 @@ def basis_of(
     kind: str,
     axis: int,
     length: int,
-    dtype: Any = np.float64,
+    dtype: DTypeLike = np.float64,
     eigenvectors: np.ndarray | None = None,
     positions: np.ndarray | None = None,
     extended: bool = False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -100,7 +99,9 @@ def fit_covariance(
     samples = [Sample.of(values, entries, kinds, units, grids) for entries in drawn]
     tried: list[dict[str, object]] = []
 
-    def attempts(models: Sequence[Likelihood], iterations: int, guesses: Sequence[Sequence[Any]]) -> list[_Fit]:
+    def attempts(
+        models: Sequence[Likelihood], iterations: int, guesses: Sequence[Sequence[np.ndarray | None]]
+    ) -> list[_Fit]:
         """The most likely fit of each model from its guesses."""
         todo = [(model, guess) for model, own in zip(models, guesses) for guess in own]
         with one_library_thread:  # threads of a library that wait for each other cost a hundredfold on a busy machine

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import scipy.optimize
@@ -376,7 +375,7 @@ class Likelihood:
             value, gradient = self(theta)
             return (value + 0.5 * float(off @ off)) / self.entries, (gradient + off / width) / self.entries
 
-        bounds: list[Any] = [(c - 4 * w, c + 4 * w) for c, w in zip(centre, width)]
+        bounds: list[tuple[float, float]] = [(c - 4 * w, c + 4 * w) for c, w in zip(centre, width)]
         options = {"maxiter": iterations, "ftol": ROUNDING / self.entries, "gtol": 1e-6}
         found = scipy.optimize.minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return found.x, -self(found.x)[0]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -23,9 +22,9 @@ from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.spectral_solver import condition
 from corten.completion.units import UnitCorrelation, unit_correlations
-from corten.data.axes import is_distance
+from corten.data.axes import Axis, is_distance
 from corten.data.choices import Choice
-from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.arrays import Array, Arrays, HostArrays
 from corten.engine.threads import in_order
 
 CYCLES = {"daily": 1.0, "weekly": 7.0, "yearly": 365.2425}
@@ -50,7 +49,7 @@ class SpectralPrior:
 
     bases: tuple[Basis, ...]
     spectrum: np.ndarray
-    noise: np.floating[Any]
+    noise: np.floating
 
     @staticmethod
     def of(
@@ -71,7 +70,7 @@ class SpectralPrior:
             points = circle_of([season for season in covariance.seasons if season.axis == k], grid.size)
             grids[k] = replace(grid, size=points, positions=positions)
         # Entries that lie close together determine more than the rounding of single precision lets through.
-        number: Any = np.float32 if all(grid.positions is None for grid in grids) else np.float64
+        number: type[np.floating] = np.float32 if all(grid.positions is None for grid in grids) else np.float64
         bases: list[Basis] = []
         along_axes: list[np.ndarray | None] = []
         for k, (kind, n) in enumerate(zip(kinds, shape)):
@@ -111,26 +110,29 @@ class SpectralPrior:
 
     def condition(self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
         """Mean of the field given `values` with weights `kept` (0 where missing); iterations begin with `start`."""
-        means = condition(HostArrays(), [self], values[None], kept[None], start[None], iterations)
+        means = condition(
+            HostArrays(), [self], values=values[None], kept=kept[None], start=start[None], iterations=iterations
+        )
         return np.asarray(means[0])
 
 
 def conditioned(
-    arrays: Arrays, priors: Sequence[SpectralPrior], values: Any, kept: Any, start: Any, iterations: int
-) -> Any:
+    arrays: Arrays, priors: Sequence[SpectralPrior], *, values: Array, kept: Array, start: Array, iterations: int
+) -> Array:
     """`condition`, with rounds that diverge in single precision solved again in double precision."""
-    means = condition(arrays, priors, values, kept, start, iterations)
+    means = condition(arrays, priors, values=values, kept=kept, start=start, iterations=iterations)
     xp, every = arrays.xp, tuple(range(1, values.ndim))
-    largest = xp.maximum(abs(values).max(axis=every), abs(start).max(axis=every))
-    diverged = np.flatnonzero(arrays.get(~(abs(means).max(axis=every) <= DIVERGED * largest)))
+    largest = xp.maximum(xp.abs(values).max(axis=every), xp.abs(start).max(axis=every))
+    diverged = np.flatnonzero(arrays.get(~(xp.abs(means).max(axis=every) <= DIVERGED * largest)))
     if not len(diverged):
         return means
     solved = list(means)
     for b in diverged.tolist():
         double = [priors[b if len(priors) > 1 else 0].in_double()]
         with arrays.running():
-            own = [one[b : b + 1].astype(np.float64) for one in (values, kept, start)]
-            solved[b] = condition(arrays, double, own[0], own[1], own[2], iterations)[0].astype(means.dtype)
+            given = {"values": values, "kept": kept, "start": start}
+            own = {name: one[b : b + 1].astype(np.float64) for name, one in given.items()}
+            solved[b] = condition(arrays, double, **own, iterations=iterations)[0].astype(means.dtype)
     return xp.stack(solved)
 
 
@@ -148,7 +150,7 @@ class PreparedProcess:
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         return self.fill_from(values, mask, self.pyramid.fill(values, mask).estimate)
 
-    def on_axes(self, axes: Sequence[Any]) -> PreparedProcess:
+    def on_axes(self, axes: Sequence[Axis]) -> PreparedProcess:
         """The same covariance, in the unit of the coordinates, on other axes."""
         grids, ratios = moved_grids(self.grids, axes)
         return replace(
@@ -165,8 +167,9 @@ class PreparedProcess:
         number = prior.spectrum.dtype
         known, kept, first = (one.astype(number) for one in (data.values, mask, first))
         first = self._with_coarse(known, kept, first, units)
-        mean = conditioned(HostArrays(), [prior], known[None], kept[None], first[None], self.iterations)[0]
-        return Fill(data.undo(mean.astype(np.float64)))
+        one_round = {"values": known[None], "kept": kept[None], "start": first[None]}
+        mean = conditioned(HostArrays(), [prior], **one_round, iterations=self.iterations)[0]
+        return Fill(data.undo(np.asarray(mean, np.float64)))
 
     def _with_coarse(
         self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, units: dict[int, UnitCorrelation]
@@ -234,11 +237,11 @@ class GaussianProcessCompletion:
 
     iterations: int = 150
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedProcess:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedProcess:
         return self.prepare_on(None, values, mask, axes, seed)
 
     def prepare_on(
-        self, arrays: Arrays | None, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
+        self, arrays: Arrays | None, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
     ) -> PreparedProcess:
         """`prepare`, with covariances compared on a device if `arrays` are given."""
         kinds = axis_kinds(axes, mask.shape)
@@ -331,7 +334,8 @@ def _fills_on(arrays: Arrays, work: Sequence[tuple[PreparedProcess, Part]]) -> l
             arrays.put(np.stack([np.asarray(one, np.float32) for one in each]))
             for each in zip(*((d.values, part.kept, (part.start - d.centre) / d.scale) for d, part in begun))
         )
-        means = arrays.get(conditioned(arrays, priors, known, kept, first, work[0][0].iterations))
+        iterations = work[0][0].iterations
+        means = arrays.get(conditioned(arrays, priors, values=known, kept=kept, start=first, iterations=iterations))
     return [d.undo(mean.astype(np.float64)) for (d, _), mean in zip(begun[:count], means)]
 
 
@@ -360,7 +364,7 @@ def _equal_steps(names: Sequence[str], with_steps: float, without: float) -> Cho
     )
 
 
-def describe(covariance: Covariance, axes: Sequence[Any], grids: Sequence[Grid] = ()) -> str:
+def describe(covariance: Covariance, axes: Sequence[Axis], grids: Sequence[Grid] = ()) -> str:
     """A covariance in words: groups of axes, smoothness, and lengths in units of the coordinates."""
     shape = tuple(axis.length for axis in axes) if axes else (1,) * len(covariance.components[0].lengths)
     names = [str(axis.name) for axis in axes] if axes else [f"axis {k}" for k in range(len(shape))]

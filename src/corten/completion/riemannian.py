@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from corten.lowrank import (
     feasible_rank,
     feasible_tucker_rank,
 )
+from corten.lowrank.points import TangentFrame, TangentVector
 from corten.lowrank.power import spectral_start
 
 CRITERIA = ("held-out", "aic", "bic")
@@ -50,7 +51,7 @@ class _LowRankCompletion:
     rank: int | tuple[int, ...] | str = "auto"
     criterion: str = "held-out"
     ridge: float | str = DEFAULT_RIDGE
-    engine: Any = "auto"
+    engine: object = "auto"
     structure: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -138,7 +139,7 @@ class PreparedLowRank:
     structure: str
     rank: tuple[int, ...]
     ridge: float
-    engine: Any
+    engine: object
     seed: int
     choices: tuple[Choice, ...] = ()
     tolerance: float = 1e-5
@@ -204,9 +205,9 @@ def descend_on(
         start = spectral_start(lambda f: passes.contractions_of_data(f)[1], random, iterations=6)
         start = start * (scaled.size / count)
 
-        def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
-            frame: Any = point.frame()
-            loss, contractions = passes.loss_and_contractions(getattr(frame, "tt", frame))
+        def objective(point: TensorTrain | Tucker) -> tuple[float, TangentVector[TensorTrain | Tucker]]:
+            frame: TangentFrame[TensorTrain | Tucker] = point.frame()
+            loss, contractions = passes.loss_and_contractions(frame.tt)
             gradient = frame.project(contractions) + frame.radial() * prepared.ridge
             return loss + 0.5 * prepared.ridge * point.norm() ** 2, gradient
 

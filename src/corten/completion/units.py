@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from corten.completion.axes_kinds import Basis, basis_of
 
@@ -31,7 +31,7 @@ class UnitCorrelation:
             return self.matrix[first, second]
         return np.where(first == second, 1.0, self.common)
 
-    def spectrum(self, axis: int, dtype: Any) -> tuple[Basis, np.ndarray]:
+    def spectrum(self, axis: int, dtype: DTypeLike) -> tuple[Basis, np.ndarray]:
         """A basis in which the correlation is diagonal, and its eigenvalues there."""
         if self.matrix is not None:
             eigenvalues, vectors = np.linalg.eigh(self.matrix)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
 from corten.data.axes import Axis
-from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.arrays import Array, Arrays, HostArrays
 
 DEPTH_BINS = 20
 MAX_WEIGHT_RATIO = 20.0  # of a bin, so that no bin dominates
@@ -73,8 +72,8 @@ def distance_along(train: np.ndarray, axis: int, periodic: bool) -> np.ndarray:
 
 
 def distances_along(
-    train: Any, axis: int, periodic: bool, arrays: Arrays | None = None, most: int | None = None
-) -> tuple[Any, Any]:
+    train: Array, axis: int, periodic: bool, arrays: Arrays | None = None, most: int | None = None
+) -> tuple[Array, Array]:
     """Steps along the axis to the nearest training entry, and to the nearest one on the other side.
 
     The second separates entries between training entries from those beyond them. The first is at most `most`, the

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from corten.conformal.depth import depth, distances_along, steps_of_change
 from corten.conformal.trees import Trees, fit_trees
 from corten.data.arrays import Entries, Numbers
 from corten.data.axes import Axis
-from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.arrays import Array, Arrays, HostArrays
 from corten.engine.threads import in_order
 
 WINDOW_CHANGES = (0.1, 0.3, 1.0)  # half-widths of averaging windows, in standard deviations of change
@@ -116,7 +116,7 @@ class Layout(NamedTuple):
             if self.ordered[k] and n > 1
         }
 
-    def blur(self, arrays: Arrays, array: Any, scale: float) -> Any:
+    def blur(self, arrays: Arrays, array: Array, scale: float) -> Array:
         """The moving average over the window."""
         for k, width in self.widths(scale, array.shape[1:]).items():
             array = arrays.moving_average(array, width, k + 1, self.periodic[k])
@@ -131,15 +131,15 @@ class Fields(NamedTuple):
     after multiplication by `unit`.
     """
 
-    deep: Any
-    kept: Any
-    height: Any
-    estimate: Any
-    members: tuple[Any, ...]
-    unit: Any
+    deep: Array
+    kept: Array
+    height: Array
+    estimate: Array
+    members: tuple[Array, ...]
+    unit: Array | float
 
 
-def columns(arrays: Arrays, layout: Layout, entries: Any, fields: Fields) -> Iterator[Any]:
+def columns(arrays: Arrays, layout: Layout, entries: Array, fields: Fields) -> Iterator[Array]:
     """The features one by one, each (rounds, entries), at the flat `entries` of each round; the estimate is the last.
 
     The code is the same for NumPy and JAX.
@@ -172,7 +172,7 @@ def columns(arrays: Arrays, layout: Layout, entries: Any, fields: Fields) -> Ite
     own = 1 / math.prod(layout.widths(0.1, shape).values())  # weight of the central entry in the moving average
     others = xp.maximum(density[0.1] - own * kept, 0)
     local_mean = (blur(height, 0.1) - own * height) / (others + MIN_DENSITY)
-    deviation = abs(height - local_mean) * kept * (others > MIN_DENSITY)
+    deviation = xp.abs(height - local_mean) * kept * (others > MIN_DENSITY)
     rough = at(blur(deviation, 1.0) / (density[1.0] + MIN_DENSITY))
     yield xp.log(xp.maximum(rough, 0) + LOG_FLOOR)
     # The gradient of the estimate, the disagreement of its members, and the estimate.
@@ -183,11 +183,11 @@ def columns(arrays: Arrays, layout: Layout, entries: Any, fields: Fields) -> Ite
     if len(each) > 1:
         yield xp.log(xp.std(xp.stack(each), axis=0) + 1e-4)
         for a, b in pairwise(each):
-            yield xp.log(abs(a - b) + 1e-4)
+            yield xp.log(xp.abs(a - b) + 1e-4)
     yield at(fields.estimate)
 
 
-def _one_sided(arrays: Arrays, layout: Layout, entries: Any, kept: Any, density: Any, scale: float) -> Any:
+def _one_sided(arrays: Arrays, layout: Layout, entries: Array, kept: Array, density: Array, scale: float) -> Array:
     """The distance of an entry from the centre of the training entries in its window, in half-widths.
 
     It is near zero among training entries and near one beyond their edge, where a fill extrapolates.

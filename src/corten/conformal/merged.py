@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numba import njit
@@ -132,6 +131,9 @@ class MergedSplits:
         return np.minimum(bounds[0], middle), np.maximum(bounds[1], middle)
 
 
+_Sorted = tuple[np.ndarray, ...]  # the first arguments of `_p_values`
+
+
 class _SplitTests:
     """Test entries in one split: their estimates, scales, log-weights and changes of calibration weights."""
 
@@ -148,7 +150,7 @@ class _SplitTests:
         lower, upper = (np.stack([self.split.to_data(self.flat, np.asarray(row)) for row in side]) for side in pair)
         return lower, upper
 
-    def sorted(self, sign: float, two_sided: bool) -> tuple[Any, ...]:
+    def sorted(self, sign: float, two_sided: bool) -> _Sorted:
         """The scores of the split in the form that `_p_values` reads."""
         scores = np.asarray(self.split.scores, np.float64) * (sign if two_sided else 1.0)
         logs = np.asarray(self.split.log_weights, np.float64)
@@ -167,20 +169,20 @@ class _SplitTests:
             test = np.exp(self.log_weight - shift - lowered)
             return scores[order], tail, weight, np.exp(-lowered), test, scores, near, np.exp(new - lowered[:, None])
 
-    def furthest(self, sign: float, list_: tuple[Any, ...]) -> Floats:
+    def furthest(self, sign: float, list_: _Sorted) -> Floats:
         """The value (times the sign) of the largest score of the split."""
         value = self.middle + sign * self.scale * max(float(list_[0][-1]), 0.0)
         return sign * self.split.to_data(self.flat, value)
 
-    def p_values(self, sign: float, list_: tuple[Any, ...], x: Floats, folded: bool) -> Floats:
+    def p_values(self, sign: float, list_: _Sorted, x: Floats, folded: bool) -> Floats:
         """The p-values p_k of the values sign * x."""
         z = self.split.to_model(self.flat, sign * x)
-        kernel: Any = _p_values
+        kernel: Callable[..., Floats] = _p_values
         return np.asarray(kernel(*list_, sign * self.middle, self.scale, sign * z, folded))
 
 
 def _upper_bounds(
-    tests: Sequence[_SplitTests], lists: Sequence[Any], *, sign: float, bracket: Floats, alpha: float, folded: bool
+    tests: Sequence[_SplitTests], lists: Sequence[_Sorted], *, sign: float, bracket: Floats, alpha: float, folded: bool
 ) -> Floats:
     """The upper bounds (times a sign), by bisection between the bounds of the splits.
 

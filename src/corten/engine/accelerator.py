@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from corten.engine.gibbs import GibbsPlan
 from corten.engine.passes import Model
 
 if TYPE_CHECKING:
+    import jax
+
     from corten.engine.jax_passes import DeviceMaskPass, DeviceResidualPass
 
 OLDEST_JAX = (0, 6)
@@ -32,7 +34,7 @@ class Accelerator:
     """
 
     device: str = "any"
-    devices: Sequence[Any] | None = None
+    devices: Sequence[jax.Device] | None = None
     fused: bool | None = None
 
     def __post_init__(self) -> None:
@@ -69,7 +71,7 @@ class Accelerator:
         return jax_gibbs.sweep(plan, spins, sweeps, seed, first, (self.devices or ())[0])
 
 
-def _first_device(device: str) -> tuple[Any, ...]:
+def _first_device(device: str) -> tuple[jax.Device, ...]:
     try:
         import jax
     except ImportError as error:

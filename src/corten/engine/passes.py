@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from corten.engine.arithmetic import LOGIT, PRODUCT
 from corten.engine.layout import Box, Layout
+from corten.engine.lazy import Planes
 from corten.engine.likelihood import field_box, likelihood_box, weight_sums
 from corten.engine.memory import byte_tensor, let_go, parts
 from corten.engine.threads import in_order, threads_for
@@ -51,7 +52,7 @@ class Model:
     shift: float = 0.0  # added to every log-odds: twice the link's offset
 
 
-def check_spins(spins: Any, train_share: float) -> None:
+def check_spins(spins: Planes, train_share: float) -> None:
     """Refuse spins and train shares that no engine can pass over."""
     if spins.dtype != np.int8:
         raise TypeError(f"spins must be int8, got {spins.dtype}")
@@ -78,7 +79,7 @@ def size_of(found: Iterable[tuple[float, float, float]]) -> float:
 class AnyMaskPass:
     """What passes over a mask share on all engines."""
 
-    spins: Any
+    spins: Planes
     train_share: float
     _constant: float | None = None
 

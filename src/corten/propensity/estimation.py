@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from corten.lowrank import (
     descend,
 )
 from corten.lowrank.line_search import StepRule
+from corten.lowrank.points import TangentFrame, TangentVector
 from corten.lowrank.power import spectral_start
 
 LOSS_ROUNDING = 1e-7  # relative rounding error of the float32 loss: smaller decreases are ignored
@@ -192,8 +192,8 @@ def descend_in(
 ) -> Descent:
     """The Riemannian descent on the loss plus (ridge / 2) ||B||^2."""
 
-    def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
-        frame: Any = point.frame()
+    def objective(point: TensorTrain | Tucker) -> tuple[float, TangentVector[TensorTrain | Tucker]]:
+        frame: TangentFrame[TensorTrain | Tucker] = point.frame()
         loss, contractions = mask_pass.loss_and_contractions(frame.tt, soft)
         gradient = frame.project(contractions)
         if ridge > 0:
@@ -222,7 +222,7 @@ def _rescaled(
     at, loss = 1.0, found.value - 0.5 * square
     trial = 1.1 if slope < 0 else 0.95
     for _ in range(2):
-        frame: Any = (found.point * trial).frame()
+        frame: TangentFrame[TensorTrain | Tucker] = (found.point * trial).frame()
         loss, contractions = mask_pass.loss_and_contractions(frame.tt, soft)
         new_slope = frame.project(contractions).inner(frame.radial()) / trial
         last = trial

@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, Model
 from corten.engine.lazy import is_lazy
+from corten.engine.passes import FrameLike, SoftSpins
 from corten.propensity.additive import AdditivePropensity, constant_train, fit_additive, frame_of, independent, tally
 from corten.propensity.coupling import Coupling, Zero
 from corten.propensity.estimation import estimate, start_of
@@ -163,13 +164,13 @@ class AutoPropensity(FitsMasks):
 
     def _fits(
         self, fitter: Fitter, fold: int, coupling: Coupling, free: Candidate | None
-    ) -> list[tuple[Model, Any, Any]]:
+    ) -> list[tuple[Model, FrameLike, SoftSpins | None]]:
         """Model, parameter and expected spins of every candidate, fitted without the entries of a fold."""
         spins, q, engine = fitter.spins, fitter.train_share, fitter.engine
         kept_spins = held_out(spins, self.seed + SEED_SHIFT, 1 / FOLDS, fold / FOLDS)
         counted, alone = tally(kept_spins), independent(spins.shape)
         passes = engine.mask_pass(kept_spins, alone, q)
-        fits: list[tuple[Model, Any, Any]] = [
+        fits: list[tuple[Model, FrameLike, SoftSpins | None]] = [
             (alone, frame_of(constant_train(spins.shape, counted, q)), None),
             (alone, frame_of(fit_additive(passes, counted)[0]), None),
         ]
@@ -205,7 +206,7 @@ def _by_evidence(found: Sequence[_Scored]) -> tuple[list[_Scored], tuple[dict[st
 
 
 def _limit(
-    fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float, need: float
+    fitted: FittedPropensity, engine: Engine, spins: np.ndarray, train_share: float, need: float
 ) -> tuple[float, float] | None:
     """The largest limit of log-weights that leaves enough weight, and the share of missing entries above it.
 
@@ -223,7 +224,7 @@ def _limit(
     return float(LOG_LIMITS[kept[-1]]), sums[kept[-1]][2]
 
 
-def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float) -> float:
+def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: np.ndarray, train_share: float) -> float:
     """Expected effective sample size of the calibration weights under a fitted model, given the training mask.
 
     With a train share of one no entry is hidden, and the observed entries take the place of the calibration entries.
@@ -233,7 +234,7 @@ def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: Any
 
 
 def _sums(
-    fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float, limit: float = MAX_LOG_WEIGHT
+    fitted: FittedPropensity, engine: Engine, spins: np.ndarray, train_share: float, limit: float = MAX_LOG_WEIGHT
 ) -> tuple[float, float, float]:
     """Expected sums of calibration weights up to a limit and of their squares; share of missing entries above it.
 

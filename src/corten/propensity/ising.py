@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -232,7 +231,7 @@ class KnownPropensity(FitsMasks):
     0.5
     """
 
-    parameter: Any
+    parameter: TensorTrain | np.ndarray
     coupling: Coupling | str | float = field(default_factory=Zero)
     link: Link | str = "logit"
     neighborhood: str | Neighborhood | Sequence[Sequence[int]] = "adjacent"

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -171,7 +171,7 @@ class _Secant:
 
 def _step(
     passes_at: Callable[[float, float], MaskPass],
-    point: Any,
+    point: TensorTrain | Tucker,
     numbers: _Numbers,
     soft: Callable[[float], SoftSpins | None],
     free: np.ndarray,

@@ -36,7 +36,7 @@ RANKS_PER_START = 3  # a start is made for this many ranks ahead and truncated f
 class Candidate:
     """One fitted candidate: its rank, its score, and the effective sample size of its training weights."""
 
-    rank: int
+    rank: int | tuple[int, ...]
     score: float
     estimate: Estimate
     effective_size: float = float("nan")
@@ -71,7 +71,7 @@ def _hidden(part: np.ndarray, start: int, seed: int, low: float, high: float) ->
 def _changed(spins: np.ndarray, change: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
     """Spins changed part by part: at once, or lazily where they are lazy."""
     if is_lazy(spins):
-        return in_planes(spins, change)  # type: ignore[no-any-return]
+        return in_planes(spins, change)  # type: ignore[return-value]  # a Dask array, which a cluster takes
     out = byte_tensor(spins.shape)
     for (start, _, here), (_, _, part) in zip(parts(out), parts(spins)):
         here[...] = change(part, start)
@@ -86,11 +86,12 @@ def needed_effective_size(training: int) -> float:
 def choose_rank(
     engine: Engine,
     spins: np.ndarray,
+    *,
     model: Model,
     train_share: float,
     recipe: Recipe,
     criterion: str,
-    ranks: Iterable[int],
+    ranks: Iterable[int | tuple[int, ...]],
     patience: int | None = PATIENCE,
     known: Candidate | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
@@ -104,7 +105,7 @@ def choose_rank(
     passes = engine.mask_pass(kept_spins, model, train_share)
     check = engine.mask_pass(swapped(kept_spins), model, train_share) if holds_out else None
     feasible = feasible_tucker_rank if recipe.structure == "tucker" else feasible_rank
-    wanted: list[tuple[int, tuple[int, ...]]] = []
+    wanted: list[tuple[int | tuple[int, ...], tuple[int, ...]]] = []
     for rank in ranks:
         bonds = feasible(spins.shape, rank)
         if not wanted or wanted[-1][1] != bonds:
@@ -169,7 +170,7 @@ def choose_model(
     else:
         name = max(candidates, key=lambda n: candidates[n].effective_size)
         because = f"no candidate has an effective sample size of {need:.0f}; this one has the largest"
-    rows = tuple(
+    rows: tuple[dict[str, object], ...] = tuple(
         {what: n, "rank": c.rank, score: c.score, "effective size": c.effective_size} for n, c in candidates.items()
     )
     values = {"needed_effective_size": need, "effective_size": candidates[name].effective_size}
