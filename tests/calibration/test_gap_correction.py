@@ -70,7 +70,7 @@ def test_features_are_the_nearest_values_relative_to_the_estimate() -> None:
 
 
 def test_an_error_that_neighbours_show_is_corrected_and_noise_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
+    monkeypatch.setattr("corten.completion.correction.MIN_CORRECTION_ENTRIES", 500)
     x, train = network(1)
     estimate = np.broadcast_to(x.mean(axis=0), SHAPE)  # all that the other stations know is left in the residual
     near, features = features_of(x, train, estimate)
@@ -102,7 +102,7 @@ def test_a_corrected_stack_changes_missing_entries_only_and_skips_other_stations
     entries = np.flatnonzero(~train)
     fill = stack.fill(x, train)
     features = np.hstack([one.at(entries, x, train, fill.estimate, fill.members) for one in (describe, near)])
-    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
+    monkeypatch.setattr("corten.completion.correction.MIN_CORRECTION_ENTRIES", 500)
     correction, choice = learn_correction(near, features, (x - fill.estimate)[~train], entries, EVERYWHERE, seed=0)
     assert correction is not None
     corrected = PreparedCorrected(stack, stack, correction, choice)
@@ -127,7 +127,7 @@ def test_trees_add_up_as_in_the_library() -> None:
 
 
 def test_a_fit_uses_records_and_saves_the_correction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
+    monkeypatch.setattr("corten.completion.correction.MIN_CORRECTION_ENTRIES", 500)
     x, mask = network(5)
     data = xr.DataArray(
         np.where(mask, x, np.nan), dims=("time", "station"), coords={a.name: a.coordinates for a in AXES}

@@ -41,7 +41,7 @@ COMPLETIONS = [SmoothCompletion(), GaussianProcessCompletion(), UnfoldingComplet
 def test_basis_is_orthonormal_and_long_axes_use_the_same_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((3, 11, 2))
     dense = basis_of(kind, 1, 11)
-    monkeypatch.setattr("corten.completion.axes_kinds.MAX_DENSE_LENGTH", 1)
+    monkeypatch.setattr("corten.completion.axes_kinds.MAX_PRODUCT_LENGTH", 1)
     fast = basis_of(kind, 1, 11)
     assert dense.rows is not None
     assert fast.rows is None
@@ -75,7 +75,7 @@ def test_systems_on_modes_of_long_axes_are_those_of_short_ones(
     ratio = np.full(math.prod(len(one) for one in modes), 0.1)
     found = []
     for limit in (384, 1000):
-        monkeypatch.setattr(spectral_solver, "MAX_DENSE_LENGTH", limit)
+        monkeypatch.setattr(spectral_solver, "MAX_PRODUCT_LENGTH", limit)
         found.append(spectral_solver.system_on_modes(HostArrays(), (), ratio, kept, box=box))
     np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
 

@@ -166,7 +166,7 @@ def test_likelihood_is_the_normal_density_and_has_its_gradient(components: list[
 
 @pytest.mark.parametrize("longest", [384, 6])
 def test_process_is_dense_kriging(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corten.completion.axes_kinds.MAX_DENSE_LENGTH", longest)  # one more follows the 7
+    monkeypatch.setattr("corten.completion.axes_kinds.MAX_PRODUCT_LENGTH", longest)  # one more follows the 7
     rng = np.random.default_rng(2)
     shape, kinds = (7, 6, 3), ("ordered", "periodic", "unordered")
     mask = rng.random(shape) < 0.6
@@ -185,7 +185,7 @@ def test_process_is_dense_kriging(longest: int, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("longest", [384, 10])
 def test_coarse_modes_invert_their_part_of_the_system(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corten.completion.axes_kinds.MAX_DENSE_LENGTH", longest)  # 11 positions are followed by one
+    monkeypatch.setattr("corten.completion.axes_kinds.MAX_PRODUCT_LENGTH", longest)  # 11 positions are followed by one
     rng = np.random.default_rng(3)
     shape, kinds = (11, 8), ("ordered", "periodic")
     kept = (rng.random(shape) < 0.5).astype(np.float32)

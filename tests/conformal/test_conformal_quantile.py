@@ -135,7 +135,7 @@ def test_merge_and_search_agree_bit_for_bit(monkeypatch):
         np.testing.assert_array_equal(merged[j], np.append(lists._scores, np.inf)[at])
     factor = random_factor(rng, tests, 50, 4, 2.0)
     exact = lists.cutoffs(logs, LEVELS, factor, threads=1)
-    monkeypatch.setattr(quantile_module, "CHUNK_ENTRIES", 333)
+    monkeypatch.setattr(quantile_module, "TASK_ENTRIES", 333)
     np.testing.assert_array_equal(merged, lists.cutoffs(logs, LEVELS, threads=3))
     np.testing.assert_array_equal(exact, lists.cutoffs(logs, LEVELS, factor, threads=3))
 

@@ -94,7 +94,7 @@ def test_order_threads_and_chunks_change_no_bit(case, level, seed, data):
     factor = data.draw(st.none() | factors(tests.size, scores.size))
     whole = conformal.WeightedScores(scores, logs).cutoffs(tests, level, factor, threads=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quantile_module, "CHUNK_ENTRIES", 3)
+        patch.setattr(quantile_module, "TASK_ENTRIES", 3)
         pieces = conformal.WeightedScores(scores, logs).cutoffs(tests, level, factor, threads=3)
     np.testing.assert_array_equal(whole, pieces)
     # In another order sums round otherwise, so only coverages that no tie of weights decides are compared.

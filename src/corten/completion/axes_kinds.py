@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from corten.data.axes import Axis
 
-MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform of any length
+MAX_PRODUCT_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform of any length
 MAX_DENSE_LENGTH_ON_HOST = 144  # the same on the host of lengths with small prime factors, or near one of them
 MAX_EXTENDED_SHARE = 0.01  # of a shorter axis may be empty positions at its end: more of them change the estimate
 MAX_DENSE_GRID = 1000  # the same for positions between the points of a grid; with fast transforms they are rounded
@@ -224,7 +224,7 @@ def transformed_fast(length: int) -> bool:
     [False, False, True, True, True]
     """
     near = scipy.fft.next_fast_len(length, real=True) <= (1 + MAX_EXTENDED_SHARE) * length
-    return length > (MAX_DENSE_LENGTH_ON_HOST if near else MAX_DENSE_LENGTH)
+    return length > (MAX_DENSE_LENGTH_ON_HOST if near else MAX_PRODUCT_LENGTH)
 
 
 def basis_of(
@@ -243,7 +243,7 @@ def basis_of(
     a long axis they are rounded to the grid. `extended`: a long ordered axis may be followed by empty positions. On the
     host a shorter axis has fast transforms too if its length is near one with small prime factors.
     """
-    long = transformed_fast(length) if on_host else length > MAX_DENSE_LENGTH
+    long = transformed_fast(length) if on_host else length > MAX_PRODUCT_LENGTH
     if extended and kind == "ordered" and positions is None and long:
         points = np.arange(scipy.fft.next_fast_len(length, real=True))
         return Basis(axis, kind, np.pi * points / len(points), None, cosines=points, length=length)
@@ -262,7 +262,7 @@ def basis_of(
     rows = None
     if positions is not None:
         rows = np.ascontiguousarray(_rows_at(kind, length, positions), dtype=dtype)
-    elif length <= MAX_DENSE_LENGTH:
+    elif length <= MAX_PRODUCT_LENGTH:
         basis = Basis(axis=0, kind=kind, frequencies=frequencies, rows=None)
         rows = np.ascontiguousarray(basis.forward(np.eye(length)), dtype=dtype)
     if positions is not None:

@@ -18,7 +18,7 @@ from corten.engine.arrays import Array, Arrays, HostArrays
 
 Filter = Callable[[Array], Array]
 
-WIDTHS = (40.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.5, 1.0, 0.7)  # standard deviations of the kernels, in steps
+KERNEL_WIDTHS = (40.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.5, 1.0, 0.7)  # standard deviations of the kernels, in steps
 MIN_SUPPORT = 1e-4  # total kernel weight of observed entries below which a level adds little
 MAX_KERNEL_STEPS = 64  # beyond it the response of the continuous Gaussian is used
 
@@ -126,7 +126,7 @@ class PreparedSmooth:
         for pooled in product((True, False), repeat=min(len(unordered), 3)):
             if ordered or any(pooled):
                 averages = {k: average(k) for k, pool in zip(unordered, pooled) if pool}
-                for width in WIDTHS if ordered else (1.0,):
+                for width in KERNEL_WIDTHS if ordered else (1.0,):
                     yield averages | {k: smooth(k, width) for k in ordered}
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol, Union, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from corten.completion.axes_kinds import MAX_DENSE_LENGTH, Basis
+from corten.completion.axes_kinds import MAX_PRODUCT_LENGTH, Basis
 from corten.engine.arrays import Array, Arrays, HostArrays, Inverses
 from corten.engine.threads import in_order
 
@@ -44,7 +44,7 @@ SETTLED, SETTLED_IN_NOISE = (2e-3, 8e-3), 0.03
 noise. The limits of that are in standard deviations of the data."""
 MAX_JOINED_LENGTH = 64
 """Neighbouring short axes with at most so many positions together are transformed by one product on the host."""
-TOLERANCE = 1e-10
+RESIDUAL_TOLERANCE = 1e-10
 """A round has converged when its preconditioned residual falls below this share of the largest one."""
 
 Box = tuple[tuple[int, tuple[int, ...] | None, tuple[int, ...], int], ...]
@@ -179,7 +179,7 @@ def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
     image += system.ratio * direction
     curvature = arrays.inner(direction, image)
     # A curvature of zero: residuals too small to be squared; there is nothing left to fit.
-    going = (size > TOLERANCE * first) & (curvature > 0)
+    going = (size > RESIDUAL_TOLERANCE * first) & (curvature > 0)
     step = xp.where(going, size / xp.where(going, curvature, 1), 0)
     mean += step * direction
     image *= step
@@ -327,7 +327,7 @@ def system_on_modes(arrays: Arrays, rows: tuple[Array, ...], ratio: Array, kept:
     products = kept.astype(np.float64)[None]
     # An axis with few modes for its length first: it makes the array smaller.
     for axis, cosines, modes, length in sorted(box, key=lambda one: len(one[2]) ** 2 / shape[one[0]]):
-        if isinstance(arrays, HostArrays) and cosines is not None and shape[axis] > MAX_DENSE_LENGTH:
+        if isinstance(arrays, HostArrays) and cosines is not None and shape[axis] > MAX_PRODUCT_LENGTH:
             products = _sums_along(arrays.get(products), axis + 1, 2 * max(cosines) + 1, length)
             continue
         parts = []

@@ -21,9 +21,9 @@ from corten.engine import as_engine
 from corten.engine.arrays import Array, Arrays, device_arrays
 from corten.engine.threads import default_threads, in_order
 
-ROUNDS = 2
-HIDDEN_SHARE = 0.15  # of the observed entries at most, in a round
-BEYOND = 0.5
+MIX_ROUNDS = 2
+MIX_HIDDEN_SHARE = 0.15  # of the observed entries at most, in a round
+MAX_SHARE_BEYOND_RANGE = 0.5
 """Members may leave the observed range by this share of it, no further: none can explode."""
 
 
@@ -66,7 +66,7 @@ class PreparedStack:
         values = roots_of(values) if self.roots else values
         known = values[mask]
         low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-        slack = BEYOND * (high - low)
+        slack = MAX_SHARE_BEYOND_RANGE * (high - low)
         least = max(low - slack, 0.0) if self.roots else low - slack
         filled: dict[str, np.ndarray] = {}
         for name, member in self.members.items():
@@ -199,7 +199,7 @@ def _limits(values: np.ndarray, mask: np.ndarray, data: Standardised) -> tuple[n
     """The smallest and largest estimate that a stack allows, in the standardised variable."""
     known = values[mask]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-    slack = BEYOND * (high - low)
+    slack = MAX_SHARE_BEYOND_RANGE * (high - low)
     return (low - slack - data.centre) / data.scale, (high + slack - data.centre) / data.scale
 
 
@@ -259,7 +259,7 @@ def _learn_mix(
 ) -> PreparedStack:
     """First weights, used where no entries are hidden later to learn them with `combine`."""
     rng = np.random.default_rng((seed, 0x57AC))
-    gaps = [pseudo_gap(mask, kinds, rng, HIDDEN_SHARE) for _ in range(ROUNDS if len(stack.members) > 1 else 0)]
+    gaps = [pseudo_gap(mask, kinds, rng, MIX_HIDDEN_SHARE) for _ in range(MIX_ROUNDS if len(stack.members) > 1 else 0)]
     gaps = [hidden for hidden in gaps if hidden.any() and hidden.sum() < mask.sum()]
     if not gaps:
         return stack

@@ -37,7 +37,7 @@ POWER = 2 / 3  # of the distance from the lowest value: it makes counts nearly s
 RANK_SHARE_PER_ITERATION = 0.4 / 45  # of the smaller side of an unfolding
 FIRST_THRESHOLD = 0.5  # in norms of the observed values
 THRESHOLD_DECREASE = 1.136  # factor in every iteration
-HIDDEN_SHARE = 1 / 3  # of the observed entries at most, to compare settings
+UNFOLDING_HIDDEN_SHARE = 1 / 3  # of the observed entries at most, to compare settings
 GAPS_OF_STATIONS = 4  # of stations: which of them one gap hides decides between origins that are as good
 MAX_DENSE_SIZE = 512  # smaller sides up to this have a full eigendecomposition
 MAX_COMPONENTS = 128  # of larger ones, followed from iteration to iteration
@@ -342,7 +342,7 @@ class UnfoldingCompletion:
         numbers = ITERATIONS if self.iterations == "auto" else (int(self.iterations),)
         rng = np.random.default_rng((seed, 0x7A))
         number_of_gaps = GAPS_OF_STATIONS if has_stations(kinds, mask.shape) else 1
-        gaps = [pseudo_gap(mask, kinds, rng, HIDDEN_SHARE) for _ in range(number_of_gaps)]
+        gaps = [pseudo_gap(mask, kinds, rng, UNFOLDING_HIDDEN_SHARE) for _ in range(number_of_gaps)]
         gaps = [hidden for hidden in gaps if hidden.any() and (mask & ~hidden).any()]
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
         if len(origins) * len(numbers) == 1 or not gaps:

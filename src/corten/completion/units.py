@@ -12,7 +12,7 @@ from corten.completion.axes_kinds import Basis, basis_of
 
 MAX_MATRIX_LENGTH = 1000  # longer axes have one common correlation for all pairs
 SAMPLED_POSITIONS = 250  # of a longer axis, from which the common correlation is estimated
-SHRINKAGE = 0.05  # of all correlations
+CORRELATION_SHRINKAGE = 0.05  # of all correlations
 PRIOR_PAIRS = 5.0  # uncorrelated pairs of entries added to every pair of positions
 MIN_EIGENVALUE = 0.01
 
@@ -67,7 +67,7 @@ def _correlation(values: np.ndarray, mask: np.ndarray, axis: int) -> np.ndarray:
     pairs = m @ m.T
     both = (y**2) @ m.T
     cross = (y @ y.T) / np.sqrt(np.maximum(both * both.T, 1e-12))
-    cross *= (1 - SHRINKAGE) * pairs / (pairs + PRIOR_PAIRS)
+    cross *= (1 - CORRELATION_SHRINKAGE) * pairs / (pairs + PRIOR_PAIRS)
     np.fill_diagonal(cross, 1.0)
     eigenvalues, vectors = np.linalg.eigh((cross + cross.T) / 2)
     fixed = (vectors * np.maximum(eigenvalues, MIN_EIGENVALUE)) @ vectors.T

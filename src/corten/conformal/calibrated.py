@@ -21,7 +21,7 @@ from corten.data.arrays import Entries, Flags, Floats, Numbers
 if TYPE_CHECKING:
     from corten.conformal.split import CalibratedSplit
 
-MAX_CHUNK_ENTRIES = 1 << 20  # test entries whose neighbour tables exist at once
+NEIGHBOUR_CHUNK_ENTRIES = 1 << 20  # test entries whose neighbour tables exist at once
 
 
 class Cutoffs(NamedTuple):
@@ -97,7 +97,7 @@ class ScoreLists:
         self, score: Score, lists: Mapping[Tail, ScoreList], weights: WeightsOfTests, chunk: int | None = None
     ) -> None:
         self.score, self._lists, self.weights = score, lists, weights
-        self.chunk = chunk or MAX_CHUNK_ENTRIES
+        self.chunk = chunk or NEIGHBOUR_CHUNK_ENTRIES
 
     def cutoffs(self, entries: Entries, coverage: float | Sequence[float]) -> Cutoffs:
         """Cutoffs of the tails that the score uses, for test entries."""

@@ -13,7 +13,7 @@ from corten.engine.arrays import Array, Arrays, HostArrays
 
 DEPTH_BINS = 20
 MAX_WEIGHT_RATIO = 20.0  # of a bin, so that no bin dominates
-MIN_PAIRS = 10  # of neighbouring observed entries, to estimate the change along an axis
+MIN_CHANGE_PAIRS = 10  # of neighbouring observed entries, to estimate the change along an axis
 
 
 def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
@@ -30,7 +30,7 @@ def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) 
         far = list(near)
         near[k], far[k] = slice(None, -1), slice(1, None)
         both = mask[tuple(near)] & mask[tuple(far)]
-        if both.sum() < MIN_PAIRS or not spread > 0:
+        if both.sum() < MIN_CHANGE_PAIRS or not spread > 0:
             change[k] = 1 / max(mask.shape[k], 2)
             continue
         difference = values[tuple(far)][both] - values[tuple(near)][both]

@@ -25,12 +25,12 @@ from corten.engine.arrays import Array, Arrays, HostArrays
 from corten.engine.threads import in_order
 
 WINDOW_CHANGES = (0.1, 0.3, 1.0)  # half-widths of averaging windows, in standard deviations of change
-FOLDS = 5
+SCALE_FOLDS = 5
 MIN_BLOCK_LENGTH = 8  # positions along an axis: shorter blocks hold errors that are correlated with those of the next
 MIN_BLOCKS_PER_AXIS, MAX_BLOCKS_PER_AXIS = 3, 6
 COARSE_BLOCKS_PER_AXIS = 3  # blocks whose errors are taken as independent when two models of the scale are compared
-MIN_FIT_ENTRIES = 20  # outside a fold, to fit a model without it
-MAX_FIT_ENTRIES, MAX_FIT_NUMBERS = 50_000, 2_000_000  # the latter: entries times features
+MIN_SCALE_ENTRIES = 20  # outside a fold, to fit a model without it
+MAX_SCALE_ENTRIES, MAX_FIT_NUMBERS = 50_000, 2_000_000  # the latter: entries times features
 PREDICT_ENTRIES = 1 << 14  # whose scale is predicted at once: memory stays bounded, and many cores have work
 MIN_RELATIVE_ERROR = 1e-3  # of the median error; smaller errors are raised to it
 MAX_LOG_SCALE = 12.0
@@ -230,7 +230,7 @@ class LearnedScale:
         fold_of = BlockFolds(tuple(shape), seed)
         fold = fold_of(entries)
         folds = np.unique(fold).tolist()
-        left_out = [f for f in folds if (fold != f).sum() >= MIN_FIT_ENTRIES]
+        left_out = [f for f in folds if (fold != f).sum() >= MIN_SCALE_ENTRIES]
         if not left_out:
             return LearnedScale(np.full(len(size), typical), {0: ConstantScale(typical)}, fold_of)
 
@@ -287,7 +287,7 @@ class BlockFolds:
     def __call__(self, entries: Entries) -> Entries:
         parts = [min(n, max(MIN_BLOCKS_PER_AXIS, min(n // MIN_BLOCK_LENGTH, MAX_BLOCKS_PER_AXIS))) for n in self.shape]
         order = np.random.default_rng(self.seed).permutation(int(np.prod(parts)))
-        return order[block_of(entries, self.shape, parts)] % FOLDS
+        return order[block_of(entries, self.shape, parts)] % SCALE_FOLDS
 
 
 def block_folds(entries: Entries, shape: tuple[int, ...], seed: int) -> Entries:
@@ -361,7 +361,7 @@ class BoostedScale:
 
     @staticmethod
     def fit(features: np.ndarray, size: np.ndarray, typical: float, seed: int) -> BoostedScale:
-        most = min(MAX_FIT_ENTRIES, MAX_FIT_NUMBERS // features.shape[1])
+        most = min(MAX_SCALE_ENTRIES, MAX_FIT_NUMBERS // features.shape[1])
         if len(size) > most:
             rows = np.random.default_rng((seed, 0x5CA1E)).choice(len(size), most, replace=False)
             features, size = features[rows], size[rows]

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.diagnostics import pooled_effective_sample_size
+from corten.conformal.kernels import MIN_REMAINING_SHARE
 from corten.conformal.quantile import as_levels
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
@@ -26,10 +27,9 @@ from corten.conformal.weights import PooledWeights
 from corten.data.arrays import Entries, Floats, Numbers
 from corten.engine.threads import default_threads
 
-MAX_CHUNK_ENTRIES = 1 << 16  # test entries computed at once
+MERGED_CHUNK_ENTRIES = 1 << 16  # test entries computed at once
 BISECTION_STEPS = 64  # to the last digit: rounding must not put a bound inside that of a lower coverage
-MAX_LOG_WEIGHT = 600.0  # the exponential of more, times a few, would overflow
-MIN_REMAINING_SHARE = 1e-3  # of the weight: below it the difference of sums has lost too many digits
+MAX_EXPONENT = 600.0  # the exponential of more, times a few, would overflow
 
 
 class MergedSplits:
@@ -106,8 +106,8 @@ class MergedSplits:
         levels = as_levels(coverage)
         flat = np.asarray(entries).ravel()
         lower, upper = np.empty((2, levels.size, flat.size))
-        for start in range(0, flat.size, MAX_CHUNK_ENTRIES):
-            part = slice(start, min(start + MAX_CHUNK_ENTRIES, flat.size))
+        for start in range(0, flat.size, MERGED_CHUNK_ENTRIES):
+            part = slice(start, min(start + MERGED_CHUNK_ENTRIES, flat.size))
             lower[:, part], upper[:, part] = self._chunk(flat[part], levels)
         return lower, upper
 
@@ -164,7 +164,7 @@ class _SplitTests:
         if self.factor is not None:
             near = np.asarray(self.factor.neighbours, np.int64)
             new = np.where(near >= 0, logs[np.maximum(near, 0)] + self.factor.log_factor, -np.inf)
-            lowered = np.maximum(new.max(axis=1, initial=0.0) - MAX_LOG_WEIGHT, 0.0)
+            lowered = np.maximum(new.max(axis=1, initial=0.0) - MAX_EXPONENT, 0.0)
         with np.errstate(over="ignore", under="ignore"):
             test = np.exp(self.log_weight - shift - lowered)
             return scores[order], tail, weight, np.exp(-lowered), test, scores, near, np.exp(new - lowered[:, None])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from corten.engine.jax_passes import DeviceMaskPass, DeviceResidualPass
 
 OLDEST_JAX = (0, 6)
-INSTALL = "pip install 'corten[gpu]'"
+INSTALL_JAX = "pip install 'corten[gpu]'"
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def _first_device(device: str) -> tuple[jax.Device, ...]:
     try:
         import jax
     except ImportError as error:
-        raise ImportError(f'engine "{"gpu" if device == "gpu" else "jax"}" needs JAX: {INSTALL}') from error
+        raise ImportError(f'engine "{"gpu" if device == "gpu" else "jax"}" needs JAX: {INSTALL_JAX}') from error
     if jax.__version_info__[:2] < OLDEST_JAX:
-        raise ImportError(f"JAX {jax.__version__} is too old; {INSTALL} brings 0.6 or newer")
+        raise ImportError(f"JAX {jax.__version__} is too old; {INSTALL_JAX} brings 0.6 or newer")
     if device == "any":
         return (jax.local_devices()[0],)
     try:

@@ -33,7 +33,7 @@ from corten.engine.passes import AnyMaskPass, FrameLike, Model, PlainFrame, chec
 if TYPE_CHECKING:
     import distributed
 
-INSTALL = "pip install 'corten[cluster]'"
+INSTALL_DASK = "pip install 'corten[cluster]'"
 CONNECT_SECONDS = 5.0
 WORKER_SECONDS = 30.0  # how long a cluster may be without any worker
 
@@ -119,7 +119,7 @@ class Cluster:
             answers[scheduler] = problem
         for member, answer in answers.items():
             if isinstance(answer, Exception) and "No module named 'corten" in str(answer):
-                raise ImportError(f"{member} has no corten: {INSTALL} there too, version {mine} as on this machine")
+                raise ImportError(f"{member} has no corten: {INSTALL_DASK} there too, version {mine} as on this machine")
             if isinstance(answer, Exception):
                 raise ValueError(f"{member} cannot take part: {answer}")
             if answer != mine:
@@ -268,5 +268,5 @@ def _distributed() -> ModuleType:
     try:
         import distributed
     except ImportError as problem:
-        raise ImportError(f"a cluster needs Dask and distributed: {INSTALL}") from problem
+        raise ImportError(f"a cluster needs Dask and distributed: {INSTALL_DASK}") from problem
     return distributed

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-CHUNK_ENTRIES = 1 << 16
+CHUNK_ITEMS = 1 << 16
 EXTRA_COLUMNS = 10  # of a random sketch, beyond the rank
 POWER_ITERATIONS = 2
 
@@ -54,7 +54,7 @@ def rows(cores: Sequence[Floats], index: Sequence[npt.NDArray[np.intp]]) -> Floa
     return head
 
 
-def chunks(count: int, length: int = CHUNK_ENTRIES) -> Iterator[slice]:
+def chunks(count: int, length: int = CHUNK_ITEMS) -> Iterator[slice]:
     """Slices of at most `length` items that together cover `count` items."""
     for start in range(0, count, length):
         yield slice(start, min(start + length, count))

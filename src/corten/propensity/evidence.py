@@ -37,13 +37,13 @@ from corten.propensity.ising import BernoulliPropensity, IsingPropensity, Unifor
 from corten.propensity.neighborhood import resolve
 from corten.propensity.selection import SEARCH_TOLERANCE, Candidate, held_out, swapped, without_held_out
 
-FOLDS = 5
+CROSS_FOLDS = 5
 GROUPS_PER_FOLD = 10  # standard errors come from the differences between groups
 ONE_FOLD_ENTRIES = 1_000_000  # tensors of this size or larger use one fold
 MIN_GAIN_STANDARD_ERRORS = 2.0
 MIN_GAIN_NATS = 1.0  # smaller gains are rounding where models nearly agree
 SEED_SHIFT = 9973  # added to the seed, so that the folds differ from those that a rank was chosen on
-MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE = 50.0, 0.2  # of calibration entries; with less, weights do more harm than good
+MIN_CALIBRATION_SIZE, MIN_CALIBRATION_SHARE = 50.0, 0.2  # with less, weights do more harm than good
 LOG_LIMITS = np.arange(-4.0, 12.0, 0.25)  # of weights, tried if a model is kept with limited weights
 MAX_LIMITED_SHARE = 0.3  # of the missing entries, above the limit
 MIN_TOTAL_WEIGHT = 20.0  # of the calibration entries, in largest weights: intervals are finite up to a coverage of 95 %
@@ -97,7 +97,7 @@ class AutoPropensity(FitsMasks):
         order, rows = _by_evidence(found)
         training = tally(spins).training
         calibration = training * (1 - q) / q if q < 1 else float(training)
-        need, refused, refused_names = min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * int(calibration)), "", []
+        need, refused, refused_names = min(MIN_CALIBRATION_SIZE, MIN_CALIBRATION_SHARE * int(calibration)), "", []
         for one in reversed(order):
             fitted = one.config.fit(spins, q, axis_names=given.axis_names, periodic=given.periodic, engine=given.engine)
             size = expected_effective_size(fitted, runner, spins, q)
@@ -151,13 +151,13 @@ class AutoPropensity(FitsMasks):
             configs.append(("low rank", BernoulliPropensity(rank=free.estimate.train.rank, seed=self.seed)))
             if not isinstance(coupling, Zero):
                 configs.append(("Ising", IsingPropensity(coupling=coupling, max_rank=self.max_rank, seed=self.seed)))
-        folds = 1 if prod(shape) >= ONE_FOLD_ENTRIES or is_lazy(spins) else FOLDS
+        folds = 1 if prod(shape) >= ONE_FOLD_ENTRIES or is_lazy(spins) else CROSS_FOLDS
         losses: list[list[float]] = [[] for _ in configs]
         for fold in range(folds):
             fits = self._fits(fitter, fold, coupling, free)
             for group in range(GROUPS_PER_FOLD):
-                low = (fold + group / GROUPS_PER_FOLD) / FOLDS
-                group_spins = swapped(held_out(spins, self.seed + SEED_SHIFT, 1 / FOLDS / GROUPS_PER_FOLD, low))
+                low = (fold + group / GROUPS_PER_FOLD) / CROSS_FOLDS
+                group_spins = swapped(held_out(spins, self.seed + SEED_SHIFT, 1 / CROSS_FOLDS / GROUPS_PER_FOLD, low))
                 for own, (model, frame, soft) in zip(losses, fits):
                     own.append(engine.mask_pass(group_spins, model, q).loss_and_contractions(frame, soft)[0])
         return [_Scored(*one, np.array(own)) for one, own in zip(configs, losses)], notes
@@ -167,7 +167,7 @@ class AutoPropensity(FitsMasks):
     ) -> list[tuple[Model, FrameLike, SoftSpins | None]]:
         """Model, parameter and expected spins of every candidate, fitted without the entries of a fold."""
         spins, q, engine = fitter.spins, fitter.train_share, fitter.engine
-        kept_spins = held_out(spins, self.seed + SEED_SHIFT, 1 / FOLDS, fold / FOLDS)
+        kept_spins = held_out(spins, self.seed + SEED_SHIFT, 1 / CROSS_FOLDS, fold / CROSS_FOLDS)
         counted, alone = tally(kept_spins), independent(spins.shape)
         passes = engine.mask_pass(kept_spins, alone, q)
         fits: list[tuple[Model, FrameLike, SoftSpins | None]] = [

@@ -16,7 +16,7 @@ from corten.propensity.fitted import FitsMasks, FittedPropensity, TrainingMask
 from corten.propensity.fitting import FIRST_RANK, Fitter, learns, open_neighborhoods
 from corten.propensity.link import Link, as_link
 from corten.propensity.neighborhood import Neighborhood, resolve
-from corten.propensity.selection import CRITERIA
+from corten.propensity.selection import PROPENSITY_CRITERIA
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class IsingPropensity(FitsMasks):
                 'with strengths: give coupling "auto" too'
             )
         for name, value, allowed in (
-            ("criterion", self.criterion, CRITERIA),
+            ("criterion", self.criterion, PROPENSITY_CRITERIA),
             ("step", self.step, tuple(STEPS)),
             ("structure", self.structure, ("tensor-train", "tucker")),
         ):

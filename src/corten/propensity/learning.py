@@ -35,7 +35,7 @@ CONVERGED_ERRORS = 0.1  # standard errors: turns that move the strength less hav
 MAX_STRENGTH = 5.0  # where B is nearly zero only strength times B squared is determined, and the strength diverges
 CONVERGED_NATS = 1.0  # of log-likelihood: with an offset, which B can mostly replace, turns that gain less converged
 SEARCH_TOLERANCE = 5e-6  # tolerance of all descents but the last
-DEFAULT_RIDGE = 0.02  # of the descents: a larger one changes the direction of B, and the strength compensates for it
+LEARNING_RIDGE = 0.02  # of the descents: a larger one changes the direction of B, and the strength compensates for it
 
 
 class Learned(NamedTuple):
@@ -85,7 +85,7 @@ def learn(
     start_passes: int = 0,
 ) -> Learned:
     """Fit B, and the strength and the offset where they are None; `passes_at(strength, offset)` makes the passes."""
-    ridge = DEFAULT_RIDGE if isinstance(recipe.ridge, str) else recipe.ridge
+    ridge = LEARNING_RIDGE if isinstance(recipe.ridge, str) else recipe.ridge
     free = np.array([strength is None, True, offset is None])
     limit = MAX_STRENGTH if strength is None else np.inf  # a given strength has no limit
     first = _even_odds(passes_at(0.0, 0.0)) if offset is None else offset

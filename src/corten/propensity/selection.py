@@ -23,10 +23,10 @@ from corten.engine.memory import byte_tensor, parts
 from corten.lowrank import TensorTrain, Tucker, feasible_rank, feasible_tucker_rank
 from corten.propensity.estimation import Estimate, Recipe, effective_training_size, estimate, start_of
 
-CRITERIA = ("held-out", "p-aic", "p-bic")
-HELD_OUT_SHARE = 0.1  # of the entries
-MIN_EFFECTIVE_SIZE = 200.0  # at this size the standard error of a 90 % coverage is two points
-MIN_EFFECTIVE_SHARE = 0.2  # of the training entries, for small training sets
+PROPENSITY_CRITERIA = ("held-out", "p-aic", "p-bic")
+HELD_OUT_ENTRY_SHARE = 0.1  # of the entries
+MIN_TRAINING_SIZE = 200.0  # at this size the standard error of a 90 % coverage is two points
+MIN_TRAINING_SHARE = 0.2  # of the training entries, for small training sets
 SEARCH_TOLERANCE = 5e-6  # ranks differ by more than this; the chosen one is fitted to the full tolerance
 PATIENCE = 2  # a search ends after this many rises of its criterion in a row
 RANKS_PER_START = 3  # a start is made for this many ranks ahead and truncated for each
@@ -42,7 +42,7 @@ class Candidate:
     effective_size: float = float("nan")
 
 
-def held_out(spins: np.ndarray, seed: int, share: float = HELD_OUT_SHARE, low: float = 0.0) -> np.ndarray:
+def held_out(spins: np.ndarray, seed: int, share: float = HELD_OUT_ENTRY_SHARE, low: float = 0.0) -> np.ndarray:
     """Spins with a random share of the entries held out (coded +-2): those with a uniform number in [low, low + share).
 
     Intervals that do not overlap hold out different entries, so folds have different `low`.
@@ -80,7 +80,7 @@ def _changed(spins: np.ndarray, change: Callable[[np.ndarray, int], np.ndarray])
 
 def needed_effective_size(training: int) -> float:
     """The effective sample size that weights need: 200, or a fifth of a small training set."""
-    return min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * training)
+    return min(MIN_TRAINING_SIZE, MIN_TRAINING_SHARE * training)
 
 
 def choose_rank(
