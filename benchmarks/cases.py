@@ -136,7 +136,13 @@ def sampling(quick: bool) -> Iterator[Row]:
     around = resolve("adjacent", parameter.shape)
     colours = around.colours(parameter.shape)
     plan = gibbs.prepare(
-        parameter, parameter, Product(STRENGTH), around.offsets, around.periodic, colours.number, colours.phases
+        parameter,
+        parameter,
+        coupling=Product(STRENGTH),
+        offsets=around.offsets,
+        periodic=around.periodic,
+        colours=colours.number,
+        phases=colours.phases,
     )
     ours = best(lambda: gibbs.sweep(plan, spins, 20, seed=0, threads=default_threads()), 3) / 20
     rng, odd = np.random.default_rng(0), np.indices(spins.shape).sum(axis=0) % 2 == 1

@@ -80,7 +80,7 @@ def start(cell: Cell, folder: Path | None) -> list[Row]:
         noisy = spins + noise * rng.standard_normal(spins.shape)
         first = TensorTrain.from_dense(noisy, check_rank(spins.shape, rank))
         before = float(np.linalg.norm(first.to_dense() - parameter) / np.linalg.norm(parameter))
-        simple = estimate(passes, first, Recipe.paper()).train.to_dense()
+        simple = estimate(passes, first, recipe=Recipe.paper()).train.to_dense()
         better = IsingPropensity(coupling_of(cell["model"]), rank=rank, start=first).fit(
             train, TRAIN_SHARE, engine=ENGINE
         )

@@ -40,9 +40,9 @@ COMPLETIONS = [SmoothCompletion(), GaussianProcessCompletion(), UnfoldingComplet
 @pytest.mark.parametrize("kind", ["ordered", "periodic"])
 def test_basis_is_orthonormal_and_long_axes_use_the_same_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((3, 11, 2))
-    dense = basis_of(kind, 1, 11)
+    dense = basis_of(kind, 1, length=11)
     monkeypatch.setattr("corten.completion.axes_kinds.MAX_PRODUCT_LENGTH", 1)
-    fast = basis_of(kind, 1, 11)
+    fast = basis_of(kind, 1, length=11)
     assert dense.rows is not None
     assert fast.rows is None
     np.testing.assert_allclose(dense.rows @ dense.rows.T, np.eye(11), atol=1e-12)
@@ -56,7 +56,7 @@ def test_folded_basis_is_the_cosine_basis_in_another_order(axis: int, length: in
     shape = [3, 4, 5]
     shape[axis] = length
     x = np.random.default_rng(0).standard_normal(shape)
-    basis = basis_of("ordered", axis, length)
+    basis = basis_of("ordered", axis, length=length)
     assert basis.folded is not None and basis.rows is not None
     expected = np.take(scipy.fft.dct(x, axis=axis, norm="ortho"), np.r_[0:length:2, 1:length:2], axis)
     np.testing.assert_allclose(basis.forward(x), expected, atol=1e-12)
@@ -269,7 +269,7 @@ def test_gaps_keep_their_size_when_moved() -> None:
     rng = np.random.default_rng(13)
     gap = np.zeros((6, 8, 4), bool)
     gap[1:3, 2:6, 0] = True
-    moved = move_gap(gap, ("ordered", "periodic", "unordered"), rng)
+    moved = move_gap(gap, ("ordered", "periodic", "unordered"), rng=rng)
     assert moved.sum() == gap.sum()
     assert sorted(moved.sum(axis=(0, 1))) == sorted(gap.sum(axis=(0, 1)))
 

@@ -56,6 +56,7 @@ def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
 def move_gap(
     gap: np.ndarray,
     kinds: Sequence[str],
+    *,
     rng: np.random.Generator,
     kept: Sequence[int] = (),
     extents: Mapping[int, tuple[int, int]] = MappingProxyType({}),
@@ -90,7 +91,7 @@ def pseudo_gap(mask: np.ndarray, kinds: Sequence[str], rng: np.random.Generator,
     """
     hidden = mask
     for _ in range(MAX_COPIES):
-        hidden = hidden & move_gap(~mask, kinds, rng)
+        hidden = hidden & move_gap(~mask, kinds, rng=rng)
         if np.count_nonzero(hidden) <= most * np.count_nonzero(mask):
             break
     return hidden
@@ -230,6 +231,7 @@ def transformed_fast(length: int) -> bool:
 def basis_of(
     kind: str,
     axis: int,
+    *,
     length: int,
     dtype: DTypeLike = np.float64,
     eigenvectors: np.ndarray | None = None,

@@ -57,19 +57,20 @@ def why_not_member(member: object, shape: tuple[int, ...]) -> str | None:
 
 
 def prepare_member(
-    arrays: Arrays | None, member: Completion, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
+    arrays: Arrays | None, member: Completion, *, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
 ) -> Prepared:
     """The member with its settings, chosen with the help of a device where there is one."""
     if arrays is not None and isinstance(member, GaussianProcessCompletion):
-        return member.prepare_on(arrays, values, mask, axes, seed)
+        return member.prepare_on(arrays, values, mask=mask, axes=axes, seed=seed)
     if arrays is not None and isinstance(member, UnfoldingCompletion) and _dense(mask.shape):
-        return member.prepare_with(partial(_errors_on, arrays), values, mask, axes, seed)
+        return member.prepare_with(partial(_errors_on, arrays), values, mask=mask, axes=axes, seed=seed)
     return member.prepare(values, mask, axes, seed)
 
 
 def fill_member(
     arrays: Arrays,
     member: Prepared,
+    *,
     values: Sequence[np.ndarray],
     masks: Sequence[np.ndarray],
     data: Sequence[Standardised],
@@ -88,7 +89,7 @@ def fill_member(
     assert isinstance(member, PreparedUnfoldings)
     start = pyramid(arrays, member.pyramid, known, kept) if start is None else start
     if member.origin == "mean":
-        return minimise(arrays, known, kept, start, member.iterations)
+        return minimise(arrays, known, kept=kept, start=start, iterations=member.iterations)
     own = [_centred(v, m, member.kinds, member.origin) for v, m in zip(values, masks)]
     centred = arrays.put(np.stack([one.values.astype(np.float32) for one in own]))
 
@@ -101,11 +102,14 @@ def fill_member(
         base = put([(o.base - d.centre) / d.scale for o, d in zip(own, data)])  # type: ignore[attr-defined]
         inverse = put([1 / d.scale for d in data])
         start = (arrays.xp.maximum((start - base) / inverse, 0) ** POWER - centre) / scale
-        estimate = minimise(arrays, centred, kept, start, member.iterations)
+        estimate = minimise(arrays, centred, kept=kept, start=start, iterations=member.iterations)
         return arrays.xp.maximum(estimate * scale + centre, 0) ** (1 / POWER) * inverse + base
     scale = put([o.scale / d.scale for o, d in zip(own, data)])
     shift = put([(o.centre - d.centre) / d.scale for o, d in zip(own, data)])
-    return minimise(arrays, centred, kept, (start - shift) / scale, member.iterations) * scale + shift
+    return (
+        minimise(arrays, centred, kept=kept, start=(start - shift) / scale, iterations=member.iterations) * scale
+        + shift
+    )
 
 
 def _coarse_start(
@@ -192,7 +196,7 @@ def _errors_on(
         both = arrays.put(np.stack([one.values.astype(np.float32) for one in data]))
         kept = arrays.put(np.broadcast_to(known, both.shape)).astype(np.float32)
         begun = arrays.put(np.stack([relative(one, start) for one in data]))
-        minimise(arrays, both, kept, begun, max(numbers), visit, numbers)
+        minimise(arrays, both, kept=kept, start=begun, iterations=max(numbers), visit=visit, visited=numbers)
     return errors
 
 
@@ -202,6 +206,8 @@ def priors_of(
     """The prior of each round, or one for all: the correlation of units is estimated from the entries of a round."""
     kinds = member.kinds
     if "unordered" not in kinds:
-        return [SpectralPrior.of(member.covariance, kinds, shape, {}, member.grids)]
+        return [SpectralPrior.of(member.covariance, kinds, shape=shape, correlations={}, grids=member.grids)]
     units = (unit_correlations(one.values.astype(np.float64), mask, kinds) for one, mask in zip(data, masks))
-    return [SpectralPrior.of(member.covariance, kinds, shape, own, member.grids) for own in units]
+    return [
+        SpectralPrior.of(member.covariance, kinds, shape=shape, correlations=own, grids=member.grids) for own in units
+    ]

@@ -79,6 +79,7 @@ class NeighbourFeatures:
         self,
         entries: np.ndarray,
         values: np.ndarray,
+        *,
         train: np.ndarray,
         estimate: np.ndarray,
         members: Mapping[str, np.ndarray],
@@ -266,6 +267,7 @@ class PreparedCorrected:
 def learn_correction(
     describe: NeighbourFeatures,
     features: np.ndarray,
+    *,
     residuals: np.ndarray,
     entries: np.ndarray,
     observed: np.ndarray,

@@ -76,6 +76,7 @@ class _Fit:
 def fit_covariance(
     values: np.ndarray,
     mask: np.ndarray,
+    *,
     kinds: Sequence[str],
     units: dict[int, UnitCorrelation],
     seed: int,
@@ -96,7 +97,7 @@ def fit_covariance(
     rng = np.random.default_rng((seed, 0xC0F))
     count = int(np.clip(mask.sum() // SAMPLE_SIZE, 1, SAMPLES))
     drawn = [sample_entries(mask, kinds, SAMPLE_SIZE, rng) for _ in range(count)]
-    samples = [Sample.of(values, entries, kinds, units, grids) for entries in drawn]
+    samples = [Sample.of(values, entries, kinds=kinds, units=units, grids=grids) for entries in drawn]
     tried: list[dict[str, object]] = []
 
     def attempts(
@@ -134,21 +135,28 @@ def fit_covariance(
     ordered = [k for k, n in enumerate(mask.shape) if n > 1 and kinds[k] != "unordered"]
     apart = tuple((k,) for k in ordered)
     scouts = samples[:SCOUTS]
-    single = [Likelihood(scouts, kinds, shape, [groups]) for groups in _candidates(ordered)]
+    single = [Likelihood(scouts, kinds, shape=shape, components=[groups]) for groups in _candidates(ordered)]
     fits = attempts(single, SCOUT_ITERATIONS, [(None,)] * len(single))
     one = likeliest(acceptable(fits, SPARE_ERRORS[0], SCOUT_PARTS))
     first = one.model.components[0]
-    double = [Likelihood(scouts, kinds, shape, [first, other]) for other in dict.fromkeys((first, apart))]
+    double = [
+        Likelihood(scouts, kinds, shape=shape, components=[first, other]) for other in dict.fromkeys((first, apart))
+    ]
     starts = [tuple(model.starts(one.model, one.theta)) for model in double]
     two = likeliest(attempts(double, SCOUT_ITERATIONS, starts))
-    last = [Likelihood(samples, kinds, shape, found.model.components) for found in (one, two)]
+    last = [Likelihood(samples, kinds, shape=shape, components=found.model.components) for found in (one, two)]
     fits = attempts(last, FIT_ITERATIONS, [(one.theta,), (two.theta,)])
     best = likeliest(acceptable(fits, SPARE_ERRORS[1], FIT_PARTS))
     for season in seasons:
         known = (*best.model.seasons, season)
-        with_cycle = [Sample.of(values, entries, kinds, units, grids, known) for entries in drawn]
+        with_cycle = [
+            Sample.of(values, entries, kinds=kinds, units=units, grids=grids, seasons=known) for entries in drawn
+        ]
         components = [*best.model.components, _cycle(best.model.components[0], season, len(shape) + len(known) - 1)]
-        few, every = (Likelihood(s, kinds, shape, components, known) for s in (with_cycle[:SCOUTS], with_cycle))
+        few, every = (
+            Likelihood(s, kinds, shape=shape, components=components, seasons=known)
+            for s in (with_cycle[:SCOUTS], with_cycle)
+        )
         guess = attempts([few], SCOUT_ITERATIONS, [tuple(few.season_starts(best.model, best.theta))])[0].theta
         best = likeliest([best, *attempts([every], FIT_ITERATIONS, [(guess,)])])
     found = best.covariance

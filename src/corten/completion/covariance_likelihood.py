@@ -223,7 +223,7 @@ class Sample:
 
     @staticmethod
     def of(
-        values: np.ndarray, entries: np.ndarray, kinds: Sequence[str], units: dict[int, UnitCorrelation],
+        values: np.ndarray, entries: np.ndarray, *, kinds: Sequence[str], units: dict[int, UnitCorrelation],
         grids: Sequence[Grid], seasons: Sequence[Season] = (),
     ) -> Sample:  # fmt: skip
         squares, pairs = [], []
@@ -264,6 +264,7 @@ class Likelihood:
         self,
         samples: Sequence[Sample],
         kinds: Sequence[str],
+        *,
         shape: tuple[int, ...],
         components: Sequence[Groups],
         seasons: tuple[Season, ...] = (),

@@ -55,6 +55,7 @@ class SpectralPrior:
     def of(
         covariance: Covariance,
         kinds: Sequence[str],
+        *,
         shape: tuple[int, ...],
         correlations: dict[int, UnitCorrelation],
         grids: Sequence[Grid] = (),
@@ -81,7 +82,7 @@ class SpectralPrior:
                 basis, values = correlations[k].spectrum(k, number)
             else:
                 at, size = grids[k].positions, grids[k].size
-                basis = basis_of(kind, k, size, number, positions=at, extended=True, on_host=on_host)
+                basis = basis_of(kind, k, length=size, dtype=number, positions=at, extended=True, on_host=on_host)
                 values = basis.frequencies
             bases.append(basis)
             along_axes.append(values)
@@ -163,7 +164,9 @@ class PreparedProcess:
         first = (start - data.centre) / data.scale
         # The correlation of units is estimated from these entries: hidden ones must not shine through it.
         units = unit_correlations(data.values, mask, self.kinds)
-        prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units, self.grids, on_host=True)
+        prior = SpectralPrior.of(
+            self.covariance, self.kinds, shape=mask.shape, correlations=units, grids=self.grids, on_host=True
+        )
         number = prior.spectrum.dtype
         known, kept, first = (one.astype(number) for one in (data.values, mask, first))
         first = self._with_coarse(known, kept, first, units)
@@ -183,7 +186,9 @@ class PreparedProcess:
         for k in halved:
             left, weight, coarse = (_pair_means(array, k) for array in (left, weight, coarse))
         known = coarse + np.divide(left, weight, out=np.zeros_like(left), where=weight > 0)
-        prior = SpectralPrior.of(coarser.covariance, self.kinds, weight.shape, units, coarser.grids, on_host=True)
+        prior = SpectralPrior.of(
+            coarser.covariance, self.kinds, shape=weight.shape, correlations=units, grids=coarser.grids, on_host=True
+        )
         change = prior.condition(known, weight, coarse, COARSE_ITERATIONS) - coarse
         for k in halved:
             change = _between_pairs(change, k, kept.shape[k])
@@ -238,10 +243,10 @@ class GaussianProcessCompletion:
     iterations: int = 150
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedProcess:
-        return self.prepare_on(None, values, mask, axes, seed)
+        return self.prepare_on(None, values, mask=mask, axes=axes, seed=seed)
 
     def prepare_on(
-        self, arrays: Arrays | None, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
+        self, arrays: Arrays | None, values: np.ndarray, *, mask: np.ndarray, axes: Sequence[Axis], seed: int
     ) -> PreparedProcess:
         """`prepare`, with covariances compared on a device if `arrays` are given."""
         kinds = axis_kinds(axes, mask.shape)
@@ -265,8 +270,10 @@ class GaussianProcessCompletion:
             return list(in_order(filled, work))
 
         def fitted(on: tuple[Grid, ...]) -> tuple[HeldOut | None, Covariance, tuple[dict[str, object], ...]]:
-            held_out = HeldOut.of(values, mask, kinds, on, pyramid, seed, fills)
-            return held_out, *fit_covariance(data.values, mask, kinds, units, seed, on, seasons, held_out)
+            held_out = HeldOut.of(values, mask, kinds=kinds, grids=on, pyramid=pyramid, seed=seed, fills=fills)
+            return held_out, *fit_covariance(
+                data.values, mask, kinds=kinds, units=units, seed=seed, grids=on, seasons=seasons, held_out=held_out
+            )
 
         held_out, covariance, tried = fitted(grids)
         doubtful = [k for k, grid in enumerate(grids) if grid.positions is not None and not is_distance(axes[k])]
@@ -323,7 +330,8 @@ def _fills_on(arrays: Arrays, work: Sequence[tuple[PreparedProcess, Part]]) -> l
     data = {id(part): standardise(part.values, part.kept, kinds) for _, part in work}
     units = {id(part): unit_correlations(data[id(part)].values, part.kept, kinds) for _, part in work}
     priors = [
-        SpectralPrior.of(one.covariance, kinds, part.kept.shape, units[id(part)], part.grids) for one, part in work
+        SpectralPrior.of(one.covariance, kinds, shape=part.kept.shape, correlations=units[id(part)], grids=part.grids)
+        for one, part in work
     ]
     # Batches of few sizes, filled up with the last one: each size has programs of its own.
     spare = -count % FILLS_AT_ONCE

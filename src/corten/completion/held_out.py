@@ -58,6 +58,7 @@ class HeldOut:
     def of(
         values: np.ndarray,
         mask: np.ndarray,
+        *,
         kinds: Sequence[str],
         grids: Sequence[Grid],
         pyramid: PreparedSmooth,

@@ -305,7 +305,11 @@ def _held_sets(mask: np.ndarray, seed: int, criterion: str, ridge_open: bool) ->
     if criterion == "held-out":
         number = np.random.default_rng([seed, 5]).random(mask.shape)
         few = ridge_open and TRAINING_HELD_OUT * np.count_nonzero(mask) < MIN_HELD_OUT_ENTRIES
-        cuts = [(k / RIDGE_FOLDS, (k + 1) / RIDGE_FOLDS) for k in range(RIDGE_FOLDS)] if few else [(0.0, TRAINING_HELD_OUT)]
+        cuts = (
+            [(k / RIDGE_FOLDS, (k + 1) / RIDGE_FOLDS) for k in range(RIDGE_FOLDS)]
+            if few
+            else [(0.0, TRAINING_HELD_OUT)]
+        )
         held = [mask & (number >= low) & (number < high) for low, high in cuts]
         kept = [one for one in held if one.any() and (mask & ~one).any()]
         if kept:

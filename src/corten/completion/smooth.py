@@ -111,7 +111,12 @@ class PreparedSmooth:
         ordered = [k for k, kind in enumerate(self.kinds) if kind != "unordered" and shape[k] > 1]
         bases = {
             k: basis_of(
-                self.kinds[k], k + 1, grids[k].size, positions=grids[k].positions, extended=on_host, on_host=on_host
+                self.kinds[k],
+                k + 1,
+                length=grids[k].size,
+                positions=grids[k].positions,
+                extended=on_host,
+                on_host=on_host,
             )
             for k in ordered
         }

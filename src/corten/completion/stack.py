@@ -190,7 +190,9 @@ class BatchedStack:
             filled: dict[str, Array] = {}
             for name, member in self.stack.members.items():
                 start = next(iter(filled.values()), None)
-                estimate = fill_member(arrays, member, values, masks, data, known, kept, start)
+                estimate = fill_member(
+                    arrays, member, values=values, masks=masks, data=data, known=known, kept=kept, start=start
+                )
                 filled[name] = clip(estimate, low, high)
         return BatchedFill(arrays, self.stack, filled, kept, known, data)
 
@@ -239,7 +241,7 @@ class StackedCompletion:
         modelled = roots_of(values) if roots else values
 
         def prepared_member(member: Completion) -> Prepared:
-            return prepare_member(arrays, member, modelled, mask, axes, seed)
+            return prepare_member(arrays, member, values=modelled, mask=mask, axes=axes, seed=seed)
 
         # Members of a user may not be safe to run in two threads.
         threads = len(members) if arrays is not None else default_threads() if self.members is None else 1

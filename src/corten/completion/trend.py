@@ -53,7 +53,7 @@ def fill_covariates(observed: ObservedTensor) -> ObservedTensor:
 
 
 def fit_trend(
-    values: np.ndarray, train: np.ndarray, axes: Sequence[Axis], covariates: Mapping[str, np.ndarray], seed: int
+    values: np.ndarray, train: np.ndarray, *, axes: Sequence[Axis], covariates: Mapping[str, np.ndarray], seed: int
 ) -> FittedTrend:
     """The trend learned from the entries in `train` only."""
     left, entries = _left_in_gaps(values, train, axes, covariates, seed)

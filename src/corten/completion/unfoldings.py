@@ -120,6 +120,7 @@ def minimise(
     known: Array,
     kept: Array,
     start: Array,
+    *,
     iterations: int,
     visit: Callable[[int, Array], None] | None = None,
     visited: Sequence[int] = (),
@@ -252,7 +253,7 @@ def _errors(
     def visit(number: int, estimates: Array) -> None:
         errors[number] = float(np.abs(data.undo(np.asarray(estimates[0]))[hidden] - truth).mean())
 
-    minimise(HostArrays(), *_given(data, known, start), max(numbers), visit, numbers)
+    minimise(HostArrays(), *_given(data, known, start), iterations=max(numbers), visit=visit, visited=numbers)
     return errors
 
 
@@ -302,7 +303,7 @@ class PreparedUnfoldings:
     def fill_from(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> Fill:
         """Fill, with the iterations started from another estimate made of the same entries."""
         data = _centred(values, mask, self.kinds, self.origin)
-        found = minimise(HostArrays(), *_given(data, mask, start), self.iterations)[0]
+        found = minimise(HostArrays(), *_given(data, mask, start), iterations=self.iterations)[0]
         return Fill(data.undo(np.asarray(found, np.float64)))
 
 
@@ -330,10 +331,10 @@ class UnfoldingCompletion:
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedUnfoldings:
         """Choose what is "auto" on entries in `mask` that a moved copy of the gaps hides."""
-        return self.prepare_with(_all_errors, values, mask, axes, seed)
+        return self.prepare_with(_all_errors, values, mask=mask, axes=axes, seed=seed)
 
     def prepare_with(
-        self, errors_of: Errors, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
+        self, errors_of: Errors, values: np.ndarray, *, mask: np.ndarray, axes: Sequence[Axis], seed: int
     ) -> PreparedUnfoldings:
         """`prepare` with errors by origin and number of iterations from another function."""
         kinds = axis_kinds(axes, mask.shape)

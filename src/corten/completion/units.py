@@ -35,11 +35,13 @@ class UnitCorrelation:
         """A basis in which the correlation is diagonal, and its eigenvalues there."""
         if self.matrix is not None:
             eigenvalues, vectors = np.linalg.eigh(self.matrix)
-            return basis_of("unordered", axis, self.length, dtype, vectors), np.maximum(eigenvalues, 0)
+            return basis_of("unordered", axis, length=self.length, dtype=dtype, eigenvectors=vectors), np.maximum(
+                eigenvalues, 0
+            )
         # Equal correlation: the constant vector, which is first in the cosine basis, and its orthogonal complement.
         eigenvalues = np.full(self.length, 1 - self.common)
         eigenvalues[0] = 1 + (self.length - 1) * self.common
-        return basis_of("ordered", axis, self.length, dtype), eigenvalues
+        return basis_of("ordered", axis, length=self.length, dtype=dtype), eigenvalues
 
 
 def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> dict[int, UnitCorrelation]:

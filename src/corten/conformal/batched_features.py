@@ -17,6 +17,7 @@ FAR = np.float32(1e30)  # squared distance where no training entry has been foun
 def features_of_rounds(
     arrays: Arrays,
     describe: EntryFeatures,
+    *,
     entries: np.ndarray,
     known: Array,
     kept: Array,

@@ -68,11 +68,11 @@ def depth(train: np.ndarray, axes: Sequence[Axis], change: np.ndarray) -> np.nda
 
 def distance_along(train: np.ndarray, axis: int, periodic: bool) -> np.ndarray:
     """Steps along the axis to the nearest training entry; the axis length if there is none."""
-    return np.asarray(distances_along(train, axis, periodic)[0])
+    return np.asarray(distances_along(train, axis, periodic=periodic)[0])
 
 
 def distances_along(
-    train: Array, axis: int, periodic: bool, arrays: Arrays | None = None, most: int | None = None
+    train: Array, axis: int, *, periodic: bool, arrays: Arrays | None = None, most: int | None = None
 ) -> tuple[Array, Array]:
     """Steps along the axis to the nearest training entry, and to the nearest one on the other side.
 

@@ -65,6 +65,7 @@ class EntryFeatures:
         self,
         entries: Entries,
         values: np.ndarray,
+        *,
         train: np.ndarray,
         estimate: np.ndarray,
         members: Mapping[str, np.ndarray],
@@ -154,7 +155,7 @@ def columns(arrays: Arrays, layout: Layout, entries: Array, fields: Fields) -> I
             continue
         if layout.ordered[k]:
             most = layout.lengths[k] if layout.lengths else n
-            for side in distances_along(kept, k + 1, layout.periodic[k], arrays, most):
+            for side in distances_along(kept, k + 1, periodic=layout.periodic[k], arrays=arrays, most=most):
                 yield xp.log1p(at(side))
         after = math.prod(shape[k + 1 :])
         fibre = entries // (after * n) * after + entries % after
@@ -222,7 +223,9 @@ class LearnedScale:
     fold_of: Callable[[Entries], Entries] = field(repr=False)
 
     @staticmethod
-    def fit(features: Numbers, residuals: Numbers, entries: Entries, shape: tuple[int, ...], seed: int) -> LearnedScale:
+    def fit(
+        features: Numbers, residuals: Numbers, *, entries: Entries, shape: tuple[int, ...], seed: int
+    ) -> LearnedScale:
         """Learn from the residuals of hidden entries; the flat indices `entries` determine their blocks."""
         size = np.abs(np.asarray(residuals, dtype=float))
         typical = float(np.median(size)) or float(size.mean()) or 1.0

@@ -233,6 +233,7 @@ class WeightedScores:
 def weighted_cutoffs(
     scores: ArrayLike,
     weights: ArrayLike,
+    *,
     test_weights: ArrayLike,
     coverage: float | Sequence[float],
     tail: Tail = "upper",
@@ -244,7 +245,7 @@ def weighted_cutoffs(
 
     >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1, 9], coverage=0.5)
     array([[ 2., inf]])
-    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1], coverage=0.5, tail="lower")
+    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], test_weights=[1], coverage=0.5, tail="lower")
     array([[2.]])
     """
     return WeightedScores(scores, _logs("weights", weights), tail).cutoffs(

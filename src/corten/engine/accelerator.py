@@ -56,7 +56,9 @@ class Accelerator:
         """Passes over spins; they are uploaded now."""
         from corten.engine.jax_passes import DeviceMaskPass
 
-        return DeviceMaskPass(spins, model, train_share, tuple(self.devices or ()), self.fused)
+        return DeviceMaskPass(
+            spins, model, train_share=train_share, devices=tuple(self.devices or ()), fused=self.fused
+        )
 
     def residual_pass(self, values: np.ndarray, mask: np.ndarray) -> DeviceResidualPass:
         """Passes over values where the mask is not zero; they are uploaded now."""

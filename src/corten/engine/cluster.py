@@ -119,7 +119,9 @@ class Cluster:
             answers[scheduler] = problem
         for member, answer in answers.items():
             if isinstance(answer, Exception) and "No module named 'corten" in str(answer):
-                raise ImportError(f"{member} has no corten: {INSTALL_DASK} there too, version {mine} as on this machine")
+                raise ImportError(
+                    f"{member} has no corten: {INSTALL_DASK} there too, version {mine} as on this machine"
+                )
             if isinstance(answer, Exception):
                 raise ValueError(f"{member} cannot take part: {answer}")
             if answer != mine:

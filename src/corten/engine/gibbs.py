@@ -72,6 +72,7 @@ class PairFunction(Protocol):
 def prepare(
     parameter: np.ndarray,
     field: np.ndarray,
+    *,
     coupling: PairFunction,
     offsets: np.ndarray,
     periodic: Sequence[bool],

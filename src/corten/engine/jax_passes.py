@@ -163,7 +163,7 @@ class DeviceMaskPass(_DevicePass, AnyMaskPass):
     """Passes over one mask of spins, as `MaskPass`, on JAX devices."""
 
     def __init__(
-        self, spins: np.ndarray, model: Model, train_share: float, devices: Devices, fused: bool | None = None
+        self, spins: np.ndarray, model: Model, *, train_share: float, devices: Devices, fused: bool | None = None
     ) -> None:
         check_spins(spins, train_share)
         self.spins, self.model, self.train_share = spins, model, float(train_share)

@@ -135,7 +135,7 @@ def start_of(
 
 
 def estimate(
-    mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, start_passes: int = 0, keep_soft: bool = False
+    mask_pass: MaskPass, start: TensorTrain | Tucker, *, recipe: Recipe, start_passes: int = 0, keep_soft: bool = False
 ) -> Estimate:
     """The estimate by steps 2 to 4 from a start; `keep_soft` keeps the expected spins, for a held-out loss."""
     before = mask_pass.passes
@@ -147,13 +147,13 @@ def estimate(
         because = f"{RIDGE_PER_PARAMETER:g} times the parameters per entry, between {low} and {high}"
         choices.append(Choice("ridge", f"{ridge:.3g}", because, code="ridge_by_parameters", values={"ridge": ridge}))
     with one_library_thread:
-        found = descend_in(mask_pass, start, recipe, ridge, None)
+        found = descend_in(mask_pass, start, recipe=recipe, ridge=ridge, soft=None)
         point, loss = _rescaled(mask_pass, found, ridge, None)
         history, stopped = found.history, found.stopped_because
         thins = recipe.thinning and mask_pass.train_share < 1 and mask_pass.model.coupling_kind == 1
         if thins:
             soft = mask_pass.soft_spins(train_frame(point))
-            again = descend_in(mask_pass, found.point, recipe, ridge, soft)
+            again = descend_in(mask_pass, found.point, recipe=recipe, ridge=ridge, soft=soft)
             refreshed, _ = _rescaled(mask_pass, again, ridge, soft)
             without = effective_training_size(mask_pass, point)
             with_correction = effective_training_size(mask_pass, refreshed)
@@ -188,7 +188,7 @@ def train_frame(point: TensorTrain | Tucker) -> Frame:
 
 
 def descend_in(
-    mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, ridge: float, soft: SoftSpins | None
+    mask_pass: MaskPass, start: TensorTrain | Tucker, *, recipe: Recipe, ridge: float, soft: SoftSpins | None
 ) -> Descent:
     """The Riemannian descent on the loss plus (ridge / 2) ||B||^2."""
 

@@ -178,11 +178,11 @@ class AutoPropensity(FitsMasks):
             return fits
         recipe = replace(fitter.recipe(), tolerance=SEARCH_TOLERANCE)
         start, _ = start_of(engine, without_held_out(kept_spins), tuple(free.estimate.point.rank), recipe)
-        plain = estimate(passes, start, replace(recipe, thinning=False))
+        plain = estimate(passes, start, recipe=replace(recipe, thinning=False))
         fits.append((alone, plain.train.frame(), None))
         if not isinstance(coupling, Zero):
             model = fitter.model(coupling)
-            joint = estimate(engine.mask_pass(kept_spins, model, q), plain.point, recipe, keep_soft=True)
+            joint = estimate(engine.mask_pass(kept_spins, model, q), plain.point, recipe=recipe, keep_soft=True)
             fits.append((model, joint.train.frame(), joint.soft))
         return fits
 

@@ -79,7 +79,7 @@ class Fitter:
             start, start_passes = best.estimate.point, 0  # reaches the same minimum with a quarter fewer passes
         else:
             start, start_passes = self._start(rank, recipe)
-        fit = estimate(passes, start, recipe, start_passes)
+        fit = estimate(passes, start, recipe=recipe, start_passes=start_passes)
         return self._fitted(fit, coupling, link, (*choices, *fit.choices), spent + fit.passes)
 
     def _fitted(
@@ -156,7 +156,7 @@ class Fitter:
                     break
                 choices = [_rank_choice(best, tried, self.config.criterion)]
             start, passes = self._start(bonds, recipe)  # type: ignore[arg-type]
-            found = learn(self._passes_at, start, recipe, strength=known, offset=offset, start_passes=passes)
+            found = learn(self._passes_at, start, recipe=recipe, strength=known, offset=offset, start_passes=passes)
             spent += found.estimate.passes
         assert found is not None
         coupling, link = Product(found.strength), Logit(found.offset)

@@ -79,6 +79,7 @@ class _Numbers:
 def learn(
     passes_at: Callable[[float, float], MaskPass],
     start: TensorTrain | Tucker,
+    *,
     recipe: Recipe,
     strength: float | None,
     offset: float | None,
@@ -100,7 +101,7 @@ def learn(
             if turn and thins:
                 soft, base = mask_pass.soft_spins(train_frame(point * numbers.size)), numbers.strength
             rough = replace(recipe, tolerance=max(recipe.tolerance, SEARCH_TOLERANCE))
-            found = descend_in(mask_pass, point, rough, ridge, soft)
+            found = descend_in(mask_pass, point, recipe=rough, ridge=ridge, soft=soft)
             point, history, passes = found.point, history + found.history, passes + mask_pass.passes
             here, spent = _step(passes_at, point, numbers, partial(_held, soft, base), free)
             passes += spent
@@ -119,7 +120,7 @@ def learn(
             if converged or stays_at_limit:
                 break
         final = passes_at(numbers.strength, numbers.offset)
-        found = descend_in(final, point, recipe, ridge, _held(soft, base, numbers.strength))
+        found = descend_in(final, point, recipe=recipe, ridge=ridge, soft=_held(soft, base, numbers.strength))
         if abs(numbers.strength) == limit:  # the scale was found for a strength above the limit, where B is smaller
             size_only = np.array([False, True, False])
             numbers, spent = _step(passes_at, found.point, numbers, partial(_held, soft, base), size_only)

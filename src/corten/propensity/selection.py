@@ -119,7 +119,7 @@ def choose_rank(
             ahead = wanted[min(position + RANKS_PER_START, len(wanted) - 1)][1]
             if start is None or any(have < want for have, want in zip(start.rank, bonds)):
                 start, _ = start_of(engine, spins, ahead, recipe)
-            fit = estimate(passes, start.round(bonds), first)
+            fit = estimate(passes, start.round(bonds), recipe=first)
             score = _score(fit, criterion, spins, check)
             found = Candidate(rank, score, fit, effective_training_size(passes, fit.point))
         rises = rises + 1 if tried and found.score > tried[-1].score else 0
@@ -142,7 +142,7 @@ def candidate_at(
     Models of one rank can be compared by the loss of all entries, as they have the same number of parameters: on masks
     of 40^3 entries coupled and independent entries differ by tens of nats, more than the noise of a held-out loss.
     """
-    fit = estimate(passes, start, recipe, keep_soft=True)
+    fit = estimate(passes, start, recipe=recipe, keep_soft=True)
     loss = float((check or passes).loss_and_contractions(fit.train.frame(), fit.soft)[0])
     return Candidate(max(fit.point.rank), loss, replace(fit, soft=None), effective_training_size(passes, fit.point))
 
