@@ -17,7 +17,7 @@ from corten.completion.protocol import Completion, Prepared
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import StackedCompletion, simplex_weights
 from corten.completion.unfoldings import UnfoldingCompletion, _unfoldings
-from corten.completion.units import UnitCorrelation, unit_correlations
+from corten.completion.unordered import PositionCorrelation, position_correlations
 from corten.data.axes import Axis
 from corten.engine.arrays import HostArrays
 
@@ -286,15 +286,15 @@ def test_very_many_units_share_one_correlation(monkeypatch: pytest.MonkeyPatch) 
     x = rng.standard_normal(60) + rng.standard_normal((30, 60))
     mask = rng.random(x.shape) < 0.8
     y = standardise(x, mask, ("ordered", "ordered")).values
-    monkeypatch.setattr("corten.completion.units.MAX_MATRIX_LENGTH", 20)
-    one = unit_correlations(y, mask, ("unordered", "ordered"))[0]
+    monkeypatch.setattr("corten.completion.unordered.MAX_MATRIX_LENGTH", 20)
+    one = position_correlations(y, mask, ("unordered", "ordered"))[0]
     assert one.matrix is None
     assert one.common == pytest.approx(0.5, abs=0.15)
     basis, eigenvalues = one.spectrum(0, np.float64)
     dense = basis.inverse(eigenvalues[:, None] * basis.forward(np.eye(30)))
     every = np.arange(30)
     np.testing.assert_allclose(dense, one.between(every[:, None], every[None, :]), atol=1e-9)
-    assert UnitCorrelation(2, np.eye(2)).between(np.array([0]), np.array([1])) == 0
+    assert PositionCorrelation(2, np.eye(2)).between(np.array([0]), np.array([1])) == 0
 
 
 def test_constant_data_are_filled_by_their_value():

@@ -24,7 +24,7 @@ from corten.completion.held_out import HeldOut, Part
 from corten.completion.positions import grids_of
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.spectral_solver import system_of
-from corten.completion.units import unit_correlations
+from corten.completion.unordered import position_correlations
 from corten.data.axes import Axis
 from corten.engine.arrays import HostArrays
 
@@ -132,7 +132,7 @@ def test_likelihood_is_the_normal_density_and_has_its_gradient(components: list[
     shape, kinds = (9, 8, 4), ("ordered", "periodic", "unordered")
     mask = rng.random(shape) < 0.7
     y = np.where(mask, rng.standard_normal(shape), 0)
-    units = unit_correlations(y, mask, kinds)
+    units = position_correlations(y, mask, kinds)
     entries = sample_entries(mask, kinds, 60, rng)
     assert mask[tuple(entries.T)].all()
     model = Likelihood(
@@ -179,7 +179,7 @@ def test_process_is_dense_kriging(longest: int, monkeypatch: pytest.MonkeyPatch)
     first = Component(0.8, ((0, 1),), (1.5,), (2.0, 3.0, NAN), (NAN, NAN, 0.2))
     second = Component(0.3, ((0,), (1,)), (0.5, 1.0), (1.0, 1.5, NAN), (NAN, NAN, 0.5))
     prior = SpectralPrior.of(
-        Covariance((first, second), 0.05), kinds, shape=shape, correlations=unit_correlations(y, mask, kinds)
+        Covariance((first, second), 0.05), kinds, shape=shape, correlations=position_correlations(y, mask, kinds)
     )
     entries = np.eye(mask.size, dtype=np.float32).reshape(mask.size, *shape)
     dense = np.stack([prior.inverse(prior.spectrum * prior.forward(one)).ravel() for one in entries]).astype(float)
@@ -340,7 +340,7 @@ class Known:
 
 def test_groups_are_chosen_by_held_out_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clearly different errors decide; where they are alike the likelihood decides."""
-    for limit, value in (("SAMPLES", 6), ("SCOUTS", 4), ("SAMPLE_SIZE", 100)):
+    for limit, value in (("SAMPLES", 6), ("COMPARED_SAMPLES", 4), ("SAMPLE_SIZE", 100)):
         monkeypatch.setattr(covariance_choice, limit, value)
     y = simulated(elliptic((6.0, 3.0), 1.0), (40, 40), 0)
     mask = np.random.default_rng(1).random(y.shape) < 0.6

@@ -22,7 +22,7 @@ NAN = float("nan")
 def _few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two small samples are enough for small fields and take a tenth of the time."""
     monkeypatch.setattr(covariance_choice, "SAMPLE_SIZE", 100)
-    monkeypatch.setattr(covariance_choice, "SCOUTS", 1)
+    monkeypatch.setattr(covariance_choice, "COMPARED_SAMPLES", 1)
     monkeypatch.setattr(covariance_choice, "SAMPLES", 2)
 
 

@@ -87,7 +87,7 @@ def test_a_daily_cycle_lowers_the_error_where_there_is_one(
     cycle: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a cycle the fit is the same, bit for bit."""
-    for limit, value in (("SAMPLES", 4), ("SCOUTS", 2), ("SAMPLE_SIZE", 120)):
+    for limit, value in (("SAMPLES", 4), ("COMPARED_SAMPLES", 2), ("SAMPLE_SIZE", 120)):
         monkeypatch.setattr(covariance_choice, limit, value)
     stations = Axis("station", 4, np.array(list("abcd")), "unordered")
     errors = []

@@ -36,7 +36,7 @@ from corten.completion.unfoldings import (
     minimise,
     relative,
 )
-from corten.completion.units import unit_correlations
+from corten.completion.unordered import position_correlations
 from corten.data.axes import Axis
 from corten.engine.arrays import Array, Arrays
 
@@ -203,11 +203,11 @@ def _errors_on(
 def priors_of(
     member: PreparedProcess, data: Sequence[Standardised], masks: Sequence[np.ndarray], shape: tuple[int, ...]
 ) -> list[SpectralPrior]:
-    """The prior of each round, or one for all: the correlation of units is estimated from the entries of a round."""
+    """The prior of each round, or one for all: correlations of positions are estimated from the entries of a round."""
     kinds = member.kinds
     if "unordered" not in kinds:
         return [SpectralPrior.of(member.covariance, kinds, shape=shape, correlations={}, grids=member.grids)]
-    units = (unit_correlations(one.values.astype(np.float64), mask, kinds) for one, mask in zip(data, masks))
+    units = (position_correlations(one.values.astype(np.float64), mask, kinds) for one, mask in zip(data, masks))
     return [
         SpectralPrior.of(member.covariance, kinds, shape=shape, correlations=own, grids=member.grids) for own in units
     ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from corten.completion.axes_kinds import axis_kinds, standardise
 from corten.completion.protocol import Fill, PreparedMix, on_axes
-from corten.completion.units import MAX_MATRIX_LENGTH, unit_correlations
+from corten.completion.unordered import MAX_MATRIX_LENGTH, position_correlations
 from corten.conformal.local_scale import COARSE_BLOCKS_PER_AXIS, BlockFolds, EntryFeatures, block_of, exceeds
 from corten.conformal.trees import Trees, fit_trees
 from corten.data.axes import Axis
@@ -61,7 +61,7 @@ class NeighbourFeatures:
         short = tuple("ordered" if n > MAX_MATRIX_LENGTH else kind for kind, n in zip(kinds, mask.shape))
         known = standardise(values, mask, kinds).values
         nearest = {}
-        for k, one in unit_correlations(known, mask, short).items():
+        for k, one in position_correlations(known, mask, short).items():
             if one.matrix is not None:
                 own = one.matrix - 2 * np.eye(one.length)
                 nearest[k] = np.argsort(-own, axis=1, kind="stable")[:, : min(NEAREST_POSITIONS, one.length - 1)]

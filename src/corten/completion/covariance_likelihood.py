@@ -12,7 +12,7 @@ from numba import njit
 
 from corten.completion.covariance import Component, Covariance, Groups, Season, matern
 from corten.completion.positions import Grid
-from corten.completion.units import UnitCorrelation
+from corten.completion.unordered import PositionCorrelation
 from corten.engine.lapack import addresses, call_at, numbers_of
 from corten.engine.threads import in_order
 
@@ -223,7 +223,7 @@ class Sample:
 
     @staticmethod
     def of(
-        values: np.ndarray, entries: np.ndarray, *, kinds: Sequence[str], units: dict[int, UnitCorrelation],
+        values: np.ndarray, entries: np.ndarray, *, kinds: Sequence[str], units: dict[int, PositionCorrelation],
         grids: Sequence[Grid], seasons: Sequence[Season] = (),
     ) -> Sample:  # fmt: skip
         squares, pairs = [], []

@@ -21,7 +21,7 @@ from corten.completion.positions import Grid, grids_in_words, grids_of, length_i
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.spectral_solver import condition
-from corten.completion.units import UnitCorrelation, unit_correlations
+from corten.completion.unordered import PositionCorrelation, position_correlations
 from corten.data.axes import Axis, is_distance
 from corten.data.choices import Choice
 from corten.engine.arrays import Array, Arrays, HostArrays
@@ -57,7 +57,7 @@ class SpectralPrior:
         kinds: Sequence[str],
         *,
         shape: tuple[int, ...],
-        correlations: dict[int, UnitCorrelation],
+        correlations: dict[int, PositionCorrelation],
         grids: Sequence[Grid] = (),
         on_host: bool = False,
     ) -> SpectralPrior:
@@ -162,8 +162,8 @@ class PreparedProcess:
         """Fill, with the iterations started from another estimate made of the same entries."""
         data = standardise(values, mask, self.kinds)
         first = (start - data.centre) / data.scale
-        # The correlation of units is estimated from these entries: hidden ones must not shine through it.
-        units = unit_correlations(data.values, mask, self.kinds)
+        # The correlation of positions is estimated from these entries: hidden ones must not affect it.
+        units = position_correlations(data.values, mask, self.kinds)
         prior = SpectralPrior.of(
             self.covariance, self.kinds, shape=mask.shape, correlations=units, grids=self.grids, on_host=True
         )
@@ -175,7 +175,7 @@ class PreparedProcess:
         return Fill(data.undo(np.asarray(mean, np.float64)))
 
     def _with_coarse(
-        self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, units: dict[int, UnitCorrelation]
+        self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, units: dict[int, PositionCorrelation]
     ) -> np.ndarray:
         """The start with its smooth part solved on a grid with half the positions along every long ordered axis."""
         halved, coarser = self.halved(kept.shape)
@@ -251,7 +251,7 @@ class GaussianProcessCompletion:
         """`prepare`, with covariances compared on a device if `arrays` are given."""
         kinds = axis_kinds(axes, mask.shape)
         data = standardise(values, mask, kinds)
-        units = unit_correlations(data.values, mask, kinds)
+        units = position_correlations(data.values, mask, kinds)
         grids, choices = grids_of(axes, mask.shape), []
         seasons = seasons_of(kinds, grids)
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
@@ -305,7 +305,7 @@ def _with_tested_noise(prepared: PreparedProcess, held_out: HeldOut) -> Prepared
     """The process with more noise where that clearly lowers the error of held-out entries.
 
     Errors with heavy tails, and the differences of neighbours that no component describes, are noise to an estimate in
-    a gap; the likelihood of pairs that lie close together sees less of it.
+    a gap; the likelihood of pairs that lie close together contains less of it.
     """
     noises = [min(factor * prepared.covariance.noise, 0.5) for factor in NOISE_FACTORS]
     errors = held_out.errors([replace(prepared.covariance, noise=noise) for noise in noises])
@@ -328,7 +328,7 @@ def _fills_on(arrays: Arrays, work: Sequence[tuple[PreparedProcess, Part]]) -> l
     """Parts of one shape filled at once."""
     kinds, count = work[0][0].kinds, len(work)
     data = {id(part): standardise(part.values, part.kept, kinds) for _, part in work}
-    units = {id(part): unit_correlations(data[id(part)].values, part.kept, kinds) for _, part in work}
+    units = {id(part): position_correlations(data[id(part)].values, part.kept, kinds) for _, part in work}
     priors = [
         SpectralPrior.of(one.covariance, kinds, shape=part.kept.shape, correlations=units[id(part)], grids=part.grids)
         for one, part in work

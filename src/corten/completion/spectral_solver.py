@@ -173,9 +173,9 @@ def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
     first = xp.maximum(first, size)
     direction *= xp.where(before > 0, size / xp.where(before > 0, before, 1), 0)
     direction += scaled
-    seen = system.to_field(arrays, direction)
-    seen *= system.kept
-    image = system.to_coefficients(arrays, seen)
+    observed = system.to_field(arrays, direction)
+    observed *= system.kept
+    image = system.to_coefficients(arrays, observed)
     image += system.ratio * direction
     curvature = arrays.inner(direction, image)
     # A curvature of zero: residuals too small to be squared; there is nothing left to fit.

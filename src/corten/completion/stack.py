@@ -24,7 +24,7 @@ from corten.engine.threads import default_threads, in_order
 MIX_ROUNDS = 2
 MIX_HIDDEN_SHARE = 0.15  # of the observed entries at most, in a round
 MAX_SHARE_BEYOND_RANGE = 0.5
-"""Members may leave the observed range by this share of it, no further: none can explode."""
+"""Members may leave the observed range by this share of it, no further: none diverges."""
 
 
 def default_members() -> dict[str, Completion]:

@@ -128,7 +128,7 @@ def minimise(
     """The estimates of every entry after `iterations`, for a batch of rounds, on the host or on a device.
 
     `known` has standard deviation one where `kept` is one and is zero elsewhere; there `start` are the first estimates.
-    `visit` sees the estimates after the numbers of iterations in `visited`.
+    `visit` gets the estimates after the numbers of iterations in `visited`.
     """
     parts = _unfoldings(kept.shape[1:])
     on_host = isinstance(arrays, HostArrays)
@@ -330,7 +330,7 @@ class UnfoldingCompletion:
     iterations: int | str = "auto"
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedUnfoldings:
-        """Choose what is "auto" on entries in `mask` that a moved copy of the gaps hides."""
+        """Choose what is "auto" on entries in `mask` that a pseudo-gap hides."""
         return self.prepare_with(_all_errors, values, mask=mask, axes=axes, seed=seed)
 
     def prepare_with(

@@ -243,7 +243,7 @@ def weighted_cutoffs(
     `weights` and `test_weights` are not negative and on a common scale, such as odds of being missing. With
     ``tail="lower"`` the test score lies at or *above* the cutoff. See `WeightedScores`.
 
-    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1, 9], coverage=0.5)
+    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], test_weights=[1, 9], coverage=0.5)
     array([[ 2., inf]])
     >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], test_weights=[1], coverage=0.5, tail="lower")
     array([[2.]])

@@ -23,7 +23,7 @@ Bounds = tuple[Numbers, Numbers]
 MIN_GROUP_SIZE = 30.0  # effective sample size of a group: sufficient for finite intervals at 95 %
 MIN_ENTRIES_BEYOND = 5.0  # effective number beyond a level of a joint band, to use the quantile without extrapolation
 SLOPE_RATIO = 4.0  # of the two tail shares between which the slope of the tail is measured
-TAKEN_OVER = (
+FORWARDED = (
     "score", "scores", "entries", "weights", "log_weights", "round_numbers", "beyond", "effective_sample_size",
     "to_data", "possible_range",
 )  # fmt: skip
@@ -56,7 +56,7 @@ class _Shaped:
         self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        if name in TAKEN_OVER:
+        if name in FORWARDED:
             return getattr(self.inner, name)
         raise AttributeError(f"{type(self).__name__} has no {name}")
 

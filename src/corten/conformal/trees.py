@@ -96,7 +96,7 @@ class Trees:
     value: np.ndarray = field(repr=False)
 
     def __post_init__(self) -> None:
-        # Compiled code does not check indices: a damaged file must not read outside the arrays, or walk in circles.
+        # Compiled code does not check indices: a damaged file must not read outside the arrays, or loop without end.
         nodes = np.arange(len(self.feature))
         inner = self.feature != LEAF
         for name in ("threshold", "left", "right", "value"):

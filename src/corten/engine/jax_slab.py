@@ -279,9 +279,9 @@ def residual_pass_of(values: Array, mask: Array, vector: Array, cut: Cut, packin
     cores = packing.unpack(vector)
 
     def slab(at: Array) -> tuple[Array, Array, Array, Array]:
-        first, x, seen = (lax.dynamic_slice_in_dim(a, at, cut.height) for a in (cores["first"], values, mask))
+        first, x, observed = (lax.dynamic_slice_in_dim(a, at, cut.height) for a in (cores["first"], values, mask))
         left, b = evaluate(first, cores["middle"], cores["last"], cut.inner)
-        residual = jnp.where(seen != 0, x.astype(jnp.float32) - (b if subtract else 0.0), 0.0)
+        residual = jnp.where(observed != 0, x.astype(jnp.float32) - (b if subtract else 0.0), 0.0)
         return 0.5 * jnp.sum(residual * residual), *contract(residual, left, first, cores)
 
     return _over_slabs(cut, slab, cores)

@@ -74,7 +74,7 @@ def call_at(_: Any, address: Any, arrays: Any) -> Any:
 
 @njit(nogil=True)
 def numbers_of(size):  # type: ignore[no-untyped-def]
-    """What routines are told of a matrix of this size: the triangle "U", the size, one, and a place for errors."""
+    """What routines need to know of a matrix of this size: the triangle "U", the size, one, and a place for errors."""
     return np.array([ord("U")], np.uint8), np.array([size], np.int32), np.ones(1, np.int32), np.zeros(1, np.int32)
 
 

@@ -135,7 +135,7 @@ class MaskPass(AnyMaskPass):
     def loss_and_scalars(self, frame: FrameLike, soft: SoftSpins | None = None) -> tuple[float, np.ndarray, np.ndarray]:
         """The loss, its slope in three numbers and the sum of squared terms of it, a 3 x 3 information. One pass.
 
-        The numbers: the strength of a product coupling, the size of B as the logit link sees it, the link's offset.
+        The numbers: the strength of a product coupling, the size of B in the logit link, the link's offset.
         """
         if self.model.coupling_kind != PRODUCT or self.model.link_kind != LOGIT:
             raise ValueError("slopes in strength, size and offset are those of a product coupling and the logit link")

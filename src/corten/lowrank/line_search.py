@@ -72,7 +72,7 @@ class Armijo:
 
 @dataclass(frozen=True)
 class BarzilaiBorwein:
-    """Steps from the curvature seen along the last move, with a non-monotone Armijo safeguard: the default.
+    """Steps from the curvature along the last move, with a non-monotone Armijo safeguard: the default.
 
     The long step <s,s>/<s,y> is taken unless the short one <s,y>/<y,y> is less than half of it; then the smallest of
     the last `memory` short ones. A step is accepted if it improves on the worst of the last `memory` values.

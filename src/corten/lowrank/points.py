@@ -95,7 +95,7 @@ class TangentVector(ABC, Generic[Point_co]):
 
     @abstractmethod
     def retract(self, step: float) -> Point_co:
-        """Walk `step` along the vector and round back to the rank (Step III); on small arrays only."""
+        """Move by `step` along the vector and round back to the rank (Step III); on small arrays only."""
 
     def inner(self, other: Self) -> float:
         """Inner product of the dense tensors: the sum of those of the parts."""

@@ -21,7 +21,7 @@ from corten.lowrank.ranks import check_tucker_rank, feasible_tucker_rank
 from corten.lowrank.tensor_train import Frame, TensorTrain
 
 MIN_SINGULAR_RATIO = 1e-10  # a core with a smaller one is rank-deficient
-NUDGE_SHARE = 1e-9  # of the norm, by which a rank-deficient point is moved
+PERTURBATION_SHARE = 1e-9  # of the norm, by which a rank-deficient point is moved
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -176,13 +176,13 @@ class TuckerFrame(TangentSpace):
     def of(cls, tucker: Tucker) -> TuckerFrame:
         """The frame at a point; all work on core-sized arrays.
 
-        Where the core is rank-deficient the tangent space is not defined: the point is then nudged by 1e-9 of
+        Where the core is rank-deficient the tangent space is not defined: the point is then moved by 1e-9 of
         its norm in a fixed random direction, which gives it one.
         """
         point = tucker.orthonormal()
         if _deficient(point.core):
             noise = np.random.default_rng(0).standard_normal(point.rank)
-            size = NUDGE_SHARE * (float(np.linalg.norm(point.core)) or 1.0) / float(np.linalg.norm(noise))
+            size = PERTURBATION_SHARE * (float(np.linalg.norm(point.core)) or 1.0) / float(np.linalg.norm(noise))
             point = Tucker(point.core + size * noise, point.factors)
         rows = []
         for k, r in enumerate(point.rank):

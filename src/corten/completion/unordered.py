@@ -18,7 +18,7 @@ MIN_EIGENVALUE = 0.01
 
 
 @dataclass(frozen=True)
-class UnitCorrelation:
+class PositionCorrelation:
     """Correlation along one unordered axis: a full matrix or, for a long axis, one number for all pairs."""
 
     length: int
@@ -44,7 +44,7 @@ class UnitCorrelation:
         return basis_of("ordered", axis, length=self.length, dtype=dtype), eigenvalues
 
 
-def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> dict[int, UnitCorrelation]:
+def position_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]) -> dict[int, PositionCorrelation]:
     """The correlation along every unordered axis; `values` are standardised and zero where not observed."""
     found = {}
     for k, kind in enumerate(kinds):
@@ -55,10 +55,10 @@ def unit_correlations(values: np.ndarray, mask: np.ndarray, kinds: Sequence[str]
         some = np.linspace(0, length - 1, count).astype(np.intp)
         matrix = _correlation(np.take(values, some, axis=k), np.take(mask, some, axis=k), k)
         if length <= MAX_MATRIX_LENGTH:
-            found[k] = UnitCorrelation(length, matrix)
+            found[k] = PositionCorrelation(length, matrix)
         else:
             common = (matrix.sum() - len(some)) / (len(some) * (len(some) - 1))
-            found[k] = UnitCorrelation(length, None, float(np.clip(common, 0.0, 0.99)))
+            found[k] = PositionCorrelation(length, None, float(np.clip(common, 0.0, 0.99)))
     return found
 
 
