@@ -62,7 +62,10 @@ def search(engine: str) -> Iterator[Row]:
     _, mask = masks(100)
     spins, model = ising(mask)
     began = time.perf_counter()
-    best, tried = choose_rank(as_engine(engine), spins, model, SHARE, Recipe(), "p-bic", range(2, 16), patience=None)
+    best, tried = choose_rank(
+        as_engine(engine), spins, model=model, train_share=SHARE, recipe=Recipe(), criterion="p-bic",
+        ranks=range(2, 16), patience=None,
+    )  # fmt: skip
     seconds = time.perf_counter() - began
     yield {"what": "rank search", "size": 100, "ranks": len(tried), "best": best.rank, "seconds": seconds}
 

@@ -116,7 +116,10 @@ def fits(quick: bool) -> Iterator[Row]:
     spins, fused = np.where(training, np.int8(1), np.int8(-1)), engine_for(training).model
     for patience, asked in ((2, "1/12"), (None, "1/60")):
         began = time.perf_counter()
-        chosen, tried = choose_rank(Threads(), spins, fused, 0.7, Recipe(), "p-aic", range(2, 16), patience)
+        chosen, tried = choose_rank(
+            Threads(), spins, model=fused, train_share=0.7, recipe=Recipe(), criterion="p-aic", ranks=range(2, 16),
+            patience=patience,
+        )  # fmt: skip
         took = time.perf_counter() - began
         name = "rank search 2..15" if patience is None else "rank search, ending after two rises"
         yield Row(f"{name}, {side}^3", took, ours, "one fit", asked, f"took rank {chosen.rank} of {len(tried)} tried")
@@ -133,7 +136,13 @@ def sampling(quick: bool) -> Iterator[Row]:
     around = resolve("adjacent", parameter.shape)
     colours = around.colours(parameter.shape)
     plan = gibbs.prepare(
-        parameter, parameter, Product(STRENGTH), around.offsets, around.periodic, colours.number, colours.phases
+        parameter,
+        parameter,
+        coupling=Product(STRENGTH),
+        offsets=around.offsets,
+        periodic=around.periodic,
+        colours=colours.number,
+        phases=colours.phases,
     )
     ours = best(lambda: gibbs.sweep(plan, spins, 20, seed=0, threads=default_threads()), 3) / 20
     rng, odd = np.random.default_rng(0), np.indices(spins.shape).sum(axis=0) % 2 == 1

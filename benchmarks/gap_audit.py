@@ -53,7 +53,7 @@ class Rims(corten.GapCalibration):
         kinds = axis_kinds(observed.axes, seen.shape)
         rounds = []
         for _ in range(self.rounds):
-            copy = move_gap(~seen, kinds, rng) & seen
+            copy = move_gap(~seen, kinds, rng=rng) & seen
             rim = copy & (depth(seen & ~copy, observed.axes, np.ones(seen.ndim)) <= 1)
             rounds.append(Round(seen & ~rim, rim, None))
         return Plan(tuple(rounds))

@@ -61,7 +61,13 @@ def main() -> None:
         hood = resolve(where, parameter.shape)
         colours = hood.colours(parameter.shape)
         plan = gibbs.prepare(
-            parameter, parameter, coupling, hood.offsets, hood.periodic, colours.number, colours.phases
+            parameter,
+            parameter,
+            coupling=coupling,
+            offsets=hood.offsets,
+            periodic=hood.periodic,
+            colours=colours.number,
+            phases=colours.phases,
         )
         for threads in (1, 2):
             took = seconds(lambda p=plan, t=threads: gibbs.sweep(p, spins, 20, seed=0, threads=t), 3) / 20

@@ -91,7 +91,7 @@ def fitted(spins: np.ndarray, coupling: Coupling, start: Start, recipe: Recipe) 
     """Fit from a start; the passes of both."""
     around, code = resolve("adjacent", spins.shape), coupling.code()
     model = Model(code.kind, code.terms, 0, around.offsets, around.periodic)
-    fit = estimate(ENGINE.mask_pass(spins, model, SHARE), start[0], recipe)
+    fit = estimate(ENGINE.mask_pass(spins, model, SHARE), start[0], recipe=recipe)
     return replace(fit, passes=fit.passes + start[1])  # type: ignore[arg-type]
 
 

@@ -88,8 +88,9 @@ def plain_fit(train: np.ndarray, model: str) -> FittedPropensity:
     """
     spins = spins_of(train)
     best, tried = choose_rank(
-        as_engine(ENGINE), spins, model_of(model, spins.shape), TRAIN_SHARE, Recipe.paper(), "p-aic", RANKS
-    )
+        as_engine(ENGINE), spins, model=model_of(model, spins.shape), train_share=TRAIN_SHARE, recipe=Recipe.paper(),
+        criterion="p-aic", ranks=RANKS,
+    )  # fmt: skip
     fit = best.estimate
     return FittedPropensity(
         fit.train,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import log
 from pathlib import Path
 from typing import Any
@@ -44,18 +45,19 @@ def ranks(cell: Cell, folder: Path | None) -> list[Row]:
     """
     spins = spins_of(training_of(cell, mask_of(cell, folder)))
     model, engine = model_of(cell["model"], spins.shape), as_engine(ENGINE)
-    _, tried = choose_rank(engine, spins, model, TRAIN_SHARE, Recipe.paper(), "p-aic", RANKS, cell["patience"] or None)
-    held, _ = choose_rank(engine, spins, model, TRAIN_SHARE, Recipe(), "held-out", RANKS)
+    search = partial(choose_rank, engine, spins, model=model, train_share=TRAIN_SHARE, ranks=RANKS)
+    _, tried = search(recipe=Recipe.paper(), criterion="p-aic", patience=cell["patience"] or None)
+    held, _ = search(recipe=Recipe(), criterion="held-out")
     rows = [
         {"criterion": "P-AIC", "chosen": _smallest(tried, 2.0)},
         {"criterion": "P-BIC", "chosen": _smallest(tried, log(spins.size))},
-        {"criterion": "held-out", "chosen": float(held.rank)},
+        {"criterion": "held-out", "chosen": float(np.max(held.rank))},
     ]
     if cell["converged"]:
         # the same criterion where the descent is run to the end of the likelihood instead of stopped by a small step
         further = replace(Recipe.paper(), step="barzilai-borwein", max_passes=300)
         try:
-            _, tried = choose_rank(engine, spins, model, TRAIN_SHARE, further, "p-aic", RANKS, None)
+            _, tried = search(recipe=further, criterion="p-aic", patience=None)
         except np.linalg.LinAlgError:
             return rows  # without a ridge B may grow past what floats hold: there is no end of the likelihood
         rows.append({"criterion": "P-AIC, converged", "chosen": _smallest(tried, 2.0)})
@@ -78,7 +80,7 @@ def start(cell: Cell, folder: Path | None) -> list[Row]:
         noisy = spins + noise * rng.standard_normal(spins.shape)
         first = TensorTrain.from_dense(noisy, check_rank(spins.shape, rank))
         before = float(np.linalg.norm(first.to_dense() - parameter) / np.linalg.norm(parameter))
-        simple = estimate(passes, first, Recipe.paper()).train.to_dense()
+        simple = estimate(passes, first, recipe=Recipe.paper()).train.to_dense()
         better = IsingPropensity(coupling_of(cell["model"]), rank=rank, start=first).fit(
             train, TRAIN_SHARE, engine=ENGINE
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from corten.lowrank.cores import Array, frozen
+from corten.lowrank.cores import Floats, frozen
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class SlopeCheck:
 
     what: str
     slope: float
-    steps: Array = field(repr=False)
-    errors: Array = field(repr=False)
+    steps: Floats = field(repr=False)
+    errors: Floats = field(repr=False)
 
     @property
     def ok(self) -> bool:
@@ -72,11 +72,11 @@ def check_retraction(point: Any, seed: int = 0, size: float = 1e-1) -> SlopeChec
     return SlopeCheck("retraction", _order(steps, errors, floor), frozen(steps), frozen(errors))
 
 
-def _steps(size: float, point: Any) -> Array:
+def _steps(size: float, point: Any) -> Floats:
     return size * (point.norm() or 1.0) * np.logspace(0.0, -5.0, 16)
 
 
-def _order(steps: Array, errors: Array, floor: Array) -> float:
+def _order(steps: Floats, errors: Floats, floor: Floats) -> float:
     """Slope over the smallest steps whose error still stands clear of rounding."""
     clear = errors > 100.0 * floor
     count = len(steps) if clear.all() else int(np.argmin(clear))

@@ -45,7 +45,7 @@ def test_a_covariate_lowers_the_error_and_a_useless_one_does_not_raise_it(calibr
 
 def test_the_learned_correction_uses_covariates_where_a_trend_cannot(monkeypatch):
     monkeypatch.setattr("corten.completion.correction.TREES", 25)
-    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 1000)
+    monkeypatch.setattr("corten.completion.correction.MIN_CORRECTION_ENTRIES", 1000)
     rng = np.random.default_rng(3)
     shape = (24, 24, 12)
     u = rng.normal(size=shape)

@@ -51,10 +51,10 @@ def test_features_of_rounds_are_those_of_single_rounds(make: Any) -> None:
     known = np.stack([one.values for one in data]).astype(np.float32)
     kept = np.stack(masks).astype(np.float32)
     centre, scale = (np.array([float(getattr(one, side).item()) for one in data]) for side in ("centre", "scale"))
-    put = [arrays.put(one) for one in (known, kept)]
     features, deep = features_of_rounds(
-        arrays, describe, entries, *put, [arrays.put(m) for m in std], arrays.put(std[0]), centre, scale
-    )
+        arrays, describe, entries=entries, known=arrays.put(known), kept=arrays.put(kept),
+        members=[arrays.put(m) for m in std], estimate=arrays.put(std[0]), centre=centre, scale=scale,
+    )  # fmt: skip
     for b, mask in enumerate(masks):
         named = {str(k): m for k, m in enumerate(members)}
         wanted = describe.at(entries[b], values=x, train=mask, estimate=members[0], members=named)

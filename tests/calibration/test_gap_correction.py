@@ -36,7 +36,7 @@ def features_of(x: np.ndarray, train: np.ndarray, estimate: np.ndarray) -> tuple
     describe = EntryFeatures.of(x, train, AXES)
     near = NeighbourFeatures.of(x, train, describe)
     entries = np.flatnonzero(~train)
-    return near, near.at(entries, x, train, estimate, {"one": estimate})
+    return near, near.at(entries, x, train=train, estimate=estimate, members={"one": estimate})
 
 
 def test_features_are_the_nearest_values_relative_to_the_estimate() -> None:
@@ -70,14 +70,14 @@ def test_features_are_the_nearest_values_relative_to_the_estimate() -> None:
 
 
 def test_an_error_that_neighbours_show_is_corrected_and_noise_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
+    monkeypatch.setattr("corten.completion.correction.MIN_CORRECTION_ENTRIES", 500)
     x, train = network(1)
     estimate = np.broadcast_to(x.mean(axis=0), SHAPE)  # all that the other stations know is left in the residual
     near, features = features_of(x, train, estimate)
     entries = np.flatnonzero(~train)
     residuals = (x - estimate)[~train]
     options = {"entries": entries, "observed": EVERYWHERE, "seed": 0}
-    correction, choice = learn_correction(near, features, residuals, **options)
+    correction, choice = learn_correction(near, features, residuals=residuals, **options)
     assert correction is not None
     assert choice.code == "correction_used"
     left = np.abs(residuals - correction.predict(features, entries))
@@ -87,7 +87,7 @@ def test_an_error_that_neighbours_show_is_corrected_and_noise_is_not(monkeypatch
     missing = replace(correction, observed=~EVERYWHERE).predict(features, entries)
     np.testing.assert_allclose(missing, np.mean(each, axis=0), atol=1e-9)
     shuffled = np.random.default_rng(2).permutation(residuals)
-    nothing, choice = learn_correction(near, features, shuffled, **options)
+    nothing, choice = learn_correction(near, features, residuals=shuffled, **options)
     assert nothing is None
     assert choice.code == "correction_not_used"
 
@@ -101,9 +101,13 @@ def test_a_corrected_stack_changes_missing_entries_only_and_skips_other_stations
     near = NeighbourFeatures.of(x, train, describe)
     entries = np.flatnonzero(~train)
     fill = stack.fill(x, train)
-    features = np.hstack([one.at(entries, x, train, fill.estimate, fill.members) for one in (describe, near)])
-    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
-    correction, choice = learn_correction(near, features, (x - fill.estimate)[~train], entries, EVERYWHERE, seed=0)
+    features = np.hstack(
+        [one.at(entries, x, train=train, estimate=fill.estimate, members=fill.members) for one in (describe, near)]
+    )
+    monkeypatch.setattr("corten.completion.correction.MIN_CORRECTION_ENTRIES", 500)
+    correction, choice = learn_correction(
+        near, features, residuals=(x - fill.estimate)[~train], entries=entries, observed=EVERYWHERE, seed=0
+    )
     assert correction is not None
     corrected = PreparedCorrected(stack, stack, correction, choice)
     added = corrected.fill(x, train).estimate - fill.estimate
@@ -127,7 +131,7 @@ def test_trees_add_up_as_in_the_library() -> None:
 
 
 def test_a_fit_uses_records_and_saves_the_correction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("corten.completion.correction.MIN_HIDDEN_ENTRIES", 500)
+    monkeypatch.setattr("corten.completion.correction.MIN_CORRECTION_ENTRIES", 500)
     x, mask = network(5)
     data = xr.DataArray(
         np.where(mask, x, np.nan), dims=("time", "station"), coords={a.name: a.coordinates for a in AXES}

@@ -101,10 +101,10 @@ def test_features_are_finite_for_any_tensor(
     describe = EntryFeatures.of(np.where(train, x, np.nan), train, axes_for(shape, units, periodic))
     missing = np.flatnonzero(~train)
     members = {"a": x, "b": x + 1}
-    features = describe.at(missing, np.where(train, x, np.nan), train, x, members)
+    features = describe.at(missing, np.where(train, x, np.nan), train=train, estimate=x, members=members)
     assert features.shape[0] == missing.size
     assert np.isfinite(features).all()
-    elsewhere = describe.at(missing, np.where(train, x, 1e9), train, x, members)
+    elsewhere = describe.at(missing, np.where(train, x, 1e9), train=train, estimate=x, members=members)
     np.testing.assert_array_equal(features, elsewhere)
 
 
@@ -118,7 +118,7 @@ def simulated(n: int = 4000) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
 
 def test_scale_is_learned_and_equalises_coverage() -> None:
     features, spread, residuals, entries = simulated()
-    scale = LearnedScale.fit(features, residuals, entries, (40, 40, 20), seed=0)
+    scale = LearnedScale.fit(features, residuals, entries=entries, shape=(40, 40, 20), seed=0)
     assert np.corrcoef(np.log(scale.hidden), np.log(spread))[0, 1] > 0.95
     assert np.corrcoef(np.log(scale.predict(features)), np.log(spread))[0, 1] > 0.95
     wild = spread > np.quantile(spread, 0.9)
@@ -132,14 +132,14 @@ def test_scale_is_learned_and_equalises_coverage() -> None:
 
 def test_scale_repeats_by_seed_and_never_sees_its_own_block() -> None:
     features, _, residuals, entries = simulated(1000)
-    first = LearnedScale.fit(features, residuals, entries, (40, 40, 20), seed=1)
-    again = LearnedScale.fit(features, residuals, entries, (40, 40, 20), seed=1)
+    first = LearnedScale.fit(features, residuals, entries=entries, shape=(40, 40, 20), seed=1)
+    again = LearnedScale.fit(features, residuals, entries=entries, shape=(40, 40, 20), seed=1)
     np.testing.assert_array_equal(first.hidden, again.hidden)
     fold = block_folds(entries, (40, 40, 20), seed=1)
     changed = residuals.copy()
     changed[fold == 0] *= 50
     # Only the unit of size, the median, may carry news from a fold to itself.
-    other = LearnedScale.fit(features, changed, entries, (40, 40, 20), seed=1)
+    other = LearnedScale.fit(features, changed, entries=entries, shape=(40, 40, 20), seed=1)
     ratio = other.hidden[fold == 0] / first.hidden[fold == 0]
     assert ratio.std() / ratio.mean() < 0.2
     assert ratio.mean() < 2
@@ -151,7 +151,7 @@ def test_scale_repeats_by_seed_and_never_sees_its_own_block() -> None:
 def test_few_or_perfect_residuals_give_a_usable_scale(count: int) -> None:
     features = np.random.default_rng(5).standard_normal((count, 3))
     for residuals in (np.zeros(count), np.ones(count)):
-        scale = LearnedScale.fit(features, residuals, np.arange(count), (5, 8), seed=0)
+        scale = LearnedScale.fit(features, residuals, entries=np.arange(count), shape=(5, 8), seed=0)
         assert (scale.hidden > 0).all()
         assert np.isfinite(scale.predict(features)).all()
 
@@ -180,7 +180,7 @@ def test_more_than_the_depth_is_used_only_where_it_predicts_errors_better(rich: 
     place = (row // 8 * 3 + column // 10).astype(float)
     features = np.stack([rng.normal(size=500), place if not rich else rng.normal(size=500)], axis=1).astype(np.float32)
     log_size = 0.5 * features[:, 0] + (2.0 * features[:, 1] if rich else rng.normal(size=9)[place.astype(int)])
-    scale = LearnedScale.fit(features, np.exp(log_size) * rng.normal(size=500), entries, shape, seed=0)
+    scale = LearnedScale.fit(features, np.exp(log_size) * rng.normal(size=500), entries=entries, shape=shape, seed=0)
     slope = np.diff(np.log(scale.predict(np.array([[0.0, 0.0], [0.0, 1.0]], np.float32))))[0]
     assert slope > 1.0 if rich else slope == 0.0
 

@@ -101,7 +101,9 @@ def test_held_out_errors_on_a_device_are_those_of_the_host(unordered: bool) -> N
 
     errors = []
     for fills in (on_host, on_device):
-        held_out = HeldOut.of(x, masks[0], process.kinds, process.grids, process.pyramid, 0, fills)
+        held_out = HeldOut.of(
+            x, masks[0], kinds=process.kinds, grids=process.grids, pyramid=process.pyramid, seed=0, fills=fills
+        )
         assert held_out is not None and len(held_out.parts) > 1
         errors.append(held_out.errors(covariances))
     assert errors[0][1] > 1.02 * errors[0][0]

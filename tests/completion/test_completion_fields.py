@@ -17,7 +17,7 @@ from corten.completion.protocol import Completion, Prepared
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import StackedCompletion, simplex_weights
 from corten.completion.unfoldings import UnfoldingCompletion, _unfoldings
-from corten.completion.units import UnitCorrelation, unit_correlations
+from corten.completion.unordered import PositionCorrelation, position_correlations
 from corten.data.axes import Axis
 from corten.engine.arrays import HostArrays
 
@@ -40,9 +40,9 @@ COMPLETIONS = [SmoothCompletion(), GaussianProcessCompletion(), UnfoldingComplet
 @pytest.mark.parametrize("kind", ["ordered", "periodic"])
 def test_basis_is_orthonormal_and_long_axes_use_the_same_one(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = np.random.default_rng(0).standard_normal((3, 11, 2))
-    dense = basis_of(kind, 1, 11)
-    monkeypatch.setattr("corten.completion.axes_kinds.MAX_DENSE_LENGTH", 1)
-    fast = basis_of(kind, 1, 11)
+    dense = basis_of(kind, 1, length=11)
+    monkeypatch.setattr("corten.completion.axes_kinds.MAX_PRODUCT_LENGTH", 1)
+    fast = basis_of(kind, 1, length=11)
     assert dense.rows is not None
     assert fast.rows is None
     np.testing.assert_allclose(dense.rows @ dense.rows.T, np.eye(11), atol=1e-12)
@@ -56,7 +56,7 @@ def test_folded_basis_is_the_cosine_basis_in_another_order(axis: int, length: in
     shape = [3, 4, 5]
     shape[axis] = length
     x = np.random.default_rng(0).standard_normal(shape)
-    basis = basis_of("ordered", axis, length)
+    basis = basis_of("ordered", axis, length=length)
     assert basis.folded is not None and basis.rows is not None
     expected = np.take(scipy.fft.dct(x, axis=axis, norm="ortho"), np.r_[0:length:2, 1:length:2], axis)
     np.testing.assert_allclose(basis.forward(x), expected, atol=1e-12)
@@ -75,7 +75,7 @@ def test_systems_on_modes_of_long_axes_are_those_of_short_ones(
     ratio = np.full(math.prod(len(one) for one in modes), 0.1)
     found = []
     for limit in (384, 1000):
-        monkeypatch.setattr(spectral_solver, "MAX_DENSE_LENGTH", limit)
+        monkeypatch.setattr(spectral_solver, "MAX_PRODUCT_LENGTH", limit)
         found.append(spectral_solver.system_on_modes(HostArrays(), (), ratio, kept, box=box))
     np.testing.assert_allclose(*found, rtol=1e-9, atol=1e-12)
 
@@ -269,7 +269,7 @@ def test_gaps_keep_their_size_when_moved() -> None:
     rng = np.random.default_rng(13)
     gap = np.zeros((6, 8, 4), bool)
     gap[1:3, 2:6, 0] = True
-    moved = move_gap(gap, ("ordered", "periodic", "unordered"), rng)
+    moved = move_gap(gap, ("ordered", "periodic", "unordered"), rng=rng)
     assert moved.sum() == gap.sum()
     assert sorted(moved.sum(axis=(0, 1))) == sorted(gap.sum(axis=(0, 1)))
 
@@ -286,15 +286,15 @@ def test_very_many_units_share_one_correlation(monkeypatch: pytest.MonkeyPatch) 
     x = rng.standard_normal(60) + rng.standard_normal((30, 60))
     mask = rng.random(x.shape) < 0.8
     y = standardise(x, mask, ("ordered", "ordered")).values
-    monkeypatch.setattr("corten.completion.units.MAX_MATRIX_LENGTH", 20)
-    one = unit_correlations(y, mask, ("unordered", "ordered"))[0]
+    monkeypatch.setattr("corten.completion.unordered.MAX_MATRIX_LENGTH", 20)
+    one = position_correlations(y, mask, ("unordered", "ordered"))[0]
     assert one.matrix is None
     assert one.common == pytest.approx(0.5, abs=0.15)
     basis, eigenvalues = one.spectrum(0, np.float64)
     dense = basis.inverse(eigenvalues[:, None] * basis.forward(np.eye(30)))
     every = np.arange(30)
     np.testing.assert_allclose(dense, one.between(every[:, None], every[None, :]), atol=1e-9)
-    assert UnitCorrelation(2, np.eye(2)).between(np.array([0]), np.array([1])) == 0
+    assert PositionCorrelation(2, np.eye(2)).between(np.array([0]), np.array([1])) == 0
 
 
 def test_constant_data_are_filled_by_their_value():

@@ -24,7 +24,7 @@ from corten.completion.held_out import HeldOut, Part
 from corten.completion.positions import grids_of
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.spectral_solver import system_of
-from corten.completion.units import unit_correlations
+from corten.completion.unordered import position_correlations
 from corten.data.axes import Axis
 from corten.engine.arrays import HostArrays
 
@@ -40,7 +40,7 @@ def elliptic(lengths: tuple[float, ...], smoothness: float, noise: float = 1e-3)
 def simulated(covariance: Covariance, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """A draw of the field from its spectrum, with noise."""
     rng = np.random.default_rng(seed)
-    prior = SpectralPrior.of(covariance, ("ordered",) * len(shape), shape, {})
+    prior = SpectralPrior.of(covariance, ("ordered",) * len(shape), shape=shape, correlations={})
     field = prior.inverse(np.sqrt(prior.spectrum) * rng.standard_normal(shape).astype(np.float32))
     return np.asarray(field + np.sqrt(covariance.noise) * rng.standard_normal(shape), dtype=float)
 
@@ -73,7 +73,7 @@ def test_spectrum_is_that_of_a_dense_precision_matrix(smoothness: float) -> None
         + lengths[1] ** 2 * np.kron(a, laplacian(6, True))
     )
     dense = np.linalg.matrix_power(np.linalg.inv(operator), int(smoothness + 1))
-    bases = [basis_of(kind, k, n) for k, (kind, n) in enumerate(zip(kinds, shape))]
+    bases = [basis_of(kind, k, length=n) for k, (kind, n) in enumerate(zip(kinds, shape))]
     spectrum = elliptic(lengths, smoothness).spectrum([basis.frequencies for basis in bases])
     rows = np.kron(bases[0].rows, bases[1].rows)
     made = rows.T @ (spectrum.ravel()[:, None] * rows)
@@ -84,7 +84,7 @@ def test_spectrum_is_that_of_a_dense_precision_matrix(smoothness: float) -> None
 def test_spectrum_gives_the_closed_form_for_long_lengths(smoothness: float) -> None:
     """Far from the ends of a long grid the covariance is the Matern function of the scaled radius."""
     shape, lengths = (240, 260), (9.0, 14.0)
-    bases = [basis_of("ordered", k, n) for k, n in enumerate(shape)]
+    bases = [basis_of("ordered", k, length=n) for k, n in enumerate(shape)]
     spectrum = elliptic(lengths, smoothness).spectrum([basis.frequencies for basis in bases])
     at = np.zeros(shape)
     at[120, 130] = 1.0
@@ -132,10 +132,15 @@ def test_likelihood_is_the_normal_density_and_has_its_gradient(components: list[
     shape, kinds = (9, 8, 4), ("ordered", "periodic", "unordered")
     mask = rng.random(shape) < 0.7
     y = np.where(mask, rng.standard_normal(shape), 0)
-    units = unit_correlations(y, mask, kinds)
+    units = position_correlations(y, mask, kinds)
     entries = sample_entries(mask, kinds, 60, rng)
     assert mask[tuple(entries.T)].all()
-    model = Likelihood([Sample.of(y, entries, kinds, units, grids_of(None, shape))], kinds, shape, components)
+    model = Likelihood(
+        [Sample.of(y, entries, kinds=kinds, units=units, grids=grids_of(None, shape))],
+        kinds,
+        shape=shape,
+        components=components,
+    )
     theta = model.start()[0]
     theta = theta + 0.3 * rng.standard_normal(theta.shape)
     value, gradient = model(theta)
@@ -166,14 +171,16 @@ def test_likelihood_is_the_normal_density_and_has_its_gradient(components: list[
 
 @pytest.mark.parametrize("longest", [384, 6])
 def test_process_is_dense_kriging(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corten.completion.axes_kinds.MAX_DENSE_LENGTH", longest)  # one more follows the 7
+    monkeypatch.setattr("corten.completion.axes_kinds.MAX_PRODUCT_LENGTH", longest)  # one more follows the 7
     rng = np.random.default_rng(2)
     shape, kinds = (7, 6, 3), ("ordered", "periodic", "unordered")
     mask = rng.random(shape) < 0.6
     y = np.where(mask, rng.standard_normal(shape), 0.0)
     first = Component(0.8, ((0, 1),), (1.5,), (2.0, 3.0, NAN), (NAN, NAN, 0.2))
     second = Component(0.3, ((0,), (1,)), (0.5, 1.0), (1.0, 1.5, NAN), (NAN, NAN, 0.5))
-    prior = SpectralPrior.of(Covariance((first, second), 0.05), kinds, shape, unit_correlations(y, mask, kinds))
+    prior = SpectralPrior.of(
+        Covariance((first, second), 0.05), kinds, shape=shape, correlations=position_correlations(y, mask, kinds)
+    )
     entries = np.eye(mask.size, dtype=np.float32).reshape(mask.size, *shape)
     dense = np.stack([prior.inverse(prior.spectrum * prior.forward(one)).ravel() for one in entries]).astype(float)
     np.testing.assert_allclose(dense, dense.T, atol=1e-5)
@@ -185,11 +192,11 @@ def test_process_is_dense_kriging(longest: int, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("longest", [384, 10])
 def test_coarse_modes_invert_their_part_of_the_system(longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("corten.completion.axes_kinds.MAX_DENSE_LENGTH", longest)  # 11 positions are followed by one
+    monkeypatch.setattr("corten.completion.axes_kinds.MAX_PRODUCT_LENGTH", longest)  # 11 positions are followed by one
     rng = np.random.default_rng(3)
     shape, kinds = (11, 8), ("ordered", "periodic")
     kept = (rng.random(shape) < 0.5).astype(np.float32)
-    prior = SpectralPrior.of(elliptic((3.0, 2.0), 1.5), kinds, shape, {})
+    prior = SpectralPrior.of(elliptic((3.0, 2.0), 1.5), kinds, shape=shape, correlations={})
     arrays = HostArrays()
     coarse = system_of(arrays, [prior], kept[None], 20)
     size = prior.spectrum.size
@@ -210,7 +217,7 @@ def test_coarse_modes_make_few_iterations_enough() -> None:
     y = simulated(covariance, (60, 70), 4).astype(np.float32)
     mask = np.ones(y.shape, bool)
     mask[10:50, 15:55] = False
-    prior = SpectralPrior.of(covariance, ("ordered", "ordered"), y.shape, {})
+    prior = SpectralPrior.of(covariance, ("ordered", "ordered"), shape=y.shape, correlations={})
     zero = np.zeros_like(y)
     exact = prior.condition(y, mask, zero, 1000)
     few = prior.condition(y, mask, zero, 40)
@@ -227,7 +234,9 @@ def test_a_coarse_start_is_nearer_to_the_solution(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("corten.completion.gaussian_process.MIN_HALVED_ENTRIES", 1)
     prepared = PreparedProcess(kinds, covariance, pyramid, 1)
     known, kept = np.where(mask, y, 0).astype(np.float32), mask.astype(np.float32)
-    exact = SpectralPrior.of(covariance, kinds, y.shape, {}).condition(known, kept, np.zeros_like(known), 1000)
+    exact = SpectralPrior.of(covariance, kinds, shape=y.shape, correlations={}).condition(
+        known, kept, np.zeros_like(known), 1000
+    )
     start = np.zeros_like(known)
     started = prepared._with_coarse(known, kept, start, {})
     assert np.abs(started - exact)[~mask].mean() < 0.2 * np.abs(start - exact)[~mask].mean()
@@ -244,7 +253,7 @@ def test_finds_the_grouping_and_lengths_of_an_elliptic_field(seed: int) -> None:
     y = simulated(elliptic(lengths, 1.0), shape, seed)
     mask = np.random.default_rng(seed + 100).random(shape) < 0.6
     kinds = ("ordered", "ordered")
-    found, tried = fit_covariance(standardise(y, mask, kinds).values, mask, kinds, {}, seed)
+    found, tried = fit_covariance(standardise(y, mask, kinds).values, mask, kinds=kinds, units={}, seed=seed)
     assert found.components[0].groups == ((0, 1),)
     one = found.components[0]
     for length, true in zip(one.lengths, lengths):
@@ -259,7 +268,7 @@ def test_finds_that_axes_are_apart(seed: int) -> None:
     y = simulated(Covariance((component,), 1e-3), (60, 60), seed)
     mask = np.random.default_rng(seed).random(y.shape) < 0.6
     kinds = ("ordered", "ordered")
-    found, _ = fit_covariance(standardise(y, mask, kinds).values, mask, kinds, {}, seed)
+    found, _ = fit_covariance(standardise(y, mask, kinds).values, mask, kinds=kinds, units={}, seed=seed)
     assert found.components[0].groups == ((0,), (1,))
 
 
@@ -310,7 +319,7 @@ def test_noise_that_the_likelihood_misses_is_found_by_held_out_error() -> None:
     def fills(todo: Sequence[tuple[Covariance, Part]]) -> list[np.ndarray]:
         return [process(one).fill_from(part.values, part.kept, part.start).estimate for one, part in todo]
 
-    held_out = HeldOut.of(y, mask, kinds, grids, pyramid, 0, fills)
+    held_out = HeldOut.of(y, mask, kinds=kinds, grids=grids, pyramid=pyramid, seed=0, fills=fills)
     assert held_out is not None
     tested = _with_tested_noise(process(elliptic((6.0, 6.0), 1.5, noise=0.01)), held_out)
     assert tested.covariance.noise > 0.03
@@ -331,14 +340,14 @@ class Known:
 
 def test_groups_are_chosen_by_held_out_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clearly different errors decide; where they are alike the likelihood decides."""
-    for limit, value in (("SAMPLES", 6), ("SCOUTS", 4), ("SAMPLE_SIZE", 100)):
+    for limit, value in (("SAMPLES", 6), ("COMPARED_SAMPLES", 4), ("SAMPLE_SIZE", 100)):
         monkeypatch.setattr(covariance_choice, limit, value)
     y = simulated(elliptic((6.0, 3.0), 1.0), (40, 40), 0)
     mask = np.random.default_rng(1).random(y.shape) < 0.6
     kinds = ("ordered", "ordered")
     values = standardise(y, mask, kinds).values
     for spare, groups in ((0.5, ((0,), (1,))), (0.01, ((0, 1),))):
-        found, tried = fit_covariance(values, mask, kinds, {}, 0, held_out=Known(spare))
+        found, tried = fit_covariance(values, mask, kinds=kinds, units={}, seed=0, held_out=Known(spare))
         assert found.components[0].groups == groups
         assert {one["held-out error"] for one in tried[:2]} == {1.0, 1.0 + spare}
 
@@ -375,7 +384,7 @@ def test_a_covariance_without_a_finite_estimate_has_an_infinite_error() -> None:
         broken = todo[-1][0]
         return [np.full_like(part.values, np.nan) if one is broken else filled(one, part) for one, part in todo]
 
-    held_out = HeldOut.of(y, mask, kinds, grids, pyramid, 0, fills)
+    held_out = HeldOut.of(y, mask, kinds=kinds, grids=grids, pyramid=pyramid, seed=0, fills=fills)
     assert held_out is not None
     assert held_out.count >= 200
     right, wrong, broken = held_out.errors(

@@ -22,7 +22,7 @@ NAN = float("nan")
 def _few_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two small samples are enough for small fields and take a tenth of the time."""
     monkeypatch.setattr(covariance_choice, "SAMPLE_SIZE", 100)
-    monkeypatch.setattr(covariance_choice, "SCOUTS", 1)
+    monkeypatch.setattr(covariance_choice, "COMPARED_SAMPLES", 1)
     monkeypatch.setattr(covariance_choice, "SAMPLES", 2)
 
 
@@ -93,12 +93,12 @@ def test_coordinates_that_do_not_describe_the_data_are_not_used_and_that_is_said
 @pytest.mark.parametrize("kind", ["ordered", "periodic"])
 def test_basis_at_positions(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On grid points it is the basis of the grid; both directions are transposes; long axes use the same one."""
-    whole = basis_of(kind, 0, 9)
+    whole = basis_of(kind, 0, length=9)
     some = np.array([0, 1, 4, 4, 8])
-    basis = basis_of(kind, 0, 9, positions=some.astype(float))
+    basis = basis_of(kind, 0, length=9, positions=some.astype(float))
     np.testing.assert_allclose(basis.rows, whole.rows[:, some], atol=1e-12)
     monkeypatch.setattr(axes_kinds, "MAX_DENSE_GRID", 4)
-    fast = basis_of(kind, 0, 9, positions=some + 0.2)
+    fast = basis_of(kind, 0, length=9, positions=some + 0.2)
     x, c = np.random.default_rng(0).random((5, 3)), np.random.default_rng(1).random((9, 3))
     np.testing.assert_allclose(fast.forward(x), basis.forward(x), atol=1e-12)
     np.testing.assert_allclose(fast.inverse(c), basis.inverse(c), atol=1e-12)
@@ -109,7 +109,7 @@ def test_process_at_positions_is_kriging_with_the_distances() -> None:
     positions = np.sort(rng.random(14)) * 80 + 20  # far from the ends, which reflect
     grid = Grid(120, positions)
     one = Component(1.0, ((0,),), (1.5,), (9.0,), (NAN,))
-    prior = SpectralPrior.of(Covariance((one,), 0.01), ("ordered",), (14,), {}, (grid,))
+    prior = SpectralPrior.of(Covariance((one,), 0.01), ("ordered",), shape=(14,), correlations={}, grids=(grid,))
     mask = rng.random(14) < 0.6
     y = np.where(mask, rng.standard_normal(14), 0.0)
     kernel = matern(1.5, np.abs(np.subtract.outer(positions, positions)) / 9.0)[0]

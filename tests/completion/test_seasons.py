@@ -28,7 +28,7 @@ def test_process_with_a_cycle_is_dense_kriging() -> None:
     rng = np.random.default_rng(0)
     season, n = Season(0, "daily", 7.3), 40
     one = Component(0.8, ((0,), (1,)), (0.5, 2.0), (25.0, 3.0), (NAN,))
-    prior = SpectralPrior.of(Covariance((one,), 0.02, (season,)), ("ordered",), (n,), {})
+    prior = SpectralPrior.of(Covariance((one,), 0.02, (season,)), ("ordered",), shape=(n,), correlations={})
     mask = rng.random(n) < 0.6
     y = np.where(mask, rng.standard_normal(n), 0.0)
     kernel = 0.8 * quasi_periodic(np.subtract.outer(np.arange(n), np.arange(n)), season, (25.0, 3.0), (0.5, 2.0))
@@ -41,8 +41,8 @@ def test_likelihood_with_a_cycle_is_the_normal_density_and_has_its_gradient() ->
     rng = np.random.default_rng(1)
     y, season, grids = rng.standard_normal(60), Season(0, "daily", 6.0), grids_of(None, (60,))
     entries = np.arange(0, 60, 2)[:, None]
-    sample = Sample.of(y, entries, ("ordered",), {}, grids, (season,))
-    model = Likelihood([sample], ("ordered",), (60,), [((0,),), ((0,), (1,))], (season,))
+    sample = Sample.of(y, entries, kinds=("ordered",), units={}, grids=grids, seasons=(season,))
+    model = Likelihood([sample], ("ordered",), shape=(60,), components=[((0,),), ((0,), (1,))], seasons=(season,))
     theta = model.start()[0] + 0.1 * rng.standard_normal(len(model.start()[0]))
     found = model.covariance(theta)
     distance = np.subtract.outer(entries[:, 0], entries[:, 0]).astype(float)
@@ -87,7 +87,7 @@ def test_a_daily_cycle_lowers_the_error_where_there_is_one(
     cycle: float, most: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a cycle the fit is the same, bit for bit."""
-    for limit, value in (("SAMPLES", 4), ("SCOUTS", 2), ("SAMPLE_SIZE", 120)):
+    for limit, value in (("SAMPLES", 4), ("COMPARED_SAMPLES", 2), ("SAMPLE_SIZE", 120)):
         monkeypatch.setattr(covariance_choice, limit, value)
     stations = Axis("station", 4, np.array(list("abcd")), "unordered")
     errors = []

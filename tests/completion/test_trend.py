@@ -30,7 +30,7 @@ def test_the_coefficient_is_found_and_useless_covariates_are_left_out():
     axes = ObservedTensor.of(np.zeros(SHAPE), axis_kinds={0: "ordered", 1: "ordered", 2: "ordered"}).axes
     for seed in range(3):
         y, mask, covariates = station(seed)
-        found = fit_trend(y, mask, axes, covariates, seed=0).choice.values["coefficients"]
+        found = fit_trend(y, mask, axes=axes, covariates=covariates, seed=0).choice.values["coefficients"]
         assert list(found) == ["elevation"]
         assert abs(found["elevation"] - 2) < 0.1
 
@@ -45,15 +45,15 @@ def test_the_covariate_of_a_small_skewed_table_is_found():
         y = 0.6 * dust + 0.1 * rng.normal(size=(40, 12))
         covariates = {"dust": dust, "useless": rng.normal(size=(40, 12))}
         mask = rng.random((40, 12)) > 0.25
-        found.append(list(fit_trend(y, mask, axes, covariates, seed=0).choice.values["coefficients"]))
+        found.append(list(fit_trend(y, mask, axes=axes, covariates=covariates, seed=0).choice.values["coefficients"]))
     assert sum(one == ["dust"] for one in found) >= 5
 
 
 def test_the_trend_depends_on_training_entries_only():
     y, mask, covariates = station(5)
     axes = ObservedTensor.of(np.zeros(SHAPE), axis_kinds={0: "ordered", 1: "ordered", 2: "ordered"}).axes
-    first = fit_trend(y, mask, axes, covariates, seed=0)
-    other = fit_trend(np.where(mask, y, 1e6), mask, axes, covariates, seed=0)
+    first = fit_trend(y, mask, axes=axes, covariates=covariates, seed=0)
+    other = fit_trend(np.where(mask, y, 1e6), mask, axes=axes, covariates=covariates, seed=0)
     assert np.array_equal(first.centre, other.centre)
     assert np.allclose(first.backward(first.forward(y)), y, atol=1e-10)
     assert first.centre.shape == (18, 24, 1)  # as compact as the covariates that are used

@@ -25,7 +25,7 @@ def test_errors_of_all_gaps_are_added(kind: Any, gaps: int) -> None:
         return {(o, n): better if o == "mean" else 1.0 for o in settings["origins"] for n in settings["numbers"]}
 
     axes = [Axis("place", 16, kind=kind), Axis("time", 40)]
-    prepared = UnfoldingCompletion().prepare_with(errors_of, values, mask, axes, 0)
+    prepared = UnfoldingCompletion().prepare_with(errors_of, values, mask=mask, axes=axes, seed=0)
     assert len(seen) == gaps
     assert prepared.origin == ("mean" if gaps == 1 else "lowest")
     assert len({one.tobytes() for one in seen}) == gaps, "every gap is another one"

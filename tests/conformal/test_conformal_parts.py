@@ -133,7 +133,7 @@ def test_exact_weights_equal_those_rebuilt_with_the_test_entry_observed(monkeypa
     assert whole.cutoffs(test, levels).lower is None
     rough = CalibratedScores("absolute", scores, calibration, OddsWeights(weights.log_weight))
     assert (rough.cutoffs(test, levels).upper != expected).mean() > 0.1, "the factors must matter here"
-    monkeypatch.setattr(calibrated_module, "MAX_CHUNK_ENTRIES", 4)
+    monkeypatch.setattr(calibrated_module, "NEIGHBOUR_CHUNK_ENTRIES", 4)
     np.testing.assert_array_equal(whole.cutoffs(test, levels).upper, expected)
     lower, upper = whole.intervals(test, np.zeros(test.size), np.ones(test.size), levels)
     np.testing.assert_array_equal(upper, expected)

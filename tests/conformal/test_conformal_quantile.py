@@ -47,13 +47,15 @@ def test_unit_weights_against_exact_fractions():
         for percent in range(1, 100):
             k = math.ceil(Fraction(percent, 100) * (n + 1))
             expected = float(k) if k <= n else math.inf
-            assert weighted_cutoffs(scores, np.ones(n), [1.0], percent / 100).item() == expected, (n, percent)
+            assert (
+                weighted_cutoffs(scores, np.ones(n), test_weights=[1.0], coverage=percent / 100).item() == expected
+            ), (n, percent)
 
 
 def test_nine_scores_at_ninety_percent_are_enough():
-    assert weighted_cutoffs(np.arange(1, 10), np.ones(9), [1], 0.9).item() == 9.0
-    assert weighted_cutoffs(np.arange(1, 10), np.full(9, 0.1), [0.1], 0.9).item() == 9.0
-    assert weighted_cutoffs(np.arange(1, 9), np.ones(8), [1], 0.9).item() == math.inf
+    assert weighted_cutoffs(np.arange(1, 10), np.ones(9), test_weights=[1], coverage=0.9).item() == 9.0
+    assert weighted_cutoffs(np.arange(1, 10), np.full(9, 0.1), test_weights=[0.1], coverage=0.9).item() == 9.0
+    assert weighted_cutoffs(np.arange(1, 9), np.ones(8), test_weights=[1], coverage=0.9).item() == math.inf
 
 
 def test_integer_weights_against_exact_fractions():
@@ -66,7 +68,7 @@ def test_integer_weights_against_exact_fractions():
         need = Fraction(percent, 100) * (int(weights.sum()) + test)
         reached = [int(v) for v in np.sort(scores) if int(weights[scores <= v].sum()) >= need]
         expected = float(reached[0]) if reached else math.inf
-        assert weighted_cutoffs(scores, weights, [test], percent / 100).item() == expected
+        assert weighted_cutoffs(scores, weights, test_weights=[test], coverage=percent / 100).item() == expected
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0, 30.0, 690.0, 3000.0])
@@ -135,7 +137,7 @@ def test_merge_and_search_agree_bit_for_bit(monkeypatch):
         np.testing.assert_array_equal(merged[j], np.append(lists._scores, np.inf)[at])
     factor = random_factor(rng, tests, 50, 4, 2.0)
     exact = lists.cutoffs(logs, LEVELS, factor, threads=1)
-    monkeypatch.setattr(quantile_module, "CHUNK_ENTRIES", 333)
+    monkeypatch.setattr(quantile_module, "TASK_ENTRIES", 333)
     np.testing.assert_array_equal(merged, lists.cutoffs(logs, LEVELS, threads=3))
     np.testing.assert_array_equal(exact, lists.cutoffs(logs, LEVELS, factor, threads=3))
 
@@ -179,8 +181,8 @@ def test_tied_scores_may_be_merged_into_one():
     weights = np.array([1.0, 2.0, 4.0, 1.0, 3.0])
     scores = np.array([2.0, 1.0, 2.0, 5.0, 2.0])
     tests = np.linspace(0, 6, 30)
-    apart = weighted_cutoffs(scores, weights, tests, LEVELS)
-    together = weighted_cutoffs([1.0, 2.0, 5.0], [2.0, 8.0, 1.0], tests, LEVELS)
+    apart = weighted_cutoffs(scores, weights, test_weights=tests, coverage=LEVELS)
+    together = weighted_cutoffs([1.0, 2.0, 5.0], [2.0, 8.0, 1.0], test_weights=tests, coverage=LEVELS)
     np.testing.assert_array_equal(apart, together)
 
 
@@ -200,8 +202,8 @@ def test_more_coverage_never_narrows_and_more_test_weight_never_either():
 def test_lower_tail_mirrors_the_upper_one():
     rng = np.random.default_rng(8)
     scores, weights, tests = rng.normal(size=50), rng.exponential(size=50), rng.exponential(size=9) * 10
-    lower = weighted_cutoffs(scores, weights, tests, LEVELS, tail="lower")
-    np.testing.assert_array_equal(lower, -weighted_cutoffs(-scores, weights, tests, LEVELS))
+    lower = weighted_cutoffs(scores, weights, test_weights=tests, coverage=LEVELS, tail="lower")
+    np.testing.assert_array_equal(lower, -weighted_cutoffs(-scores, weights, test_weights=tests, coverage=LEVELS))
     assert (lower == -np.inf).any() and not (lower == np.inf).any()
     mass = [weights[scores >= cut].sum() for cut in lower[2]]
     assert (np.array(mass) >= 0.8 * (weights.sum() + tests) * (1 - 1e-9))[np.isfinite(lower[2])].all()
@@ -226,16 +228,16 @@ def test_nothing_to_calibrate_on_gives_infinity():
         assert (lists.cutoffs([0.0, -np.inf], LEVELS) == np.inf).all()
     zero = NeighbourFactor(np.array([[0]]), np.array([[-np.inf]]))
     assert WeightedScores([1.0], [0.0]).cutoffs([-np.inf], 0.5, zero).item() == np.inf
-    assert weighted_cutoffs([1.0, 2.0], [1, 1], [], 0.9).shape == (1, 0)
+    assert weighted_cutoffs([1.0, 2.0], [1, 1], test_weights=[], coverage=0.9).shape == (1, 0)
 
 
 def test_errors_name_the_argument():
     with pytest.raises(ValueError, match="coverage"):
-        weighted_cutoffs([1.0], [1.0], [1.0], 90)
+        weighted_cutoffs([1.0], [1.0], test_weights=[1.0], coverage=90)
     with pytest.raises(ValueError, match="test_weights"):
-        weighted_cutoffs([1.0], [1.0], [-1.0], 0.9)
+        weighted_cutoffs([1.0], [1.0], test_weights=[-1.0], coverage=0.9)
     with pytest.raises(ValueError, match="weights"):
-        weighted_cutoffs([1.0], [np.nan], [1.0], 0.9)
+        weighted_cutoffs([1.0], [np.nan], test_weights=[1.0], coverage=0.9)
     with pytest.raises(ValueError, match="scores"):
         WeightedScores([np.nan], [0.0])
     with pytest.raises(ValueError, match="tail"):

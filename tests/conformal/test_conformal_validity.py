@@ -33,7 +33,7 @@ def law_of_counts(test_weight):
     n, tests, rounds, level = 20, 40, 3000, 0.9
     counts = np.empty(rounds, dtype=int)
     for r in range(rounds):
-        cut = weighted_cutoffs(rng.normal(size=n), np.ones(n), [test_weight], level).item()
+        cut = weighted_cutoffs(rng.normal(size=n), np.ones(n), test_weights=[test_weight], coverage=level).item()
         counts[r] = np.sum(rng.normal(size=tests) <= cut)
     k = math.ceil(level * (n + 1) - 1e-9)
     law = stats.betabinom(tests, k, n + 1 - k)

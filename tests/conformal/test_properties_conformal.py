@@ -94,7 +94,7 @@ def test_order_threads_and_chunks_change_no_bit(case, level, seed, data):
     factor = data.draw(st.none() | factors(tests.size, scores.size))
     whole = conformal.WeightedScores(scores, logs).cutoffs(tests, level, factor, threads=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quantile_module, "CHUNK_ENTRIES", 3)
+        patch.setattr(quantile_module, "TASK_ENTRIES", 3)
         pieces = conformal.WeightedScores(scores, logs).cutoffs(tests, level, factor, threads=3)
     np.testing.assert_array_equal(whole, pieces)
     # In another order sums round otherwise, so only coverages that no tie of weights decides are compared.
@@ -114,10 +114,13 @@ def test_plain_weights_are_the_logarithms_and_a_common_factor_is_nothing(case, l
     scores, logs, tests = case
     weights, test_weights = np.exp2(np.clip(logs, -40, 40)), np.exp2(np.clip(tests, -40, 40))
     weights[np.isneginf(logs)] = 0.0
-    found = conformal.weighted_cutoffs(scores, weights, test_weights, level, tail)[0]
+    found = conformal.weighted_cutoffs(scores, weights, test_weights=test_weights, coverage=level, tail=tail)[0]
     factor = 2.0**power
     np.testing.assert_array_equal(
-        conformal.weighted_cutoffs(scores, factor * weights, factor * test_weights, level, tail)[0], found
+        conformal.weighted_cutoffs(
+            scores, factor * weights, test_weights=factor * test_weights, coverage=level, tail=tail
+        )[0],
+        found,
     )
     sign = 1.0 if tail == "upper" else -1.0
     for cut, own in zip(sign * found, test_weights):
@@ -266,7 +269,7 @@ def test_groups_are_numbered_as_one_likes_and_one_group_is_all(seed, level, grou
 
 
 def select(scores, logs, limits, tests, fdr):
-    return claimed(evidence(scores, logs, limits, tests, fdr), fdr)
+    return claimed(evidence(scores, logs, thresholds=limits, log_test_weights=tests, fdr=fdr), fdr)
 
 
 @given(lists(), seeds, st.sampled_from([0.05, 0.2, 0.5]), st.integers(-80, 80))

@@ -130,7 +130,7 @@ def test_passes_over_data_agree_with_the_threads(client, observed):
     [(10, [1] * 3, 1, True), (7, [4, 1, 1, 9], 1, False), (5, [1] * 9, 2, True), (100, [1, 3], 2, False)],
 )
 def test_parts_own_every_plane_once_and_hold_its_neighbours(planes, shares, radius, periodic):
-    parts = parts_of(planes, shares, radius, 2 * radius, periodic)
+    parts = parts_of(planes, shares, radius=radius, halo=2 * radius, periodic=periodic)
     assert [plane for part in parts for plane in range(part.start, part.stop)] == list(range(planes))
     for part in parts:
         np.testing.assert_array_equal(part.held[part.own], np.arange(part.start, part.stop))

@@ -136,7 +136,15 @@ def test_gibbs_sweeps_draw_the_same_numbers(name, shape):
     hood = resolve("adjacent", shape, periodic=[k == 1 for k in range(len(shape))])
     colours = hood.colours(shape)
     coupling = COUPLINGS[name] if name == "product" else as_coupling(name)
-    plan = gibbs.prepare(parameter, parameter, coupling, hood.offsets, hood.periodic, colours.number, colours.phases)
+    plan = gibbs.prepare(
+        parameter,
+        parameter,
+        coupling=coupling,
+        offsets=hood.offsets,
+        periodic=hood.periodic,
+        colours=colours.number,
+        phases=colours.phases,
+    )
     spins = np.where(rng.random(shape) < 0.5, 1, -1).astype(np.int8)
     spins[0, 0] = 0
     wanted = gibbs.sweep(plan, spins, 5, seed=2**63 + 11, first=3)

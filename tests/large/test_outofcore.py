@@ -216,7 +216,14 @@ def test_changed_weights_are_those_of_the_exact_rule(shape, neighborhood, period
         mine = (tests >= start * plane) & (tests < stop * plane)
         spread = lambda a: a[planes]  # noqa: B023, E731
         b = law.parameter.to_dense().astype(np.float32)
-        found = around.changes(tests[mine] - start * plane, planes, spread(cells), spread(odds), spread(b), 0.5)
+        found = around.changes(
+            tests[mine] - start * plane,
+            planes,
+            cells=spread(cells),
+            log_odds=spread(odds),
+            parameter=spread(b),
+            shift=0.5,
+        )
         for row, near, log_factor in zip(range(mine.sum()), factor.neighbours[mine], factor.log_factor[mine]):
             there = near >= 0
             want = sorted(

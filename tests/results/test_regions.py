@@ -291,7 +291,9 @@ def test_selection_is_its_definition():
     for _ in range(20):
         scores, weights = rng.normal(size=60), rng.gamma(1.0, size=60) + 0.01
         limits, tests = rng.normal(-2.0, 1.5, size=25), rng.gamma(1.0, size=25) + 0.01
-        got = claimed(evidence(scores, np.log(weights), limits, np.log(tests), 0.3), 0.3)
+        got = claimed(
+            evidence(scores, np.log(weights), thresholds=limits, log_test_weights=np.log(tests), fdr=0.3), 0.3
+        )
         np.testing.assert_array_equal(got, naive_selection(scores, weights, limits, tests, 0.3))
 
 

@@ -119,7 +119,15 @@ def test_law_with_a_cell_outside_the_domain():
 def plan_for(parameter, coupling, where, periodic=()):
     hood = resolve(where, parameter.shape, periodic=periodic)
     colours = hood.colours(parameter.shape)
-    return gibbs.prepare(parameter, parameter, coupling, hood.offsets, hood.periodic, colours.number, colours.phases)
+    return gibbs.prepare(
+        parameter,
+        parameter,
+        coupling=coupling,
+        offsets=hood.offsets,
+        periodic=hood.periodic,
+        colours=colours.number,
+        phases=colours.phases,
+    )
 
 
 @pytest.mark.parametrize("coupling", [Product(0.3), Sigmoid(0.5), Zero()], ids=lambda g: g.label())
@@ -160,7 +168,15 @@ def test_uniform_draws_look_independent():
 def test_probability_of_a_draw(eta):
     field = np.full((400, 1000), eta, dtype=np.float32)
     hood = resolve("adjacent", field.shape)
-    plan = gibbs.prepare(field, field, Zero(), hood.offsets, hood.periodic, 1, [np.zeros(n, int) for n in field.shape])
+    plan = gibbs.prepare(
+        field,
+        field,
+        coupling=Zero(),
+        offsets=hood.offsets,
+        periodic=hood.periodic,
+        colours=1,
+        phases=[np.zeros(n, int) for n in field.shape],
+    )
     drawn = gibbs.sweep(plan, np.ones(field.shape, dtype=np.int8), 10, seed=2)
     share, expected = (drawn > 0).mean(), 1 / (1 + np.exp(-np.clip(eta, -700, 700)))
     assert abs(share - expected) <= 4.5 * np.sqrt(expected * (1 - expected) / field.size) + 1e-9

@@ -79,8 +79,9 @@ def described_on_device(
     centre, scale = (np.array([getattr(one, side).item() for one in batch.data]) for side in ("centre", "scale"))
     members = list(batch.members.values())
     return features_of_rounds(
-        batch.arrays, describe, entries, batch.known, batch.kept, members, batch.mixed(), centre, scale
-    )
+        batch.arrays, describe, entries=entries, known=batch.known, kept=batch.kept, members=members,
+        estimate=batch.mixed(), centre=centre, scale=scale,
+    )  # fmt: skip
 
 
 class Need(NamedTuple):

@@ -134,7 +134,7 @@ def run_rounds(
         hidden = reduced(fill, own, train, scored(one, limit, [task.seed, number]), describe)
         if not fill.members:
             return hidden
-        around = neighbours.at(hidden.entries, own, train, fill.estimate, fill.members)
+        around = neighbours.at(hidden.entries, own, train=train, estimate=fill.estimate, members=fill.members)
         return replace(hidden, around=around)
 
     device, where = rounds_on_device(task.engine, first, values.shape, len(rounds))
@@ -218,7 +218,9 @@ def _on_device(
             def reduce(b: int) -> Hidden:
                 fill = batch.fill(b)  # noqa: B023
                 hidden = reduced(fill, values[b], trains[b], entries[b], describe)  # noqa: B023
-                around = neighbours.at(entries[b], values[b], trains[b], fill.estimate, fill.members)  # noqa: B023
+                around = neighbours.at(
+                    entries[b], values[b], train=trains[b], estimate=fill.estimate, members=fill.members  # noqa: B023
+                )
                 return replace(hidden, around=around)
 
             yield from in_order(reduce, range(len(inside)))
@@ -252,7 +254,9 @@ def _corrected(
     entries = np.concatenate([h.entries for h in rounds])
     residuals = np.concatenate([h.truth - h.estimate for h in rounds])
     features = _all_features(rounds)
-    correction, choice = learn_correction(neighbours, features, residuals, entries, observed=observed, seed=seed)
+    correction, choice = learn_correction(
+        neighbours, features, residuals=residuals, entries=entries, observed=observed, seed=seed
+    )
     if correction is None:
         return mixed, rounds, choice
     added = np.split(correction.predict(features, entries), np.cumsum([len(h.entries) for h in rounds])[:-1])

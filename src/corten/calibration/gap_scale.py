@@ -74,7 +74,9 @@ class Local:
         """All features of entries that the scale uses, given those of `describe`; `fill` is computed from `train`."""
         if self.neighbours is None:
             return features
-        near = self.neighbours.at(entries, values, train, first_estimate(self.first, fill), fill.members)
+        near = self.neighbours.at(
+            entries, values, train=train, estimate=first_estimate(self.first, fill), members=fill.members
+        )
         return np.hstack([features, near])
 
     def hidden_again(

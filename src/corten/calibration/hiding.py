@@ -114,7 +114,7 @@ def _moved(observed: ObservedTensor, rng: np.random.Generator, whole: bool) -> H
     gap = np.asarray(observed.missing)
     best = np.zeros(observed.shape, bool)
     for _ in range(MAX_ATTEMPTS):
-        copy = move_gap(gap, kinds, rng)
+        copy = move_gap(gap, kinds, rng=rng)
         window = True if whole else _window(copy, observed, rng)[0]
         hidden = copy & window & observed.mask
         if hidden.sum() > best.sum():

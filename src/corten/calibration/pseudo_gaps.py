@@ -54,8 +54,8 @@ def hide(
             return hidden
     for attempt in range(MAX_ATTEMPTS):
         # A copy at an edge may hide everything or nothing; then one that is moved freely serves.
-        bound = (kept, extents) if attempt < MAX_ATTEMPTS // 2 else ()
-        hidden = move_gap(gap, kinds, rng, *bound) & usable
+        free = attempt >= MAX_ATTEMPTS // 2
+        hidden = move_gap(gap, kinds, rng=rng, kept=() if free else kept, extents={} if free else extents) & usable
         count = (hidden & scored).sum()
         if count > most and hidden.sum() < total:
             best, most = hidden, count
@@ -78,7 +78,7 @@ def thinned(
     for _ in range(MAX_ATTEMPTS):
         if hidden.sum() <= THIN_TO * usable.sum():
             break
-        fewer = hidden & move_gap(gap, kinds, rng)
+        fewer = hidden & move_gap(gap, kinds, rng=rng)
         hidden = fewer if fewer.any() else hidden
     return hidden
 

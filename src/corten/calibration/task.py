@@ -218,7 +218,7 @@ def changed_by(
         return change
     if trend is None:
         values = observed.values if change is None else change.forward(observed.values)
-        trend = fit_trend(values, train, observed.axes, observed.covariates, seed)
+        trend = fit_trend(values, train, axes=observed.axes, covariates=observed.covariates, seed=seed)
     return trend if change is None else FittedChain((change, trend))
 
 

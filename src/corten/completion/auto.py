@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,7 +23,7 @@ class MixedCompletion:
     theorem requires. Few training entries and large tensors have the Tucker completion alone.
     """
 
-    engine: Any = "auto"
+    engine: object = "auto"
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> Prepared:
         """Choose the settings and the weights from the entries in `mask`."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import scipy.fft
+from numpy.typing import DTypeLike
 from scipy import ndimage
 
 from corten.data.axes import Axis
 
-MAX_DENSE_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform of any length
+MAX_PRODUCT_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform of any length
 MAX_DENSE_LENGTH_ON_HOST = 144  # the same on the host of lengths with small prime factors, or near one of them
 MAX_EXTENDED_SHARE = 0.01  # of a shorter axis may be empty positions at its end: more of them change the estimate
 MAX_DENSE_GRID = 1000  # the same for positions between the points of a grid; with fast transforms they are rounded
@@ -56,6 +56,7 @@ def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
 def move_gap(
     gap: np.ndarray,
     kinds: Sequence[str],
+    *,
     rng: np.random.Generator,
     kept: Sequence[int] = (),
     extents: Mapping[int, tuple[int, int]] = MappingProxyType({}),
@@ -90,7 +91,7 @@ def pseudo_gap(mask: np.ndarray, kinds: Sequence[str], rng: np.random.Generator,
     """
     hidden = mask
     for _ in range(MAX_COPIES):
-        hidden = hidden & move_gap(~mask, kinds, rng)
+        hidden = hidden & move_gap(~mask, kinds, rng=rng)
         if np.count_nonzero(hidden) <= most * np.count_nonzero(mask):
             break
     return hidden
@@ -149,7 +150,7 @@ class Basis:
         if self.positions is not None:
             shape = (*array.shape[: self.axis], len(self.frequencies), *array.shape[self.axis + 1 :])
             starts = np.flatnonzero(np.diff(self.positions, prepend=-1))  # entries on the same point are added
-            at: Any = (slice(None),) * self.axis
+            at: tuple[slice | None, ...] = (slice(None),) * self.axis
             spread = np.zeros(shape, array.dtype)
             spread[(*at, self.positions[starts])] = np.add.reduceat(array, starts, axis=self.axis)
             array = spread
@@ -224,14 +225,15 @@ def transformed_fast(length: int) -> bool:
     [False, False, True, True, True]
     """
     near = scipy.fft.next_fast_len(length, real=True) <= (1 + MAX_EXTENDED_SHARE) * length
-    return length > (MAX_DENSE_LENGTH_ON_HOST if near else MAX_DENSE_LENGTH)
+    return length > (MAX_DENSE_LENGTH_ON_HOST if near else MAX_PRODUCT_LENGTH)
 
 
 def basis_of(
     kind: str,
     axis: int,
+    *,
     length: int,
-    dtype: Any = np.float64,
+    dtype: DTypeLike = np.float64,
     eigenvectors: np.ndarray | None = None,
     positions: np.ndarray | None = None,
     extended: bool = False,
@@ -243,7 +245,7 @@ def basis_of(
     a long axis they are rounded to the grid. `extended`: a long ordered axis may be followed by empty positions. On the
     host a shorter axis has fast transforms too if its length is near one with small prime factors.
     """
-    long = transformed_fast(length) if on_host else length > MAX_DENSE_LENGTH
+    long = transformed_fast(length) if on_host else length > MAX_PRODUCT_LENGTH
     if extended and kind == "ordered" and positions is None and long:
         points = np.arange(scipy.fft.next_fast_len(length, real=True))
         return Basis(axis, kind, np.pi * points / len(points), None, cosines=points, length=length)
@@ -262,7 +264,7 @@ def basis_of(
     rows = None
     if positions is not None:
         rows = np.ascontiguousarray(_rows_at(kind, length, positions), dtype=dtype)
-    elif length <= MAX_DENSE_LENGTH:
+    elif length <= MAX_PRODUCT_LENGTH:
         basis = Basis(axis=0, kind=kind, frequencies=frequencies, rows=None)
         rows = np.ascontiguousarray(basis.forward(np.eye(length)), dtype=dtype)
     if positions is not None:

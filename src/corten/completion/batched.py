@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from corten.completion.axes_kinds import Standardised, standardise
 from corten.completion.gaussian_process import (
@@ -36,9 +36,9 @@ from corten.completion.unfoldings import (
     minimise,
     relative,
 )
-from corten.completion.units import unit_correlations
+from corten.completion.unordered import position_correlations
 from corten.data.axes import Axis
-from corten.engine.arrays import Arrays
+from corten.engine.arrays import Array, Arrays
 
 MAX_LENGTH = 4096  # of an axis: products are with dense matrices
 
@@ -57,26 +57,27 @@ def why_not_member(member: object, shape: tuple[int, ...]) -> str | None:
 
 
 def prepare_member(
-    arrays: Arrays | None, member: Completion, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
+    arrays: Arrays | None, member: Completion, *, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
 ) -> Prepared:
     """The member with its settings, chosen with the help of a device where there is one."""
     if arrays is not None and isinstance(member, GaussianProcessCompletion):
-        return member.prepare_on(arrays, values, mask, axes, seed)
+        return member.prepare_on(arrays, values, mask=mask, axes=axes, seed=seed)
     if arrays is not None and isinstance(member, UnfoldingCompletion) and _dense(mask.shape):
-        return member.prepare_with(partial(_errors_on, arrays), values, mask, axes, seed)
+        return member.prepare_with(partial(_errors_on, arrays), values, mask=mask, axes=axes, seed=seed)
     return member.prepare(values, mask, axes, seed)
 
 
 def fill_member(
     arrays: Arrays,
-    member: Any,
+    member: Prepared,
+    *,
     values: Sequence[np.ndarray],
     masks: Sequence[np.ndarray],
     data: Sequence[Standardised],
-    known: Any,
-    kept: Any,
-    start: Any,
-) -> Any:
+    known: Array,
+    kept: Array,
+    start: Array | None,
+) -> Array:
     """The estimates of a member for each round, in the standardised variable `known`; `start` or None for its own."""
     if isinstance(member, PreparedSmooth):
         return pyramid(arrays, member, known, kept)
@@ -84,15 +85,15 @@ def fill_member(
         start = pyramid(arrays, member.pyramid, known, kept) if start is None else start
         start = _coarse_start(arrays, member, data, masks, known, kept, start)
         priors = priors_of(member, data, masks, kept.shape[1:])
-        return conditioned(arrays, priors, known, kept, start, member.iterations)
+        return conditioned(arrays, priors, values=known, kept=kept, start=start, iterations=member.iterations)
     assert isinstance(member, PreparedUnfoldings)
     start = pyramid(arrays, member.pyramid, known, kept) if start is None else start
     if member.origin == "mean":
-        return minimise(arrays, known, kept, start, member.iterations)
+        return minimise(arrays, known, kept=kept, start=start, iterations=member.iterations)
     own = [_centred(v, m, member.kinds, member.origin) for v, m in zip(values, masks)]
     centred = arrays.put(np.stack([one.values.astype(np.float32) for one in own]))
 
-    def put(numbers: Sequence[Any]) -> Any:
+    def put(numbers: Sequence[ArrayLike]) -> Array:
         return arrays.put(np.stack([np.asarray(one, np.float32) for one in numbers]))
 
     if member.origin == "power":
@@ -101,11 +102,14 @@ def fill_member(
         base = put([(o.base - d.centre) / d.scale for o, d in zip(own, data)])  # type: ignore[attr-defined]
         inverse = put([1 / d.scale for d in data])
         start = (arrays.xp.maximum((start - base) / inverse, 0) ** POWER - centre) / scale
-        estimate = minimise(arrays, centred, kept, start, member.iterations)
+        estimate = minimise(arrays, centred, kept=kept, start=start, iterations=member.iterations)
         return arrays.xp.maximum(estimate * scale + centre, 0) ** (1 / POWER) * inverse + base
     scale = put([o.scale / d.scale for o, d in zip(own, data)])
     shift = put([(o.centre - d.centre) / d.scale for o, d in zip(own, data)])
-    return minimise(arrays, centred, kept, (start - shift) / scale, member.iterations) * scale + shift
+    return (
+        minimise(arrays, centred, kept=kept, start=(start - shift) / scale, iterations=member.iterations) * scale
+        + shift
+    )
 
 
 def _coarse_start(
@@ -113,10 +117,10 @@ def _coarse_start(
     member: PreparedProcess,
     data: Sequence[Standardised],
     masks: Sequence[np.ndarray],
-    known: Any,
-    kept: Any,
-    start: Any,
-) -> Any:
+    known: Array,
+    kept: Array,
+    start: Array,
+) -> Array:
     """The start with its smooth part solved on a grid with half the positions, as `PreparedProcess._with_coarse`."""
     halved, coarser = member.halved(kept.shape[1:])
     if not halved:
@@ -129,13 +133,13 @@ def _coarse_start(
     of_axes = {"axes": tuple(halved)}
     first, weight, values = arrays.compiled(_halve, **of_axes)(pairs, known, kept, start)
     priors = priors_of(coarser, data, masks, weight.shape[1:])
-    solved = condition(arrays, priors, values, weight, first, COARSE_ITERATIONS)
+    solved = condition(arrays, priors, values=values, kept=weight, start=first, iterations=COARSE_ITERATIONS)
     return arrays.compiled(_add_between, **of_axes)(between, start, solved - first)
 
 
 def _halve(
-    arrays: Arrays, pairs: tuple[Any, ...], known: Any, kept: Any, start: Any, *, axes: tuple[int, ...]
-) -> tuple[Any, Any, Any]:
+    arrays: Arrays, pairs: tuple[Array, ...], known: Array, kept: Array, start: Array, *, axes: tuple[int, ...]
+) -> tuple[Array, Array, Array]:
     """The start, the weights and the values on the coarse grid."""
     left, weight, first = kept * (known - start), kept, start
     for k, matrix in zip(axes, pairs):
@@ -143,7 +147,9 @@ def _halve(
     return first, weight, first + arrays.xp.where(weight > 0, left / arrays.xp.where(weight > 0, weight, 1), 0)
 
 
-def _add_between(arrays: Arrays, between: tuple[Any, ...], start: Any, change: Any, *, axes: tuple[int, ...]) -> Any:
+def _add_between(
+    arrays: Arrays, between: tuple[Array, ...], start: Array, change: Array, *, axes: tuple[int, ...]
+) -> Array:
     """The start with a change on the coarse grid interpolated and added."""
     for k, matrix in zip(axes, between):
         change = arrays.along(matrix, change, k + 1)
@@ -181,7 +187,7 @@ def _errors_on(
     ]
     errors: dict[tuple[str, int], float] = {}
 
-    def visit(number: int, estimates: Any) -> None:
+    def visit(number: int, estimates: Array) -> None:
         for origin, one, estimate in zip(origins, at_hidden, estimates):
             part = arrays.get(estimate.reshape(-1)[at]).astype(np.float64)
             errors[origin, number] = float(np.abs(one.undo(part) - truth).mean())
@@ -190,16 +196,18 @@ def _errors_on(
         both = arrays.put(np.stack([one.values.astype(np.float32) for one in data]))
         kept = arrays.put(np.broadcast_to(known, both.shape)).astype(np.float32)
         begun = arrays.put(np.stack([relative(one, start) for one in data]))
-        minimise(arrays, both, kept, begun, max(numbers), visit, numbers)
+        minimise(arrays, both, kept=kept, start=begun, iterations=max(numbers), visit=visit, visited=numbers)
     return errors
 
 
 def priors_of(
     member: PreparedProcess, data: Sequence[Standardised], masks: Sequence[np.ndarray], shape: tuple[int, ...]
 ) -> list[SpectralPrior]:
-    """The prior of each round, or one for all: the correlation of units is estimated from the entries of a round."""
+    """The prior of each round, or one for all: correlations of positions are estimated from the entries of a round."""
     kinds = member.kinds
     if "unordered" not in kinds:
-        return [SpectralPrior.of(member.covariance, kinds, shape, {}, member.grids)]
-    units = (unit_correlations(one.values.astype(np.float64), mask, kinds) for one, mask in zip(data, masks))
-    return [SpectralPrior.of(member.covariance, kinds, shape, own, member.grids) for own in units]
+        return [SpectralPrior.of(member.covariance, kinds, shape=shape, correlations={}, grids=member.grids)]
+    units = (position_correlations(one.values.astype(np.float64), mask, kinds) for one, mask in zip(data, masks))
+    return [
+        SpectralPrior.of(member.covariance, kinds, shape=shape, correlations=own, grids=member.grids) for own in units
+    ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from corten.completion.protocol import Fill
 from corten.data.axes import Axis
@@ -17,7 +17,7 @@ from corten.data.choices import Choice
 class CallableCompletion:
     """A completion from `function(array with NaN) -> full array`; it gets a copy, and its result is checked."""
 
-    function: Callable[[np.ndarray], Any]
+    function: Callable[[np.ndarray], ArrayLike]
     choices: tuple[Choice, ...] = ()
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> CallableCompletion:

@@ -16,7 +16,7 @@ import numpy as np
 
 from corten.completion.axes_kinds import axis_kinds, standardise
 from corten.completion.protocol import Fill, PreparedMix, on_axes
-from corten.completion.units import MAX_MATRIX_LENGTH, unit_correlations
+from corten.completion.unordered import MAX_MATRIX_LENGTH, position_correlations
 from corten.conformal.local_scale import COARSE_BLOCKS_PER_AXIS, BlockFolds, EntryFeatures, block_of, exceeds
 from corten.conformal.trees import Trees, fit_trees
 from corten.data.axes import Axis
@@ -26,12 +26,12 @@ NEAREST_POSITIONS = 6  # of an unordered axis, by correlation
 NEAREST_ENTRIES = 2  # on each side along an ordered axis
 LAGS = (-3, -2, -1, 0, 1, 2, 3)  # steps along an ordered axis at which the nearest positions are averaged
 SLOPE_STEPS = (-3, -1, 1, 3)  # steps at which the estimate itself is compared
-MIN_HIDDEN_ENTRIES = 3000  # with fewer, no correction is tried
-MAX_FIT_ENTRIES = 80_000
+MIN_CORRECTION_ENTRIES = 3000  # with fewer, no correction is tried
+MAX_CORRECTION_ENTRIES = 80_000
 MAX_PREDICT_ENTRIES = 1 << 18  # whose features are held at once
 MAX_SCREEN_ENTRIES, SCREEN_TREES = 15_000, 40  # of a first fit, which shows whether a larger one can lower the error
-PARTS = 3  # of an ordered axis
-MIN_GAIN = 0.01  # of the mean absolute error
+PARTS_OF_AXIS = 3  # of an ordered axis
+MIN_CORRECTION_GAIN = 0.01  # of the mean absolute error
 MIN_GAIN_FAR_AWAY = 0.02
 TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 150, 0.1, 31, 40
 SECONDS_PER_DAY = 86_400
@@ -61,7 +61,7 @@ class NeighbourFeatures:
         short = tuple("ordered" if n > MAX_MATRIX_LENGTH else kind for kind, n in zip(kinds, mask.shape))
         known = standardise(values, mask, kinds).values
         nearest = {}
-        for k, one in unit_correlations(known, mask, short).items():
+        for k, one in position_correlations(known, mask, short).items():
             if one.matrix is not None:
                 own = one.matrix - 2 * np.eye(one.length)
                 nearest[k] = np.argsort(-own, axis=1, kind="stable")[:, : min(NEAREST_POSITIONS, one.length - 1)]
@@ -79,6 +79,7 @@ class NeighbourFeatures:
         self,
         entries: np.ndarray,
         values: np.ndarray,
+        *,
         train: np.ndarray,
         estimate: np.ndarray,
         members: Mapping[str, np.ndarray],
@@ -266,6 +267,7 @@ class PreparedCorrected:
 def learn_correction(
     describe: NeighbourFeatures,
     features: np.ndarray,
+    *,
     residuals: np.ndarray,
     entries: np.ndarray,
     observed: np.ndarray,
@@ -276,8 +278,8 @@ def learn_correction(
     observed: the mask of the data, whose hidden entries are at the flat `entries`.
     """
     shape = observed.shape
-    if len(entries) < MIN_HIDDEN_ENTRIES:
-        return None, _choice(False, f"{len(entries)} hidden entries are fewer than {MIN_HIDDEN_ENTRIES}", 0.0)
+    if len(entries) < MIN_CORRECTION_ENTRIES:
+        return None, _choice(False, f"{len(entries)} hidden entries are fewer than {MIN_CORRECTION_ENTRIES}", 0.0)
     if not describe.nearest and not describe.covariates:
         return None, _choice(False, "it is learned only where an axis is unordered or covariates are given", 0.0)
     fold_of = BlockFolds(shape, seed)
@@ -291,15 +293,15 @@ def learn_correction(
         return None, _choice(False, f"{because}, less than {MIN_GAIN_FAR_AWAY:.0%} is not used", share)
     models = {}
     for number in np.unique(fold).tolist():
-        rows = _some(np.flatnonzero(fold != number), MAX_FIT_ENTRIES, rng)
+        rows = _some(np.flatnonzero(fold != number), MAX_CORRECTION_ENTRIES, rng)
         models[number] = _fit(features, target, rows, TREES, seed)
     correction = Correction(describe, models, fold_of, observed)
     gain = np.abs(target) - np.abs(target - correction.predict(features, entries) / spread)
     share = float(gain.sum() / max(np.abs(target).sum(), 1e-300))
-    used = share >= MIN_GAIN and exceeds(gain, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS))
+    used = share >= MIN_CORRECTION_GAIN and exceeds(gain, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS))
     because = (
         f"it changes the mean absolute error of entries hidden in blocks it was not fitted to by {-share:.1%}, "
-        f"{'more' if used else 'not more'} than two standard errors and {MIN_GAIN:.0%}"
+        f"{'more' if used else 'not more'} than two standard errors and {MIN_CORRECTION_GAIN:.0%}"
     )
     return (correction if used else None), _choice(used, because, share)
 
@@ -322,14 +324,14 @@ def _gain_far_away(
     index = np.unravel_index(entries, shape)
     shares = []
     for k, axis in enumerate(axes):
-        if axis.kind == "unordered" or shape[k] < 2 * PARTS:
+        if axis.kind == "unordered" or shape[k] < 2 * PARTS_OF_AXIS:
             continue
-        part, gain, size = index[k] * PARTS // shape[k], 0.0, 0.0
-        for number in range(PARTS):
+        part, gain, size = index[k] * PARTS_OF_AXIS // shape[k], 0.0, 0.0
+        for number in range(PARTS_OF_AXIS):
             out, inside = (
                 _some(np.flatnonzero(rows), MAX_SCREEN_ENTRIES, rng) for rows in (part != number, part == number)
             )
-            if len(out) < MIN_HIDDEN_ENTRIES // 4 or not len(inside):
+            if len(out) < MIN_CORRECTION_ENTRIES // 4 or not len(inside):
                 continue
             trees = _fit(features, target, out, SCREEN_TREES, seed)
             gain += float(np.abs(target[inside]).sum() - np.abs(target[inside] - trees.sum(features[inside])).sum())

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import scipy.special
+from numpy.typing import ArrayLike
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -109,7 +109,7 @@ class Covariance:
         return total
 
 
-def _along(axis: int, ndim: int, values: Any) -> np.ndarray:
+def _along(axis: int, ndim: int, values: ArrayLike) -> np.ndarray:
     """A vector as an array that varies along one axis."""
     shape = [1] * ndim
     shape[axis] = -1
@@ -121,7 +121,7 @@ def _group_spectrum(
 ) -> np.ndarray:
     """(1 + sum of (l w)^2)^-(nu + d/2) with w^2 = 2 (1 - cos f), scaled so that an unbounded grid has variance one."""
     power = -(smoothness + len(group) / 2)
-    inside: Any = 1.0
+    inside: np.ndarray | float = 1.0
     for k in group:
         inside = inside + _along(k, len(axes), (2 * lengths[k] * np.sin(np.asarray(axes[k]) / 2)) ** 2)
     return inside**power / _mean_power(-power, [lengths[k] for k in group])

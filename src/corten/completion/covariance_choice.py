@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -13,19 +12,19 @@ from corten.completion.covariance import Component, Covariance, Groups, Season
 from corten.completion.covariance_likelihood import Likelihood, Sample, sample_entries
 from corten.completion.held_out import HeldOut
 from corten.completion.positions import Grid, grids_of
-from corten.completion.units import UnitCorrelation
+from corten.completion.unordered import PositionCorrelation
 from corten.engine.threads import in_order, one_library_thread
 
 SAMPLE_SIZE = 150
-"""Entries in a sample. One likelihood costs the cube of it, so that many small samples see more for the same time."""
-SCOUTS, SAMPLES = 8, 24
+"""Entries in a sample. One likelihood costs the cube of it, so that many small samples are better for the same time."""
+COMPARED_SAMPLES, SAMPLES = 8, 24
 """Samples on which groupings are compared, and on which the parameters are fitted in the end."""
-SCOUT_ITERATIONS, FIT_ITERATIONS = 15, 40
+COMPARED_ITERATIONS, FIT_ITERATIONS = 15, 40
 """Iterations of the fits that are compared, and of those to all samples."""
 SPARE_ERRORS = (0.03, 0.05)
 """Groupings, and numbers of components, whose held-out error is larger than the lowest by at most this share are
 compared by likelihood."""
-SCOUT_PARTS, FIT_PARTS = 2, 4
+COMPARED_PARTS, FIT_PARTS = 2, 4
 """Parts with hidden entries on which groupings are compared, and on which numbers of components are; those differ
 less."""
 OWN_PARTS, OWN_SMOOTHNESS = ((1 / 4, 0.1), (16.0, 0.05)), 0.5
@@ -62,12 +61,12 @@ def _candidates(ordered: Sequence[int]) -> list[Groups]:
 
 @dataclass(frozen=True)
 class _Fit:
-    """A fitted model: its log-likelihood less a penalty for its parameters, its parameters, and what is told of it."""
+    """A fitted model: its log-likelihood less a penalty for its parameters, its parameters, and its record."""
 
     score: float
     theta: np.ndarray
     model: Likelihood
-    told: dict[str, object]
+    record: dict[str, object]
 
     @property
     def covariance(self) -> Covariance:
@@ -77,8 +76,9 @@ class _Fit:
 def fit_covariance(
     values: np.ndarray,
     mask: np.ndarray,
+    *,
     kinds: Sequence[str],
-    units: dict[int, UnitCorrelation],
+    units: dict[int, PositionCorrelation],
     seed: int,
     grids: Sequence[Grid] = (),
     seasons: Sequence[Season] = (),
@@ -97,10 +97,12 @@ def fit_covariance(
     rng = np.random.default_rng((seed, 0xC0F))
     count = int(np.clip(mask.sum() // SAMPLE_SIZE, 1, SAMPLES))
     drawn = [sample_entries(mask, kinds, SAMPLE_SIZE, rng) for _ in range(count)]
-    samples = [Sample.of(values, entries, kinds, units, grids) for entries in drawn]
+    samples = [Sample.of(values, entries, kinds=kinds, units=units, grids=grids) for entries in drawn]
     tried: list[dict[str, object]] = []
 
-    def attempts(models: Sequence[Likelihood], iterations: int, guesses: Sequence[Sequence[Any]]) -> list[_Fit]:
+    def attempts(
+        models: Sequence[Likelihood], iterations: int, guesses: Sequence[Sequence[np.ndarray | None]]
+    ) -> list[_Fit]:
         """The most likely fit of each model from its guesses."""
         todo = [(model, guess) for model, own in zip(models, guesses) for guess in own]
         with one_library_thread:  # threads of a library that wait for each other cost a hundredfold on a busy machine
@@ -127,28 +129,35 @@ def fit_covariance(
             return list(found)
         errors = held_out.errors([one.covariance for one in found], parts)
         for one, own in zip(found, errors):
-            one.told["held-out error"] = own
+            one.record["held-out error"] = own
         return [one for one, own in zip(found, errors) if own <= (1 + spare) * min(errors)]
 
     ordered = [k for k, n in enumerate(mask.shape) if n > 1 and kinds[k] != "unordered"]
     apart = tuple((k,) for k in ordered)
-    scouts = samples[:SCOUTS]
-    single = [Likelihood(scouts, kinds, shape, [groups]) for groups in _candidates(ordered)]
-    fits = attempts(single, SCOUT_ITERATIONS, [(None,)] * len(single))
-    one = likeliest(acceptable(fits, SPARE_ERRORS[0], SCOUT_PARTS))
+    compared = samples[:COMPARED_SAMPLES]
+    single = [Likelihood(compared, kinds, shape=shape, components=[groups]) for groups in _candidates(ordered)]
+    fits = attempts(single, COMPARED_ITERATIONS, [(None,)] * len(single))
+    one = likeliest(acceptable(fits, SPARE_ERRORS[0], COMPARED_PARTS))
     first = one.model.components[0]
-    double = [Likelihood(scouts, kinds, shape, [first, other]) for other in dict.fromkeys((first, apart))]
+    double = [
+        Likelihood(compared, kinds, shape=shape, components=[first, other]) for other in dict.fromkeys((first, apart))
+    ]
     starts = [tuple(model.starts(one.model, one.theta)) for model in double]
-    two = likeliest(attempts(double, SCOUT_ITERATIONS, starts))
-    last = [Likelihood(samples, kinds, shape, found.model.components) for found in (one, two)]
+    two = likeliest(attempts(double, COMPARED_ITERATIONS, starts))
+    last = [Likelihood(samples, kinds, shape=shape, components=found.model.components) for found in (one, two)]
     fits = attempts(last, FIT_ITERATIONS, [(one.theta,), (two.theta,)])
     best = likeliest(acceptable(fits, SPARE_ERRORS[1], FIT_PARTS))
     for season in seasons:
         known = (*best.model.seasons, season)
-        with_cycle = [Sample.of(values, entries, kinds, units, grids, known) for entries in drawn]
+        with_cycle = [
+            Sample.of(values, entries, kinds=kinds, units=units, grids=grids, seasons=known) for entries in drawn
+        ]
         components = [*best.model.components, _cycle(best.model.components[0], season, len(shape) + len(known) - 1)]
-        few, every = (Likelihood(s, kinds, shape, components, known) for s in (with_cycle[:SCOUTS], with_cycle))
-        guess = attempts([few], SCOUT_ITERATIONS, [tuple(few.season_starts(best.model, best.theta))])[0].theta
+        few, every = (
+            Likelihood(s, kinds, shape=shape, components=components, seasons=known)
+            for s in (with_cycle[:COMPARED_SAMPLES], with_cycle)
+        )
+        guess = attempts([few], COMPARED_ITERATIONS, [tuple(few.season_starts(best.model, best.theta))])[0].theta
         best = likeliest([best, *attempts([every], FIT_ITERATIONS, [(guess,)])])
     found = best.covariance
     if held_out is not None and units:

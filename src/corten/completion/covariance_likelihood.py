@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import scipy.optimize
@@ -13,7 +12,7 @@ from numba import njit
 
 from corten.completion.covariance import Component, Covariance, Groups, Season, matern
 from corten.completion.positions import Grid
-from corten.completion.units import UnitCorrelation
+from corten.completion.unordered import PositionCorrelation
 from corten.engine.lapack import addresses, call_at, numbers_of
 from corten.engine.threads import in_order
 
@@ -224,7 +223,7 @@ class Sample:
 
     @staticmethod
     def of(
-        values: np.ndarray, entries: np.ndarray, kinds: Sequence[str], units: dict[int, UnitCorrelation],
+        values: np.ndarray, entries: np.ndarray, *, kinds: Sequence[str], units: dict[int, PositionCorrelation],
         grids: Sequence[Grid], seasons: Sequence[Season] = (),
     ) -> Sample:  # fmt: skip
         squares, pairs = [], []
@@ -265,6 +264,7 @@ class Likelihood:
         self,
         samples: Sequence[Sample],
         kinds: Sequence[str],
+        *,
         shape: tuple[int, ...],
         components: Sequence[Groups],
         seasons: tuple[Season, ...] = (),
@@ -376,7 +376,7 @@ class Likelihood:
             value, gradient = self(theta)
             return (value + 0.5 * float(off @ off)) / self.entries, (gradient + off / width) / self.entries
 
-        bounds: list[Any] = [(c - 4 * w, c + 4 * w) for c, w in zip(centre, width)]
+        bounds: list[tuple[float, float]] = [(c - 4 * w, c + 4 * w) for c, w in zip(centre, width)]
         options = {"maxiter": iterations, "ftol": ROUNDING / self.entries, "gtol": 1e-6}
         found = scipy.optimize.minimize(objective, first, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return found.x, -self(found.x)[0]

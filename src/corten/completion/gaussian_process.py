@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -22,10 +21,10 @@ from corten.completion.positions import Grid, grids_in_words, grids_of, length_i
 from corten.completion.protocol import Fill
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.spectral_solver import condition
-from corten.completion.units import UnitCorrelation, unit_correlations
-from corten.data.axes import is_distance
+from corten.completion.unordered import PositionCorrelation, position_correlations
+from corten.data.axes import Axis, is_distance
 from corten.data.choices import Choice
-from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.arrays import Array, Arrays, HostArrays
 from corten.engine.threads import in_order
 
 CYCLES = {"daily": 1.0, "weekly": 7.0, "yearly": 365.2425}
@@ -50,14 +49,15 @@ class SpectralPrior:
 
     bases: tuple[Basis, ...]
     spectrum: np.ndarray
-    noise: np.floating[Any]
+    noise: np.floating
 
     @staticmethod
     def of(
         covariance: Covariance,
         kinds: Sequence[str],
+        *,
         shape: tuple[int, ...],
-        correlations: dict[int, UnitCorrelation],
+        correlations: dict[int, PositionCorrelation],
         grids: Sequence[Grid] = (),
         on_host: bool = False,
     ) -> SpectralPrior:
@@ -71,7 +71,7 @@ class SpectralPrior:
             points = circle_of([season for season in covariance.seasons if season.axis == k], grid.size)
             grids[k] = replace(grid, size=points, positions=positions)
         # Entries that lie close together determine more than the rounding of single precision lets through.
-        number: Any = np.float32 if all(grid.positions is None for grid in grids) else np.float64
+        number: type[np.floating] = np.float32 if all(grid.positions is None for grid in grids) else np.float64
         bases: list[Basis] = []
         along_axes: list[np.ndarray | None] = []
         for k, (kind, n) in enumerate(zip(kinds, shape)):
@@ -82,7 +82,7 @@ class SpectralPrior:
                 basis, values = correlations[k].spectrum(k, number)
             else:
                 at, size = grids[k].positions, grids[k].size
-                basis = basis_of(kind, k, size, number, positions=at, extended=True, on_host=on_host)
+                basis = basis_of(kind, k, length=size, dtype=number, positions=at, extended=True, on_host=on_host)
                 values = basis.frequencies
             bases.append(basis)
             along_axes.append(values)
@@ -111,26 +111,29 @@ class SpectralPrior:
 
     def condition(self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
         """Mean of the field given `values` with weights `kept` (0 where missing); iterations begin with `start`."""
-        means = condition(HostArrays(), [self], values[None], kept[None], start[None], iterations)
+        means = condition(
+            HostArrays(), [self], values=values[None], kept=kept[None], start=start[None], iterations=iterations
+        )
         return np.asarray(means[0])
 
 
 def conditioned(
-    arrays: Arrays, priors: Sequence[SpectralPrior], values: Any, kept: Any, start: Any, iterations: int
-) -> Any:
+    arrays: Arrays, priors: Sequence[SpectralPrior], *, values: Array, kept: Array, start: Array, iterations: int
+) -> Array:
     """`condition`, with rounds that diverge in single precision solved again in double precision."""
-    means = condition(arrays, priors, values, kept, start, iterations)
+    means = condition(arrays, priors, values=values, kept=kept, start=start, iterations=iterations)
     xp, every = arrays.xp, tuple(range(1, values.ndim))
-    largest = xp.maximum(abs(values).max(axis=every), abs(start).max(axis=every))
-    diverged = np.flatnonzero(arrays.get(~(abs(means).max(axis=every) <= DIVERGED * largest)))
+    largest = xp.maximum(xp.abs(values).max(axis=every), xp.abs(start).max(axis=every))
+    diverged = np.flatnonzero(arrays.get(~(xp.abs(means).max(axis=every) <= DIVERGED * largest)))
     if not len(diverged):
         return means
     solved = list(means)
     for b in diverged.tolist():
         double = [priors[b if len(priors) > 1 else 0].in_double()]
         with arrays.running():
-            own = [one[b : b + 1].astype(np.float64) for one in (values, kept, start)]
-            solved[b] = condition(arrays, double, own[0], own[1], own[2], iterations)[0].astype(means.dtype)
+            given = {"values": values, "kept": kept, "start": start}
+            own = {name: one[b : b + 1].astype(np.float64) for name, one in given.items()}
+            solved[b] = condition(arrays, double, **own, iterations=iterations)[0].astype(means.dtype)
     return xp.stack(solved)
 
 
@@ -148,7 +151,7 @@ class PreparedProcess:
     def fill(self, values: np.ndarray, mask: np.ndarray) -> Fill:
         return self.fill_from(values, mask, self.pyramid.fill(values, mask).estimate)
 
-    def on_axes(self, axes: Sequence[Any]) -> PreparedProcess:
+    def on_axes(self, axes: Sequence[Axis]) -> PreparedProcess:
         """The same covariance, in the unit of the coordinates, on other axes."""
         grids, ratios = moved_grids(self.grids, axes)
         return replace(
@@ -159,17 +162,20 @@ class PreparedProcess:
         """Fill, with the iterations started from another estimate made of the same entries."""
         data = standardise(values, mask, self.kinds)
         first = (start - data.centre) / data.scale
-        # The correlation of units is estimated from these entries: hidden ones must not shine through it.
-        units = unit_correlations(data.values, mask, self.kinds)
-        prior = SpectralPrior.of(self.covariance, self.kinds, mask.shape, units, self.grids, on_host=True)
+        # The correlation of positions is estimated from these entries: hidden ones must not affect it.
+        units = position_correlations(data.values, mask, self.kinds)
+        prior = SpectralPrior.of(
+            self.covariance, self.kinds, shape=mask.shape, correlations=units, grids=self.grids, on_host=True
+        )
         number = prior.spectrum.dtype
         known, kept, first = (one.astype(number) for one in (data.values, mask, first))
         first = self._with_coarse(known, kept, first, units)
-        mean = conditioned(HostArrays(), [prior], known[None], kept[None], first[None], self.iterations)[0]
-        return Fill(data.undo(mean.astype(np.float64)))
+        one_round = {"values": known[None], "kept": kept[None], "start": first[None]}
+        mean = conditioned(HostArrays(), [prior], **one_round, iterations=self.iterations)[0]
+        return Fill(data.undo(np.asarray(mean, np.float64)))
 
     def _with_coarse(
-        self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, units: dict[int, UnitCorrelation]
+        self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, units: dict[int, PositionCorrelation]
     ) -> np.ndarray:
         """The start with its smooth part solved on a grid with half the positions along every long ordered axis."""
         halved, coarser = self.halved(kept.shape)
@@ -180,7 +186,9 @@ class PreparedProcess:
         for k in halved:
             left, weight, coarse = (_pair_means(array, k) for array in (left, weight, coarse))
         known = coarse + np.divide(left, weight, out=np.zeros_like(left), where=weight > 0)
-        prior = SpectralPrior.of(coarser.covariance, self.kinds, weight.shape, units, coarser.grids, on_host=True)
+        prior = SpectralPrior.of(
+            coarser.covariance, self.kinds, shape=weight.shape, correlations=units, grids=coarser.grids, on_host=True
+        )
         change = prior.condition(known, weight, coarse, COARSE_ITERATIONS) - coarse
         for k in halved:
             change = _between_pairs(change, k, kept.shape[k])
@@ -234,16 +242,16 @@ class GaussianProcessCompletion:
 
     iterations: int = 150
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedProcess:
-        return self.prepare_on(None, values, mask, axes, seed)
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedProcess:
+        return self.prepare_on(None, values, mask=mask, axes=axes, seed=seed)
 
     def prepare_on(
-        self, arrays: Arrays | None, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int
+        self, arrays: Arrays | None, values: np.ndarray, *, mask: np.ndarray, axes: Sequence[Axis], seed: int
     ) -> PreparedProcess:
         """`prepare`, with covariances compared on a device if `arrays` are given."""
         kinds = axis_kinds(axes, mask.shape)
         data = standardise(values, mask, kinds)
-        units = unit_correlations(data.values, mask, kinds)
+        units = position_correlations(data.values, mask, kinds)
         grids, choices = grids_of(axes, mask.shape), []
         seasons = seasons_of(kinds, grids)
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
@@ -262,8 +270,10 @@ class GaussianProcessCompletion:
             return list(in_order(filled, work))
 
         def fitted(on: tuple[Grid, ...]) -> tuple[HeldOut | None, Covariance, tuple[dict[str, object], ...]]:
-            held_out = HeldOut.of(values, mask, kinds, on, pyramid, seed, fills)
-            return held_out, *fit_covariance(data.values, mask, kinds, units, seed, on, seasons, held_out)
+            held_out = HeldOut.of(values, mask, kinds=kinds, grids=on, pyramid=pyramid, seed=seed, fills=fills)
+            return held_out, *fit_covariance(
+                data.values, mask, kinds=kinds, units=units, seed=seed, grids=on, seasons=seasons, held_out=held_out
+            )
 
         held_out, covariance, tried = fitted(grids)
         doubtful = [k for k, grid in enumerate(grids) if grid.positions is not None and not is_distance(axes[k])]
@@ -295,7 +305,7 @@ def _with_tested_noise(prepared: PreparedProcess, held_out: HeldOut) -> Prepared
     """The process with more noise where that clearly lowers the error of held-out entries.
 
     Errors with heavy tails, and the differences of neighbours that no component describes, are noise to an estimate in
-    a gap; the likelihood of pairs that lie close together sees less of it.
+    a gap; the likelihood of pairs that lie close together contains less of it.
     """
     noises = [min(factor * prepared.covariance.noise, 0.5) for factor in NOISE_FACTORS]
     errors = held_out.errors([replace(prepared.covariance, noise=noise) for noise in noises])
@@ -318,9 +328,10 @@ def _fills_on(arrays: Arrays, work: Sequence[tuple[PreparedProcess, Part]]) -> l
     """Parts of one shape filled at once."""
     kinds, count = work[0][0].kinds, len(work)
     data = {id(part): standardise(part.values, part.kept, kinds) for _, part in work}
-    units = {id(part): unit_correlations(data[id(part)].values, part.kept, kinds) for _, part in work}
+    units = {id(part): position_correlations(data[id(part)].values, part.kept, kinds) for _, part in work}
     priors = [
-        SpectralPrior.of(one.covariance, kinds, part.kept.shape, units[id(part)], part.grids) for one, part in work
+        SpectralPrior.of(one.covariance, kinds, shape=part.kept.shape, correlations=units[id(part)], grids=part.grids)
+        for one, part in work
     ]
     # Batches of few sizes, filled up with the last one: each size has programs of its own.
     spare = -count % FILLS_AT_ONCE
@@ -331,7 +342,8 @@ def _fills_on(arrays: Arrays, work: Sequence[tuple[PreparedProcess, Part]]) -> l
             arrays.put(np.stack([np.asarray(one, np.float32) for one in each]))
             for each in zip(*((d.values, part.kept, (part.start - d.centre) / d.scale) for d, part in begun))
         )
-        means = arrays.get(conditioned(arrays, priors, known, kept, first, work[0][0].iterations))
+        iterations = work[0][0].iterations
+        means = arrays.get(conditioned(arrays, priors, values=known, kept=kept, start=first, iterations=iterations))
     return [d.undo(mean.astype(np.float64)) for (d, _), mean in zip(begun[:count], means)]
 
 
@@ -360,7 +372,7 @@ def _equal_steps(names: Sequence[str], with_steps: float, without: float) -> Cho
     )
 
 
-def describe(covariance: Covariance, axes: Sequence[Any], grids: Sequence[Grid] = ()) -> str:
+def describe(covariance: Covariance, axes: Sequence[Axis], grids: Sequence[Grid] = ()) -> str:
     """A covariance in words: groups of axes, smoothness, and lengths in units of the coordinates."""
     shape = tuple(axis.length for axis in axes) if axes else (1,) * len(covariance.components[0].lengths)
     names = [str(axis.name) for axis in axes] if axes else [f"axis {k}" for k in range(len(shape))]

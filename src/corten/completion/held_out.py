@@ -23,7 +23,7 @@ COPIES = 4
 MAX_HIDDEN = 0.15
 """Largest share of the observed entries that a copy hides. Copies that hide half of them compare settings for sparser
 data: on NDVI they preferred one component where two have a 7 % smaller error."""
-PART_ENTRIES, MIN_PART_ENTRIES, MIN_HIDDEN = 100_000, 30, 200
+HELD_OUT_PART_ENTRIES, MIN_PART_ENTRIES, MIN_HIDDEN_IN_PART = 100_000, 30, 200
 """Most entries of a box, fewest that are hidden in it and kept in it, and fewest that are hidden in all boxes."""
 MIN_PART_LENGTH = 16
 """Steps to which the longest axis is cut before the next one is cut."""
@@ -58,6 +58,7 @@ class HeldOut:
     def of(
         values: np.ndarray,
         mask: np.ndarray,
+        *,
         kinds: Sequence[str],
         grids: Sequence[Grid],
         pyramid: PreparedSmooth,
@@ -80,7 +81,7 @@ class HeldOut:
             start = replace(pyramid, grids=own).fill(values[box], kept).estimate
             parts.append(Part(values[box], kept, part, own, start))
         found = HeldOut(tuple(parts), fills)
-        return found if found.count >= MIN_HIDDEN else None
+        return found if found.count >= MIN_HIDDEN_IN_PART else None
 
     @property
     def count(self) -> int:
@@ -111,7 +112,7 @@ def _box_with_most(
     cut = [k for k, grid in enumerate(grids) if grid.positions is None and kinds[k] != "periodic"]
     for k in sorted(cut, key=lambda k: (kinds[k] == "unordered", -shape[k])):
         others = float(np.prod(shape, dtype=float)) / shape[k]
-        shape[k] = min(shape[k], max(MIN_PART_LENGTH, int(PART_ENTRIES / others)))
+        shape[k] = min(shape[k], max(MIN_PART_LENGTH, int(HELD_OUT_PART_ENTRIES / others)))
     found = []
     for _ in range(BOXES):
         box = tuple(slice(at := int(rng.integers(n - m + 1)), at + m) for n, m in zip(hidden.shape, shape))

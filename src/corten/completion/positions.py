@@ -20,7 +20,7 @@ MAX_GROWTH = 4.0
 """The grids of all axes together have at most so many times the entries of the tensor ..."""
 SMALL_ENTRIES = 20_000
 """... or so many entries, where that is more."""
-HOLE_LENGTHS = 2.0
+MAX_JUMP_LENGTHS = 2.0
 """A jump longer than this, in lengths of the rest of the axis, separates its two sides and is cut to this."""
 
 
@@ -102,7 +102,7 @@ def _refined(axis: Axis, growth: float) -> Grid:
     assert known is not None  # only axes with known steps are irregular
     steps, unit = known
     short, usual = np.quantile(steps[steps > 0], [0.25, 0.5])
-    longest = HOLE_LENGTHS * axis.length * float(usual)
+    longest = MAX_JUMP_LENGTHS * axis.length * float(usual)
     cut = np.minimum(steps, longest)
     most = int(growth * axis.length)
     step = max(float(short), float(cut.sum()) / (most - 1))

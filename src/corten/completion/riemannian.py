@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,21 +26,22 @@ from corten.lowrank import (
     feasible_rank,
     feasible_tucker_rank,
 )
+from corten.lowrank.points import TangentFrame, TangentVector
 from corten.lowrank.power import spectral_start
 
-CRITERIA = ("held-out", "aic", "bic")
-HELD_OUT_SHARE = 0.1  # of the training entries
+FIT_CRITERIA = ("held-out", "aic", "bic")
+TRAINING_HELD_OUT = 0.1  # of the training entries
 PATIENCE = 2  # rises of the criterion in a row that end the search for a rank
 MAX_RANK = 20
-DEFAULT_RIDGE = 1e-3
-RIDGES = (DEFAULT_RIDGE, 0.03, 0.1, 0.3)
+COMPLETION_RIDGE = 1e-3
+RIDGES = (COMPLETION_RIDGE, 0.03, 0.1, 0.3)
 SEARCH_RIDGE = 0.03  # of the search for a rank if the ridge is "auto": the default ridge is slow for few data
 MEAN_ONLY = np.inf  # the ridge with which the estimate is the mean
 MIN_HELD_OUT_ENTRIES = 150  # if a tenth of the training entries is less, a ridge is chosen on all of them, in folds
-FOLDS = 5
-SEARCH_TOLERANCE, SEARCH_EVALUATIONS = 1e-4, 100  # of the fits with which a ridge is chosen
-MIN_GAIN = 0.02  # relative decrease of the error for which the mean alone is given up: less has no effect on widths
-CHUNK_ENTRIES = 4_000_000  # entries of the estimate computed at once
+RIDGE_FOLDS = 5
+RIDGE_SEARCH_TOLERANCE, SEARCH_EVALUATIONS = 1e-4, 100  # of the fits with which a ridge is chosen
+MIN_GAIN_OVER_MEAN = 0.02  # relative decrease of the error for which the mean alone is given up
+ESTIMATE_CHUNK_ENTRIES = 4_000_000  # entries of the estimate computed at once
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,15 @@ class _LowRankCompletion:
 
     rank: int | tuple[int, ...] | str = "auto"
     criterion: str = "held-out"
-    ridge: float | str = DEFAULT_RIDGE
-    engine: Any = "auto"
+    ridge: float | str = COMPLETION_RIDGE
+    engine: object = "auto"
     structure: ClassVar[str]
 
     def __post_init__(self) -> None:
         if isinstance(self.rank, str) and self.rank != "auto":
             raise ValueError(f'rank is {self.rank!r}; give an integer, one for each axis, or "auto"')
-        if self.criterion not in CRITERIA:
-            raise ValueError(f"criterion is {self.criterion!r}; allowed are {', '.join(map(repr, CRITERIA))}")
+        if self.criterion not in FIT_CRITERIA:
+            raise ValueError(f"criterion is {self.criterion!r}; allowed are {', '.join(map(repr, FIT_CRITERIA))}")
         if isinstance(self.ridge, str):
             if self.ridge != "auto":
                 raise ValueError(f'ridge is {self.ridge!r}; give a number of at least 0 or "auto"')
@@ -138,7 +139,7 @@ class PreparedLowRank:
     structure: str
     rank: tuple[int, ...]
     ridge: float
-    engine: Any
+    engine: object
     seed: int
     choices: tuple[Choice, ...] = ()
     tolerance: float = 1e-5
@@ -149,7 +150,7 @@ class PreparedLowRank:
         point, centre, scale, _ = _fit(self, values, mask)
         found = LowRankEstimate(point, centre, scale, np.result_type(values.dtype, np.float32))
         estimate = np.empty(values.shape, found.dtype)
-        step = max(1, CHUNK_ENTRIES // max(1, point.size // point.shape[0]))
+        step = max(1, ESTIMATE_CHUNK_ENTRIES // max(1, point.size // point.shape[0]))
         for a in range(0, point.shape[0], step):
             estimate[a : a + step] = found.planes(a, min(a + step, point.shape[0]))
         return Fill(estimate, leverage=found.leverage)
@@ -204,9 +205,9 @@ def descend_on(
         start = spectral_start(lambda f: passes.contractions_of_data(f)[1], random, iterations=6)
         start = start * (scaled.size / count)
 
-        def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
-            frame: Any = point.frame()
-            loss, contractions = passes.loss_and_contractions(getattr(frame, "tt", frame))
+        def objective(point: TensorTrain | Tucker) -> tuple[float, TangentVector[TensorTrain | Tucker]]:
+            frame: TangentFrame[TensorTrain | Tucker] = point.frame()
+            loss, contractions = passes.loss_and_contractions(frame.tt)
             gradient = frame.project(contractions) + frame.radial() * prepared.ridge
             return loss + 0.5 * prepared.ridge * point.norm() ** 2, gradient
 
@@ -235,7 +236,7 @@ def _prepare(config: _LowRankCompletion, values: np.ndarray, mask: np.ndarray, s
         if (ranks, ridge) not in scored:
             one = replace(base, rank=ranks, ridge=ridge)
             if auto:
-                one = replace(one, tolerance=SEARCH_TOLERANCE, max_evaluations=SEARCH_EVALUATIONS)
+                one = replace(one, tolerance=RIDGE_SEARCH_TOLERANCE, max_evaluations=SEARCH_EVALUATIONS)
             scored[ranks, ridge] = _score_of_sets(one, config.criterion, values=values, mask=mask, sets=sets)
             row: dict[str, object] = {"rank": "x".join(map(str, ranks))}
             rows.append(row | ({"ridge": ridge} if auto else {}) | {config.criterion: scored[ranks, ridge]})
@@ -259,7 +260,7 @@ def _prepare(config: _LowRankCompletion, values: np.ndarray, mask: np.ndarray, s
         _try_ridges(score, scored, tried)
     best, ridge = min(scored, key=lambda key: scored[key])
     flat = tried[0], MEAN_ONLY
-    if flat in scored and scored[best, ridge] > (1 - MIN_GAIN) * scored[flat]:
+    if flat in scored and scored[best, ridge] > (1 - MIN_GAIN_OVER_MEAN) * scored[flat]:
         best, ridge = flat
     name = {"held-out": "error on held-out training entries", "aic": "AIC", "bic": "BIC"}[config.criterion]
     because = f"lowest {name} among the candidates"
@@ -303,8 +304,12 @@ def _held_sets(mask: np.ndarray, seed: int, criterion: str, ridge_open: bool) ->
     """The sets of training entries to hold out: a random tenth or, if that is few and the ridge open, five folds."""
     if criterion == "held-out":
         number = np.random.default_rng([seed, 5]).random(mask.shape)
-        few = ridge_open and HELD_OUT_SHARE * np.count_nonzero(mask) < MIN_HELD_OUT_ENTRIES
-        cuts = [(k / FOLDS, (k + 1) / FOLDS) for k in range(FOLDS)] if few else [(0.0, HELD_OUT_SHARE)]
+        few = ridge_open and TRAINING_HELD_OUT * np.count_nonzero(mask) < MIN_HELD_OUT_ENTRIES
+        cuts = (
+            [(k / RIDGE_FOLDS, (k + 1) / RIDGE_FOLDS) for k in range(RIDGE_FOLDS)]
+            if few
+            else [(0.0, TRAINING_HELD_OUT)]
+        )
         held = [mask & (number >= low) & (number < high) for low, high in cuts]
         kept = [one for one in held if one.any() and (mask & ~one).any()]
         if kept:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -15,11 +14,11 @@ from corten.completion.protocol import Fill
 from corten.completion.spectral_solver import rows_of
 from corten.data.axes import Axis
 from corten.data.choices import Choice
-from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.arrays import Array, Arrays, HostArrays
 
-Filter = Callable[[np.ndarray], np.ndarray]
+Filter = Callable[[Array], Array]
 
-WIDTHS = (40.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.5, 1.0, 0.7)  # standard deviations of the kernels, in steps
+KERNEL_WIDTHS = (40.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.5, 1.0, 0.7)  # standard deviations of the kernels, in steps
 MIN_SUPPORT = 1e-4  # total kernel weight of observed entries below which a level adds little
 MAX_KERNEL_STEPS = 64  # beyond it the response of the continuous Gaussian is used
 
@@ -43,7 +42,8 @@ class AxisFilter:
     response: np.ndarray
     matrix: np.ndarray | None
 
-    def __call__(self, array: np.ndarray) -> np.ndarray:
+    def __call__(self, array: Array) -> np.ndarray:
+        array = np.asarray(array)
         shape = [1] * array.ndim
         shape[self.basis.axis] = -1
         response = self.response.astype(array.dtype).reshape(shape)
@@ -91,7 +91,7 @@ class PreparedSmooth:
         """Fill from the widest to the narrowest kernel."""
         data = standardise(values, mask, self.kinds)
         known, kept = (one.astype(np.float32)[None] for one in (data.values, mask))
-        return Fill(data.undo(pyramid(HostArrays(), self, known, kept)[0].astype(np.float64)))
+        return Fill(data.undo(np.asarray(pyramid(HostArrays(), self, known, kept)[0], np.float64)))
 
     def on_axes(self, axes: Sequence[Axis]) -> PreparedSmooth:
         """The same widths, in the unit of the coordinates, on other axes; in steps if it was made without axes."""
@@ -100,7 +100,7 @@ class PreparedSmooth:
         grids, ratios = moved_grids(self.grids, axes)
         return replace(self, stretch=tuple(s * r for s, r in zip(self.stretch, ratios)), grids=grids)
 
-    def levels(self, arrays: Arrays, shape: tuple[int, ...]) -> Iterator[dict[int, Any]]:
+    def levels(self, arrays: Arrays, shape: tuple[int, ...]) -> Iterator[dict[int, Filter | Array]]:
         """The filters of each level by axis: first averaged over unordered axes, then separate for their positions.
 
         A filter is a matrix; on the host also a function, for long axes and for averages.
@@ -111,22 +111,27 @@ class PreparedSmooth:
         ordered = [k for k, kind in enumerate(self.kinds) if kind != "unordered" and shape[k] > 1]
         bases = {
             k: basis_of(
-                self.kinds[k], k + 1, grids[k].size, positions=grids[k].positions, extended=on_host, on_host=on_host
+                self.kinds[k],
+                k + 1,
+                length=grids[k].size,
+                positions=grids[k].positions,
+                extended=on_host,
+                on_host=on_host,
             )
             for k in ordered
         }
 
-        def smooth(k: int, width: float) -> Any:
+        def smooth(k: int, width: float) -> Filter | Array:
             made = axis_filter(bases[k], width * self.stretch[k])
             return made if on_host and made.matrix is None else arrays.put(made.dense())
 
-        def average(k: int) -> Any:
+        def average(k: int) -> Filter | Array:
             return _average(k + 1) if on_host else arrays.put(np.full((shape[k],) * 2, 1 / shape[k], np.float32))
 
         for pooled in product((True, False), repeat=min(len(unordered), 3)):
             if ordered or any(pooled):
                 averages = {k: average(k) for k, pool in zip(unordered, pooled) if pool}
-                for width in WIDTHS if ordered else (1.0,):
+                for width in KERNEL_WIDTHS if ordered else (1.0,):
                     yield averages | {k: smooth(k, width) for k in ordered}
 
 
@@ -135,7 +140,7 @@ def _average(axis: int) -> Filter:
     return lambda array: array.mean(axis=axis, keepdims=True)
 
 
-def pyramid(arrays: Arrays, prepared: PreparedSmooth, known: Any, kept: Any) -> Any:
+def pyramid(arrays: Arrays, prepared: PreparedSmooth, known: Array, kept: Array) -> Array:
     """Averages with kernels from wide to narrow, for a batch of rounds of standardised values, on the host or a device.
 
     `known` is zero where `kept` is zero.
@@ -148,11 +153,17 @@ def pyramid(arrays: Arrays, prepared: PreparedSmooth, known: Any, kept: Any) -> 
 
 
 def _level(
-    arrays: Arrays, filters: tuple[Any, ...], kept: Any, left: Any, estimate: Any, *, axes: tuple[int, ...]
-) -> tuple[Any, Any]:
+    arrays: Arrays,
+    filters: tuple[Filter | Array, ...],
+    kept: Array,
+    left: Array,
+    estimate: Array,
+    *,
+    axes: tuple[int, ...],
+) -> tuple[Array, Array]:
     """One level of the pyramid: what is left of the values, and the estimate."""
 
-    def averaged(array: Any) -> Any:
+    def averaged(array: Array) -> Array:
         for k, one in zip(axes, filters):
             array = one(array) if callable(one) else arrays.along(one, array, k + 1)
         return array

@@ -17,12 +17,14 @@ from dataclasses import replace
 from functools import reduce
 from math import ceil, prod, sqrt
 from operator import add
-from typing import Any, NamedTuple, Protocol, cast
+from types import ModuleType
+from typing import NamedTuple, Protocol, Union, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from corten.completion.axes_kinds import MAX_DENSE_LENGTH, Basis
-from corten.engine.arrays import Arrays, HostArrays
+from corten.completion.axes_kinds import MAX_PRODUCT_LENGTH, Basis
+from corten.engine.arrays import Array, Arrays, HostArrays, Inverses
 from corten.engine.threads import in_order
 
 COARSE_MODES, FEWEST_MODES = 1500, 200
@@ -42,10 +44,13 @@ SETTLED, SETTLED_IN_NOISE = (2e-3, 8e-3), 0.03
 noise. The limits of that are in standard deviations of the data."""
 MAX_JOINED_LENGTH = 64
 """Neighbouring short axes with at most so many positions together are transformed by one product on the host."""
-TOLERANCE = 1e-10
+RESIDUAL_TOLERANCE = 1e-10
 """A round has converged when its preconditioned residual falls below this share of the largest one."""
 
 Box = tuple[tuple[int, tuple[int, ...] | None, tuple[int, ...], int], ...]
+
+
+Transform = Union[Basis, "Joined", Array]
 
 
 class Prior(Protocol):
@@ -56,7 +61,7 @@ class Prior(Protocol):
     @property
     def spectrum(self) -> np.ndarray: ...
     @property
-    def noise(self) -> Any: ...
+    def noise(self) -> np.floating: ...
 
 
 class System(NamedTuple):
@@ -67,26 +72,31 @@ class System(NamedTuple):
     indices of the modes with the largest variance, and inverse that of the system restricted to them.
     """
 
-    transforms: tuple[Any, ...]
-    ratio: Any
-    shrink: Any
-    kept: Any
-    modes: Any
-    inverse: Any
+    transforms: tuple[Transform | None, ...]
+    ratio: Array
+    shrink: Array
+    kept: Array
+    modes: Array
+    inverse: Inverses
 
-    def to_coefficients(self, arrays: Arrays, array: Any) -> Any:
+    def to_coefficients(self, arrays: Arrays, array: Array) -> Array:
         """Coefficients of fields."""
         for k, one in enumerate(self.transforms):
             if one is not None:
-                array = one.forward(array) if isinstance(one, Basis | Joined) else arrays.along(one, array, k + 1)
+                if isinstance(one, Basis | Joined):
+                    array = one.forward(arrays.get(array))
+                else:
+                    array = arrays.along(one, array, k + 1)
         return array
 
-    def to_field(self, arrays: Arrays, array: Any) -> Any:
+    def to_field(self, arrays: Arrays, array: Array) -> Array:
         """Fields with these coefficients."""
         for k, one in enumerate(self.transforms):
             if one is not None:
-                turned = isinstance(one, Basis | Joined)
-                array = one.inverse(array) if turned else arrays.along(one.swapaxes(-1, -2), array, k + 1)
+                if isinstance(one, Basis | Joined):
+                    array = one.inverse(arrays.get(array))
+                else:
+                    array = arrays.along(one.swapaxes(-1, -2), array, k + 1)
         return array
 
 
@@ -108,15 +118,17 @@ class Joined(NamedTuple):
 class Iterate(NamedTuple):
     """Conjugate gradients between two iterations; `going`: whether a round has not converged."""
 
-    mean: Any
-    residual: Any
-    direction: Any
-    before: Any
-    first: Any
-    going: Any
+    mean: Array
+    residual: Array
+    direction: Array
+    before: Array
+    first: Array
+    going: Array
 
 
-def condition(arrays: Arrays, priors: Sequence[Prior], values: Any, kept: Any, start: Any, iterations: int) -> Any:
+def condition(
+    arrays: Arrays, priors: Sequence[Prior], *, values: Array, kept: Array, start: Array, iterations: int
+) -> Array:
     """Means of the fields given `values` with weights `kept` (0 where missing), (rounds, ...).
 
     `priors` has one prior for each round or one for all; the last round may be there several times, with the same
@@ -126,7 +138,7 @@ def condition(arrays: Arrays, priors: Sequence[Prior], values: Any, kept: Any, s
     with arrays.running():
         system = system_of(arrays, priors, kept)
         state = arrays.compiled(first_iterate)(system, values, start)
-        field: Any = None
+        field: Array | None = None
         noise = np.array([float(prior.noise) for prior in priors]).reshape(-1, *(1,) * (values.ndim - 1))
         limit = arrays.put(np.clip(SETTLED_IN_NOISE * np.sqrt(noise), *SETTLED))
         to_field, settled = arrays.compiled(_field), arrays.compiled(_settled)
@@ -141,7 +153,7 @@ def condition(arrays: Arrays, priors: Sequence[Prior], values: Any, kept: Any, s
         return to_field(system, state)
 
 
-def first_iterate(arrays: Arrays, system: System, values: Any, start: Any) -> Iterate:
+def first_iterate(arrays: Arrays, system: System, values: Array, start: Array) -> Iterate:
     """The coefficients of a start, shrunk, and what they leave."""
     mean = system.to_coefficients(arrays, start) * system.shrink
     residual = system.to_coefficients(arrays, system.kept * (values - system.to_field(arrays, mean)))
@@ -161,13 +173,13 @@ def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
     first = xp.maximum(first, size)
     direction *= xp.where(before > 0, size / xp.where(before > 0, before, 1), 0)
     direction += scaled
-    seen = system.to_field(arrays, direction)
-    seen *= system.kept
-    image = system.to_coefficients(arrays, seen)
+    observed = system.to_field(arrays, direction)
+    observed *= system.kept
+    image = system.to_coefficients(arrays, observed)
     image += system.ratio * direction
     curvature = arrays.inner(direction, image)
     # A curvature of zero: residuals too small to be squared; there is nothing left to fit.
-    going = (size > TOLERANCE * first) & (curvature > 0)
+    going = (size > RESIDUAL_TOLERANCE * first) & (curvature > 0)
     step = xp.where(going, size / xp.where(going, curvature, 1), 0)
     mean += step * direction
     image *= step
@@ -175,19 +187,19 @@ def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
     return Iterate(mean, residual, direction, size, first, going)
 
 
-def _field(arrays: Arrays, system: System, state: Iterate) -> Any:
+def _field(arrays: Arrays, system: System, state: Iterate) -> Array:
     return system.to_field(arrays, state.mean)
 
 
-def _settled(arrays: Arrays, kept: Any, before: Any, after: Any, limit: Any) -> Any:
+def _settled(arrays: Arrays, kept: Array, before: Array, after: Array, limit: Array) -> bool | Array:
     """Whether the missing entries of every round differ by less than `limit`, root mean square."""
     missing = kept == 0
     change = missing * (after - before)
     count = missing.sum(axis=tuple(range(1, kept.ndim)), keepdims=True)
-    return (arrays.inner(change, change) <= limit**2 * count).all()
+    return arrays.xp.all(arrays.inner(change, change) <= limit**2 * count)
 
 
-def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | None = None) -> System:
+def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Array, most: int | None = None) -> System:
     """The equations of rounds with these weights `kept`; at most so many modes are solved exactly."""
     first, shape = priors[0], kept.shape[1:]
     spectrum = np.stack([prior.spectrum for prior in priors])
@@ -215,7 +227,7 @@ def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | No
         for basis, modes in zip(first.bases, chosen)
     )
     if on_host:
-        given: dict[int, Any] = {one.axis - 1: one for one in _joined(first.bases, len(shape))}
+        given: dict[int, Transform] = {one.axis - 1: one for one in _joined(first.bases, len(shape))}
     else:
         given = {basis.axis: arrays.put(_rows_of_rounds(priors, number, i)) for i, basis in enumerate(first.bases)}
     # A few small systems are set up on the host: a program for each number of modes takes seconds to compile.
@@ -224,7 +236,7 @@ def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | No
     restrict = making.compiled(system_on_modes, box=box)
     weights = kept if on_host or making is arrays else arrays.get(kept)
 
-    def restricted(b: int) -> Any:
+    def restricted(b: int) -> Array:
         prior, own = (priors[b], ratio[b]) if len(priors) > 1 else (first, ratio[0])
         rows = tuple(
             making.put(rows_of(basis, number, modes).astype(np.float64))
@@ -234,7 +246,7 @@ def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Any, most: int | No
         here = making.put(own.ravel()[at].astype(np.float64))
         return restrict(rows, here, weights[b])
 
-    def inverse(b: int) -> Any:
+    def inverse(b: int) -> Array:
         return arrays.inverse_of_positive(restricted(b))
 
     # The last round of a batch may be repeated to fill it up.
@@ -270,7 +282,7 @@ def _joined(bases: Sequence[Basis], axes: int) -> list[Basis | Joined]:
     return [*moved, Joined(short[0].axis, reduce(np.kron, [cast(np.ndarray, one.rows) for one in short]))]
 
 
-def _rows_of_rounds(priors: Sequence[Prior], dtype: Any, number: int) -> np.ndarray:
+def _rows_of_rounds(priors: Sequence[Prior], dtype: DTypeLike, number: int) -> np.ndarray:
     """The functions of one basis of the priors: a matrix, or one for each round if they differ."""
     bases = [prior.bases[number] for prior in priors]
     if len(bases) > 1 and bases[0].kind == "unordered":
@@ -278,7 +290,7 @@ def _rows_of_rounds(priors: Sequence[Prior], dtype: Any, number: int) -> np.ndar
     return rows_of(bases[0], dtype)
 
 
-def rows_of(basis: Basis, dtype: Any, modes: np.ndarray | None = None) -> np.ndarray:
+def rows_of(basis: Basis, dtype: DTypeLike, modes: np.ndarray | None = None) -> np.ndarray:
     """The functions of a basis, or some of them, as the rows of a matrix."""
     if basis.rows is not None:
         return basis.rows if modes is None else basis.rows[modes]
@@ -303,7 +315,7 @@ def box_of_modes(bases: Sequence[Basis], spectrum: np.ndarray, most: int) -> lis
         counts[max(free, key=lambda i: profiles[i][orders[i][counts[i]]])] += 1
 
 
-def system_on_modes(arrays: Arrays, rows: tuple[Any, ...], ratio: Any, kept: Any, *, box: Box) -> Any:
+def system_on_modes(arrays: Arrays, rows: tuple[Array, ...], ratio: Array, kept: Array, *, box: Box) -> Array:
     """The matrix of one round restricted to a box of modes.
 
     box: for each axis its number, the numbers of its cosines (None for another basis, whose functions are the next of
@@ -315,8 +327,8 @@ def system_on_modes(arrays: Arrays, rows: tuple[Any, ...], ratio: Any, kept: Any
     products = kept.astype(np.float64)[None]
     # An axis with few modes for its length first: it makes the array smaller.
     for axis, cosines, modes, length in sorted(box, key=lambda one: len(one[2]) ** 2 / shape[one[0]]):
-        if isinstance(arrays, HostArrays) and cosines is not None and shape[axis] > MAX_DENSE_LENGTH:
-            products = _sums_along(products, axis + 1, 2 * max(cosines) + 1, length)
+        if isinstance(arrays, HostArrays) and cosines is not None and shape[axis] > MAX_PRODUCT_LENGTH:
+            products = _sums_along(arrays.get(products), axis + 1, 2 * max(cosines) + 1, length)
             continue
         parts = []
         for start in range(0, shape[axis], MAX_POSITIONS):  # of a long axis: matrices of all positions take much memory
@@ -359,7 +371,7 @@ def _sums_along(array: np.ndarray, axis: int, count: int, length: int) -> np.nda
     return np.moveaxis(sums.sum(axis=-2), -1, axis)
 
 
-def _products_of_cosines(xp: Any, sums: Any, numbers: np.ndarray, axis: int, length: int) -> Any:
+def _products_of_cosines(xp: ModuleType, sums: Array, numbers: np.ndarray, axis: int, length: int) -> Array:
     """Sums of products of all pairs of normed cosines, from sums of cosines: 2 cos a cos b = cos(a-b) + cos(a+b)."""
     norm = np.where(numbers == 0, np.sqrt(1 / length), np.sqrt(2 / length))
     difference, total = np.abs(np.subtract.outer(numbers, numbers)).ravel(), np.add.outer(numbers, numbers).ravel()

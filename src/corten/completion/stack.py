@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -16,15 +15,16 @@ from corten.completion.smooth import SmoothCompletion
 from corten.completion.unfoldings import UnfoldingCompletion
 from corten.completion.variable import choose_root, roots_of, squares_of
 from corten.completion.weights import WeightsByDifference, simplex_weights
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.engine import as_engine
-from corten.engine.arrays import Arrays, device_arrays
+from corten.engine.arrays import Array, Arrays, device_arrays
 from corten.engine.threads import default_threads, in_order
 
-ROUNDS = 2
-HIDDEN_SHARE = 0.15  # of the observed entries at most, in a round
-BEYOND = 0.5
-"""Members may leave the observed range by this share of it, no further: none can explode."""
+MIX_ROUNDS = 2
+MIX_HIDDEN_SHARE = 0.15  # of the observed entries at most, in a round
+MAX_SHARE_BEYOND_RANGE = 0.5
+"""Members may leave the observed range by this share of it, no further: none diverges."""
 
 
 def default_members() -> dict[str, Completion]:
@@ -66,7 +66,7 @@ class PreparedStack:
         values = roots_of(values) if self.roots else values
         known = values[mask]
         low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-        slack = BEYOND * (high - low)
+        slack = MAX_SHARE_BEYOND_RANGE * (high - low)
         least = max(low - slack, 0.0) if self.roots else low - slack
         filled: dict[str, np.ndarray] = {}
         for name, member in self.members.items():
@@ -82,7 +82,7 @@ class PreparedStack:
         mixed = self.mix(squares) if self.by_difference is not None else squares_of(self._weighted(filled))
         return Fill(mixed, squares)
 
-    def on_axes(self, axes: Sequence[Any]) -> PreparedStack:
+    def on_axes(self, axes: Sequence[Axis]) -> PreparedStack:
         """The stack with its members on other axes."""
         return replace(self, members={name: on_axes(member, axes) for name, member in self.members.items()})
 
@@ -140,14 +140,15 @@ class BatchedFill:
 
     arrays: Arrays
     stack: PreparedStack
-    members: dict[str, Any]
-    kept: Any
-    known: Any
+    members: dict[str, Array]
+    kept: Array
+    known: Array
     data: Sequence[Standardised]
 
-    def mixed(self) -> Any:
+    def mixed(self) -> Array:
         """The mix of the members; weights sum to one, so that standardised members give the standardised mix."""
-        return sum(weight * self.members[name] for name, weight in self.stack.weights.items())
+        weighted = [weight * self.members[name] for name, weight in self.stack.weights.items()]
+        return sum(weighted[1:], 0 + weighted[0])
 
     def only(self, number: int) -> BatchedFill:
         """One round as a batch of its own."""
@@ -186,10 +187,12 @@ class BatchedStack:
             kept = arrays.put(np.stack(masks)).astype(np.float32)
             low, high = (arrays.put(np.stack(side).astype(np.float32)) for side in zip(*limits))
             clip = arrays.compiled(_clipped)
-            filled: dict[str, Any] = {}
+            filled: dict[str, Array] = {}
             for name, member in self.stack.members.items():
                 start = next(iter(filled.values()), None)
-                estimate = fill_member(arrays, member, values, masks, data, known, kept, start)
+                estimate = fill_member(
+                    arrays, member, values=values, masks=masks, data=data, known=known, kept=kept, start=start
+                )
                 filled[name] = clip(estimate, low, high)
         return BatchedFill(arrays, self.stack, filled, kept, known, data)
 
@@ -198,11 +201,11 @@ def _limits(values: np.ndarray, mask: np.ndarray, data: Standardised) -> tuple[n
     """The smallest and largest estimate that a stack allows, in the standardised variable."""
     known = values[mask]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
-    slack = BEYOND * (high - low)
+    slack = MAX_SHARE_BEYOND_RANGE * (high - low)
     return (low - slack - data.centre) / data.scale, (high + slack - data.centre) / data.scale
 
 
-def _clipped(arrays: Arrays, estimate: Any, low: Any, high: Any) -> Any:
+def _clipped(arrays: Arrays, estimate: Array, low: Array, high: Array) -> Array:
     xp = arrays.xp
     return xp.clip(xp.where(xp.isnan(estimate), (low + high) / 2, estimate), low, high)
 
@@ -229,16 +232,16 @@ class StackedCompletion:
     """
 
     members: Mapping[str, Completion] | None = None
-    engine: Any = "auto"
+    engine: object = "auto"
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> PreparedStack:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedStack:
         members = default_members() if self.members is None else dict(self.members)
         arrays = device_arrays(as_engine(self.engine)) if max(mask.shape) <= MAX_LENGTH else None
         roots, variable = choose_root(values, mask, axes, seed) if len(members) > 1 else (False, ())
         modelled = roots_of(values) if roots else values
 
         def prepared_member(member: Completion) -> Prepared:
-            return prepare_member(arrays, member, modelled, mask, axes, seed)
+            return prepare_member(arrays, member, values=modelled, mask=mask, axes=axes, seed=seed)
 
         # Members of a user may not be safe to run in two threads.
         threads = len(members) if arrays is not None else default_threads() if self.members is None else 1
@@ -258,7 +261,7 @@ def _learn_mix(
 ) -> PreparedStack:
     """First weights, used where no entries are hidden later to learn them with `combine`."""
     rng = np.random.default_rng((seed, 0x57AC))
-    gaps = [pseudo_gap(mask, kinds, rng, HIDDEN_SHARE) for _ in range(ROUNDS if len(stack.members) > 1 else 0)]
+    gaps = [pseudo_gap(mask, kinds, rng, MIX_HIDDEN_SHARE) for _ in range(MIX_ROUNDS if len(stack.members) > 1 else 0)]
     gaps = [hidden for hidden in gaps if hidden.any() and hidden.sum() < mask.sum()]
     if not gaps:
         return stack

@@ -20,12 +20,12 @@ from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Affine
 
-HIDDEN_SHARE = 0.15  # of the training entries at most, in a pseudo-gap
+TREND_HIDDEN_SHARE = 0.15  # of the training entries at most, in a pseudo-gap
 MIN_ROUNDS, MAX_ROUNDS, ENOUGH_ENTRIES = 2, 8, 2000  # rounds of pseudo-gaps, until so many entries were hidden
-MAX_FIT_ENTRIES = 40_000
-MIN_HIDDEN_ENTRIES = 30  # with fewer, no covariate is used
+MAX_TREND_ENTRIES = 40_000
+MIN_TREND_ENTRIES = 30  # with fewer, no covariate is used
 RIDGE = 1e-5  # of the variance of a covariate
-MIN_GAIN = 0.005  # of the squared error
+MIN_TREND_GAIN = 0.005  # of the squared error
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ def fill_covariates(observed: ObservedTensor) -> ObservedTensor:
 
 
 def fit_trend(
-    values: np.ndarray, train: np.ndarray, axes: Sequence[Axis], covariates: Mapping[str, np.ndarray], seed: int
+    values: np.ndarray, train: np.ndarray, *, axes: Sequence[Axis], covariates: Mapping[str, np.ndarray], seed: int
 ) -> FittedTrend:
     """The trend learned from the entries in `train` only."""
     left, entries = _left_in_gaps(values, train, axes, covariates, seed)
     names = list(covariates)
     sizes = np.array([np.var(one, dtype=np.float64) for one in covariates.values()])
-    used, gain = _select(left, entries, sizes, train.shape, seed) if len(entries) >= MIN_HIDDEN_ENTRIES else ([], 0.0)
+    used, gain = _select(left, entries, sizes, train.shape, seed) if len(entries) >= MIN_TREND_ENTRIES else ([], 0.0)
     slopes = _slopes(left, used, sizes)
     centre = np.zeros((1,) * train.ndim)
     for k, slope in zip(used, slopes):
@@ -79,13 +79,13 @@ def _left_in_gaps(
     for number in range(MAX_ROUNDS):
         if number >= MIN_ROUNDS and sum(one.size for one in entries) >= ENOUGH_ENTRIES:
             break
-        hidden = pseudo_gap(train, kinds, rng, HIDDEN_SHARE)
+        hidden = pseudo_gap(train, kinds, rng, TREND_HIDDEN_SHARE)
         known = train & ~hidden
         if not hidden.any() or not known.any():
             continue
         at = np.flatnonzero(hidden)
-        if len(at) > MAX_FIT_ENTRIES // MIN_ROUNDS:
-            at = np.sort(rng.choice(at, MAX_FIT_ENTRIES // MIN_ROUNDS, replace=False))
+        if len(at) > MAX_TREND_ENTRIES // MIN_ROUNDS:
+            at = np.sort(rng.choice(at, MAX_TREND_ENTRIES // MIN_ROUNDS, replace=False))
         columns = []
         for array in (values, *(np.broadcast_to(one, train.shape) for one in covariates.values())):
             estimate = smooth.fill(array, known).estimate
@@ -126,7 +126,7 @@ def _select(
         tried = {k: squares([*used, k]) for k in rest}
         best = min(rest, key=lambda k: float(tried[k].sum()))
         gain = now - tried[best]
-        if gain.sum() < MIN_GAIN * now.sum() or not exceeds(gain, block):
+        if gain.sum() < MIN_TREND_GAIN * now.sum() or not exceeds(gain, block):
             break
         used, now = [*used, best], tried[best]
     return used, float(1 - now.sum() / max(first.sum(), 1e-300))

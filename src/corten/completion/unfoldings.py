@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.variable import is_skewed
 from corten.data.axes import Axis
 from corten.data.choices import Choice
-from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.arrays import Array, Arrays, HostArrays
 
 ITERATIONS = (8, 15, 22, 30, 38, 45)  # the candidates
 ORIGINS = ("mean", "lowest")
@@ -37,7 +37,7 @@ POWER = 2 / 3  # of the distance from the lowest value: it makes counts nearly s
 RANK_SHARE_PER_ITERATION = 0.4 / 45  # of the smaller side of an unfolding
 FIRST_THRESHOLD = 0.5  # in norms of the observed values
 THRESHOLD_DECREASE = 1.136  # factor in every iteration
-HIDDEN_SHARE = 1 / 3  # of the observed entries at most, to compare settings
+UNFOLDING_HIDDEN_SHARE = 1 / 3  # of the observed entries at most, to compare settings
 GAPS_OF_STATIONS = 4  # of stations: which of them one gap hides decides between origins that are as good
 MAX_DENSE_SIZE = 512  # smaller sides up to this have a full eigendecomposition
 MAX_COMPONENTS = 128  # of larger ones, followed from iteration to iteration
@@ -57,9 +57,9 @@ class _Unfolding:
         """The rank in an iteration, counted from one."""
         return max(1, ceil((iteration - 1) * RANK_SHARE_PER_ITERATION * self.size - 1e-9))
 
-    def of_rounds(self, arrays: Arrays, array: np.ndarray, tau: np.ndarray, rank: int) -> np.ndarray:
+    def of_rounds(self, arrays: Arrays, array: Array, tau: Array, rank: int | Array) -> np.ndarray:
         """`threshold` for each round."""
-        each = [self.threshold(one, float(own), int(rank)) for one, own in zip(array, tau.ravel())]
+        each = [self.threshold(one, float(own), int(rank)) for one, own in zip(arrays.get(array), tau.ravel())]
         return each[0][None] if len(each) == 1 else np.stack(each)
 
     def threshold(self, array: np.ndarray, tau: float, rank: int) -> np.ndarray:
@@ -117,21 +117,22 @@ def _unfoldings(shape: tuple[int, ...]) -> list[_Unfolding]:
 
 def minimise(
     arrays: Arrays,
-    known: Any,
-    kept: Any,
-    start: Any,
+    known: Array,
+    kept: Array,
+    start: Array,
+    *,
     iterations: int,
-    visit: Callable[[int, Any], None] | None = None,
+    visit: Callable[[int, Array], None] | None = None,
     visited: Sequence[int] = (),
-) -> Any:
+) -> Array:
     """The estimates of every entry after `iterations`, for a batch of rounds, on the host or on a device.
 
     `known` has standard deviation one where `kept` is one and is zero elsewhere; there `start` are the first estimates.
-    `visit` sees the estimates after the numbers of iterations in `visited`.
+    `visit` gets the estimates after the numbers of iterations in `visited`.
     """
     parts = _unfoldings(kept.shape[1:])
     on_host = isinstance(arrays, HostArrays)
-    plan: Any = parts if on_host else tuple(_Dense(part.axis, part.rows) for part in parts)
+    plan: Sequence[_Unfolding | _Dense] = parts if on_host else tuple(_Dense(part.axis, part.rows) for part in parts)
     filled = arrays.xp.where(kept > 0, known, start)
     tau = FIRST_THRESHOLD * arrays.xp.sqrt(arrays.inner(known, known))
     multipliers = tuple(arrays.xp.zeros_like(known) for _ in parts)  # divided by the penalty parameter
@@ -149,16 +150,16 @@ def minimise(
 
 def _step(
     arrays: Arrays,
-    known: Any,
-    kept: Any,
-    filled: Any,
-    multipliers: tuple[Any, ...],
-    tau: Any,
-    ranks: Any,
+    known: Array,
+    kept: Array,
+    filled: Array,
+    multipliers: tuple[Array, ...],
+    tau: Array,
+    ranks: Array,
     *,
     parts: Sequence[_Unfolding | _Dense],
     shown: bool,
-) -> tuple[Any, tuple[Any, ...], Any, Any]:
+) -> tuple[Array, tuple[Array, ...], Array, Array]:
     """One iteration: filled, multipliers, the estimate if it is shown, and the threshold."""
     estimate = arrays.xp.zeros_like(filled) if shown else filled
     added, following = [], []
@@ -186,7 +187,7 @@ class _Dense(NamedTuple):
     axis: int
     rows: bool
 
-    def of_rounds(self, arrays: Arrays, array: Any, tau: Any, rank: Any) -> Any:
+    def of_rounds(self, arrays: Arrays, array: Array, tau: Array, rank: int | Array) -> Array:
         """As `_Unfolding.of_rounds`."""
         xp, axis = arrays.xp, self.axis + 1
         moved = xp.moveaxis(array, axis, 1)
@@ -249,10 +250,10 @@ def _errors(
     data = _centred(values, known, kinds, origin)
     truth, errors = values[hidden], {}
 
-    def visit(number: int, estimates: np.ndarray) -> None:
-        errors[number] = float(np.abs(data.undo(estimates[0])[hidden] - truth).mean())
+    def visit(number: int, estimates: Array) -> None:
+        errors[number] = float(np.abs(data.undo(np.asarray(estimates[0]))[hidden] - truth).mean())
 
-    minimise(HostArrays(), *_given(data, known, start), max(numbers), visit, numbers)
+    minimise(HostArrays(), *_given(data, known, start), iterations=max(numbers), visit=visit, visited=numbers)
     return errors
 
 
@@ -269,14 +270,15 @@ def _all_errors(
     pyramid: PreparedSmooth,
     *,
     origins: Sequence[str],
-    **settings: Any,
+    kinds: Sequence[str],
+    numbers: Sequence[int],
 ) -> dict[tuple[str, int], float]:
     """`_errors` of several origins, from the estimate of the pyramid."""
     start = pyramid.fill(values, known).estimate
     return {
         (origin, number): error
         for origin in origins
-        for number, error in _errors(values, known, hidden, start, origin=origin, **settings).items()
+        for number, error in _errors(values, known, hidden, start, kinds=kinds, origin=origin, numbers=numbers).items()
     }
 
 
@@ -301,8 +303,8 @@ class PreparedUnfoldings:
     def fill_from(self, values: np.ndarray, mask: np.ndarray, start: np.ndarray) -> Fill:
         """Fill, with the iterations started from another estimate made of the same entries."""
         data = _centred(values, mask, self.kinds, self.origin)
-        found = minimise(HostArrays(), *_given(data, mask, start), self.iterations)[0]
-        return Fill(data.undo(found.astype(np.float64)))
+        found = minimise(HostArrays(), *_given(data, mask, start), iterations=self.iterations)[0]
+        return Fill(data.undo(np.asarray(found, np.float64)))
 
 
 @dataclass(frozen=True)
@@ -328,11 +330,11 @@ class UnfoldingCompletion:
     iterations: int | str = "auto"
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedUnfoldings:
-        """Choose what is "auto" on entries in `mask` that a moved copy of the gaps hides."""
-        return self.prepare_with(_all_errors, values, mask, axes, seed)
+        """Choose what is "auto" on entries in `mask` that a pseudo-gap hides."""
+        return self.prepare_with(_all_errors, values, mask=mask, axes=axes, seed=seed)
 
     def prepare_with(
-        self, errors_of: Errors, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
+        self, errors_of: Errors, values: np.ndarray, *, mask: np.ndarray, axes: Sequence[Axis], seed: int
     ) -> PreparedUnfoldings:
         """`prepare` with errors by origin and number of iterations from another function."""
         kinds = axis_kinds(axes, mask.shape)
@@ -341,13 +343,15 @@ class UnfoldingCompletion:
         numbers = ITERATIONS if self.iterations == "auto" else (int(self.iterations),)
         rng = np.random.default_rng((seed, 0x7A))
         number_of_gaps = GAPS_OF_STATIONS if has_stations(kinds, mask.shape) else 1
-        gaps = [pseudo_gap(mask, kinds, rng, HIDDEN_SHARE) for _ in range(number_of_gaps)]
+        gaps = [pseudo_gap(mask, kinds, rng, UNFOLDING_HIDDEN_SHARE) for _ in range(number_of_gaps)]
         gaps = [hidden for hidden in gaps if hidden.any() and (mask & ~hidden).any()]
         pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
         if len(origins) * len(numbers) == 1 or not gaps:
             return PreparedUnfoldings(kinds, origins[0], numbers[len(numbers) // 2], pyramid)
-        settings: dict[str, Any] = {"kinds": kinds, "origins": origins, "numbers": numbers}
-        each = [errors_of(values, mask & ~hidden, hidden, pyramid, **settings) for hidden in gaps]
+        each = [
+            errors_of(values, mask & ~hidden, hidden, pyramid, kinds=kinds, origins=origins, numbers=numbers)
+            for hidden in gaps
+        ]
         count = sum(np.count_nonzero(hidden) for hidden in gaps)
         errors = {
             one: sum(own[one] * np.count_nonzero(hidden) for own, hidden in zip(each, gaps)) / count for one in each[0]

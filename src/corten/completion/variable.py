@@ -17,10 +17,10 @@ from corten.data.axes import Axis
 from corten.data.choices import Choice
 
 MIN_SKEWNESS = 0.15  # mean minus median, in standard deviations
-MIN_GAIN = 0.05  # of the mean absolute error; with less, intervals of counts were as often wider as narrower
+MIN_ROOT_GAIN = 0.05  # of the mean absolute error; with less, intervals of counts were as often wider as narrower
 GAPS = 2
-HIDDEN_SHARE = 1 / 3  # of the observed entries at most, in a pseudo-gap
-SEED_STREAM = 0x5071
+ROOT_HIDDEN_SHARE = 1 / 3  # of the observed entries at most, in a pseudo-gap
+ROOT_SEED_STREAM = 0x5071
 
 
 def roots_of(values: np.ndarray) -> np.ndarray:
@@ -48,8 +48,8 @@ def choose_root(
     known = values[mask]
     if not known.size or known.min() < 0 or not is_skewed(known):
         return False, ()
-    rng, kinds = np.random.default_rng((seed, SEED_STREAM)), axis_kinds(axes, mask.shape)
-    gaps = [pseudo_gap(mask, kinds, rng, HIDDEN_SHARE) for _ in range(GAPS)]
+    rng, kinds = np.random.default_rng((seed, ROOT_SEED_STREAM)), axis_kinds(axes, mask.shape)
+    gaps = [pseudo_gap(mask, kinds, rng, ROOT_HIDDEN_SHARE) for _ in range(GAPS)]
     gaps = [hidden for hidden in gaps if hidden.any() and hidden.sum() < known.size]
     if not gaps:
         return False, ()
@@ -61,10 +61,10 @@ def choose_root(
         plain += float(np.abs(pyramid.fill(values, train).estimate[hidden] - truth).sum())
         rooted += float(np.abs(squares_of(pyramid.fill(roots, train).estimate[hidden]) - truth).sum())
     gain = 1 - rooted / plain if plain > 0 else 0.0
-    used = gain >= MIN_GAIN
+    used = gain >= MIN_ROOT_GAIN
     because = (
         f"for skewed values; square roots change the mean absolute error of kernel averages in {len(gaps)} "
-        f"pseudo-gaps by {-gain:.1%}, and are used if they lower it by {MIN_GAIN:.0%}"
+        f"pseudo-gaps by {-gain:.1%}, and are used if they lower it by {MIN_ROOT_GAIN:.0%}"
     )
     code = "square_roots_modelled" if used else "values_modelled"
     taken = "square roots of the values" if used else "values"

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.optimize
 
 KNOTS = (0.5, 0.8, 0.95, 0.99)  # quantiles of the difference at hidden entries; weights are linear between them
-SHRINKAGE = 0.01  # towards the weights of all entries, relative to the squared errors at a knot
+KNOT_SHRINKAGE = 0.01  # towards the weights of all entries, relative to the squared errors at a knot
 ALIKE = 1e-3  # a small ridge: alike members share their weight
 SUM_ROW = 1e3  # of the rows that make sums of weights one, relative to the others
 
@@ -72,7 +72,7 @@ class WeightsByDifference:
             return None
         each = np.repeat(size, count)
         root = np.linalg.cholesky(gram + ALIKE * np.diag(each)).T
-        shrink = np.diag(np.sqrt(SHRINKAGE * each))
+        shrink = np.diag(np.sqrt(KNOT_SHRINKAGE * each))
         sums = SUM_ROW * np.repeat(np.diag(np.sqrt(size)), count, axis=1)
         wanted = [np.zeros(len(gram)), shrink @ np.tile(common, len(knots)), SUM_ROW * np.sqrt(size)]
         found = scipy.optimize.nnls(np.vstack([root, shrink, sums]), np.concatenate(wanted))[0].reshape(-1, count)

@@ -6,12 +6,10 @@ tests use; every array has a leading axis of rounds.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from corten.conformal.local_scale import EntryFeatures, Fields, Layout, columns
-from corten.engine.arrays import Arrays
+from corten.engine.arrays import Array, Arrays
 
 FAR = np.float32(1e30)  # squared distance where no training entry has been found yet
 
@@ -19,11 +17,12 @@ FAR = np.float32(1e30)  # squared distance where no training entry has been foun
 def features_of_rounds(
     arrays: Arrays,
     describe: EntryFeatures,
+    *,
     entries: np.ndarray,
-    known: Any,
-    kept: Any,
-    members: list[Any],
-    estimate: Any,
+    known: Array,
+    kept: Array,
+    members: list[Array],
+    estimate: Array,
     centre: np.ndarray,
     scale: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -42,16 +41,16 @@ def features_of_rounds(
 
 def _features(
     arrays: Arrays,
-    entries: Any,
-    ratio: Any,
-    level: Any,
-    known: Any,
-    kept: Any,
-    members: tuple[Any, ...],
-    estimate: Any,
+    entries: Array,
+    ratio: Array,
+    level: Array,
+    known: Array,
+    kept: Array,
+    members: tuple[Array, ...],
+    estimate: Array,
     *,
     layout: Layout,
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     deep = depth(arrays, kept, layout)
     whole = ratio.reshape(-1, *(1,) * (kept.ndim - 1))
     fields = Fields(deep, kept, known * whole, estimate * whole, members, ratio)
@@ -60,7 +59,7 @@ def _features(
     return arrays.xp.stack(found, axis=2).astype(np.float32), arrays.at(deep, entries)
 
 
-def depth(arrays: Arrays, kept: Any, layout: Layout) -> Any:
+def depth(arrays: Arrays, kept: Array, layout: Layout) -> Array:
     """The distance of every entry to the nearest training entry, as `corten.conformal.depth.depth`."""
     xp, shape = arrays.xp, kept.shape[1:]
     squares = xp.where(kept > 0, np.float32(0), FAR)
@@ -68,7 +67,9 @@ def depth(arrays: Arrays, kept: Any, layout: Layout) -> Any:
         place = np.arange(n, dtype=np.float32).reshape([-1 if j == k else 1 for j in range(len(shape))])
         before = squares
 
-        def nearer(j: Any, best: Any, place: Any = place, before: Any = before, k: int = k, n: int = n) -> Any:
+        def nearer(
+            j: int, best: Array, place: np.ndarray = place, before: Array = before, k: int = k, n: int = n
+        ) -> Array:
             apart = xp.abs(place - j)
             apart = xp.minimum(apart, n - apart) if periodic else apart  # noqa: B023
             plane = xp.expand_dims(xp.take(before, j, axis=k + 1), k + 1)

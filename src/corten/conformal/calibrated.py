@@ -7,7 +7,7 @@ coverage (see `shaped.py`). `CalibratedScores` is one list of scores with its we
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,10 @@ from corten.conformal.scores import Score, as_score
 from corten.conformal.weights import Weights
 from corten.data.arrays import Entries, Flags, Floats, Numbers
 
-MAX_CHUNK_ENTRIES = 1 << 20  # test entries whose neighbour tables exist at once
+if TYPE_CHECKING:
+    from corten.conformal.split import CalibratedSplit
+
+NEIGHBOUR_CHUNK_ENTRIES = 1 << 20  # test entries whose neighbour tables exist at once
 
 
 class Cutoffs(NamedTuple):
@@ -43,7 +46,7 @@ class Calibrated(Protocol):
     @property
     def weights(self) -> Weights: ...
     @property
-    def lists(self) -> Sequence[Any]: ...  # of scores, one for each split; empty for another kind of coverage
+    def lists(self) -> Sequence[CalibratedSplit]: ...  # one for each split; empty for other coverage
     @property
     def round_numbers(self) -> Entries: ...  # the round or split that hid each calibration entry
     @property
@@ -70,6 +73,19 @@ def tails_of(score: Score) -> list[Tail]:
     return used
 
 
+class ScoreList(Protocol):
+    """The scores of one tail, all of them or a sketch."""
+
+    def cutoffs(self, log_weights: Numbers, levels: Sequence[float], factor: Any) -> Numbers: ...
+
+
+class WeightsOfTests(Protocol):
+    """Weights of test entries, with changes of neighbours as a list of scores takes them."""
+
+    def log_weight(self, entries: Entries) -> Numbers: ...
+    def neighbour_factor(self, entries: Entries) -> Any: ...
+
+
 class ScoreLists:
     """Cutoffs and intervals from the scores of each tail, all of them (`WeightedScores`) or a sketch (`ScoreSketch`).
 
@@ -77,9 +93,11 @@ class ScoreLists:
     tables exist at once.
     """
 
-    def __init__(self, score: Score, lists: Mapping[Tail, Any], weights: Any, chunk: int | None = None) -> None:
+    def __init__(
+        self, score: Score, lists: Mapping[Tail, ScoreList], weights: WeightsOfTests, chunk: int | None = None
+    ) -> None:
         self.score, self._lists, self.weights = score, lists, weights
-        self.chunk = chunk or MAX_CHUNK_ENTRIES
+        self.chunk = chunk or NEIGHBOUR_CHUNK_ENTRIES
 
     def cutoffs(self, entries: Entries, coverage: float | Sequence[float]) -> Cutoffs:
         """Cutoffs of the tails that the score uses, for test entries."""

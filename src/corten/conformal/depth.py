@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy import ndimage
 
 from corten.data.axes import Axis
-from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.arrays import Array, Arrays, HostArrays
 
 DEPTH_BINS = 20
 MAX_WEIGHT_RATIO = 20.0  # of a bin, so that no bin dominates
-MIN_PAIRS = 10  # of neighbouring observed entries, to estimate the change along an axis
+MIN_CHANGE_PAIRS = 10  # of neighbouring observed entries, to estimate the change along an axis
 
 
 def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> np.ndarray:
@@ -31,7 +30,7 @@ def steps_of_change(values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) 
         far = list(near)
         near[k], far[k] = slice(None, -1), slice(1, None)
         both = mask[tuple(near)] & mask[tuple(far)]
-        if both.sum() < MIN_PAIRS or not spread > 0:
+        if both.sum() < MIN_CHANGE_PAIRS or not spread > 0:
             change[k] = 1 / max(mask.shape[k], 2)
             continue
         difference = values[tuple(far)][both] - values[tuple(near)][both]
@@ -69,12 +68,12 @@ def depth(train: np.ndarray, axes: Sequence[Axis], change: np.ndarray) -> np.nda
 
 def distance_along(train: np.ndarray, axis: int, periodic: bool) -> np.ndarray:
     """Steps along the axis to the nearest training entry; the axis length if there is none."""
-    return np.asarray(distances_along(train, axis, periodic)[0])
+    return np.asarray(distances_along(train, axis, periodic=periodic)[0])
 
 
 def distances_along(
-    train: Any, axis: int, periodic: bool, arrays: Arrays | None = None, most: int | None = None
-) -> tuple[Any, Any]:
+    train: Array, axis: int, *, periodic: bool, arrays: Arrays | None = None, most: int | None = None
+) -> tuple[Array, Array]:
     """Steps along the axis to the nearest training entry, and to the nearest one on the other side.
 
     The second separates entries between training entries from those beyond them. The first is at most `most`, the

@@ -12,7 +12,7 @@ from numba import njit
 
 # Below this share of the unadjusted total, a subtraction from the running sum would lose more than three of its sixteen
 # digits, and rounding could exceed the tie guard of 1e-12. The adjusted weights are then summed again.
-MIN_REMAINING_SHARE = 1e-3
+MIN_REMAINING_SHARE = 1e-3  # of the total weight: below it a difference of sums has lost too many digits
 BLOCK_ENTRIES = 64  # test entries whose neighbours are read together
 
 

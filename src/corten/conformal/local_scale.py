@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,16 +21,16 @@ from corten.conformal.depth import depth, distances_along, steps_of_change
 from corten.conformal.trees import Trees, fit_trees
 from corten.data.arrays import Entries, Numbers
 from corten.data.axes import Axis
-from corten.engine.arrays import Arrays, HostArrays
+from corten.engine.arrays import Array, Arrays, HostArrays
 from corten.engine.threads import in_order
 
 WINDOW_CHANGES = (0.1, 0.3, 1.0)  # half-widths of averaging windows, in standard deviations of change
-FOLDS = 5
+SCALE_FOLDS = 5
 MIN_BLOCK_LENGTH = 8  # positions along an axis: shorter blocks hold errors that are correlated with those of the next
 MIN_BLOCKS_PER_AXIS, MAX_BLOCKS_PER_AXIS = 3, 6
 COARSE_BLOCKS_PER_AXIS = 3  # blocks whose errors are taken as independent when two models of the scale are compared
-MIN_FIT_ENTRIES = 20  # outside a fold, to fit a model without it
-MAX_FIT_ENTRIES, MAX_FIT_NUMBERS = 50_000, 2_000_000  # the latter: entries times features
+MIN_SCALE_ENTRIES = 20  # outside a fold, to fit a model without it
+MAX_SCALE_ENTRIES, MAX_FIT_NUMBERS = 50_000, 2_000_000  # the latter: entries times features
 PREDICT_ENTRIES = 1 << 14  # whose scale is predicted at once: memory stays bounded, and many cores have work
 MIN_RELATIVE_ERROR = 1e-3  # of the median error; smaller errors are raised to it
 MAX_LOG_SCALE = 12.0
@@ -66,6 +66,7 @@ class EntryFeatures:
         self,
         entries: Entries,
         values: np.ndarray,
+        *,
         train: np.ndarray,
         estimate: np.ndarray,
         members: Mapping[str, np.ndarray],
@@ -117,7 +118,7 @@ class Layout(NamedTuple):
             if self.ordered[k] and n > 1
         }
 
-    def blur(self, arrays: Arrays, array: Any, scale: float) -> Any:
+    def blur(self, arrays: Arrays, array: Array, scale: float) -> Array:
         """The moving average over the window."""
         for k, width in self.widths(scale, array.shape[1:]).items():
             array = arrays.moving_average(array, width, k + 1, self.periodic[k])
@@ -132,15 +133,15 @@ class Fields(NamedTuple):
     after multiplication by `unit`.
     """
 
-    deep: Any
-    kept: Any
-    height: Any
-    estimate: Any
-    members: tuple[Any, ...]
-    unit: Any
+    deep: Array
+    kept: Array
+    height: Array
+    estimate: Array
+    members: tuple[Array, ...]
+    unit: Array | float
 
 
-def columns(arrays: Arrays, layout: Layout, entries: Any, fields: Fields) -> Iterator[Any]:
+def columns(arrays: Arrays, layout: Layout, entries: Array, fields: Fields) -> Iterator[Array]:
     """The features one by one, each (rounds, entries), at the flat `entries` of each round; the estimate is the last.
 
     The code is the same for NumPy and JAX.
@@ -155,7 +156,7 @@ def columns(arrays: Arrays, layout: Layout, entries: Any, fields: Fields) -> Ite
             continue
         if layout.ordered[k]:
             most = layout.lengths[k] if layout.lengths else n
-            for side in distances_along(kept, k + 1, layout.periodic[k], arrays, most):
+            for side in distances_along(kept, k + 1, periodic=layout.periodic[k], arrays=arrays, most=most):
                 yield xp.log1p(at(side))
         after = math.prod(shape[k + 1 :])
         fibre = entries // (after * n) * after + entries % after
@@ -173,7 +174,7 @@ def columns(arrays: Arrays, layout: Layout, entries: Any, fields: Fields) -> Ite
     own = 1 / math.prod(layout.widths(0.1, shape).values())  # weight of the central entry in the moving average
     others = xp.maximum(density[0.1] - own * kept, 0)
     local_mean = (blur(height, 0.1) - own * height) / (others + MIN_DENSITY)
-    deviation = abs(height - local_mean) * kept * (others > MIN_DENSITY)
+    deviation = xp.abs(height - local_mean) * kept * (others > MIN_DENSITY)
     rough = at(blur(deviation, 1.0) / (density[1.0] + MIN_DENSITY))
     yield xp.log(xp.maximum(rough, 0) + LOG_FLOOR)
     # The gradient of the estimate, the disagreement of its members, and the estimate.
@@ -184,11 +185,11 @@ def columns(arrays: Arrays, layout: Layout, entries: Any, fields: Fields) -> Ite
     if len(each) > 1:
         yield xp.log(xp.std(xp.stack(each), axis=0) + 1e-4)
         for a, b in pairwise(each):
-            yield xp.log(abs(a - b) + 1e-4)
+            yield xp.log(xp.abs(a - b) + 1e-4)
     yield at(fields.estimate)
 
 
-def _one_sided(arrays: Arrays, layout: Layout, entries: Any, kept: Any, density: Any, scale: float) -> Any:
+def _one_sided(arrays: Arrays, layout: Layout, entries: Array, kept: Array, density: Array, scale: float) -> Array:
     """The distance of an entry from the centre of the training entries in its window, in half-widths.
 
     It is near zero among training entries and near one beyond their edge, where a fill extrapolates.
@@ -223,7 +224,9 @@ class LearnedScale:
     fold_of: Callable[[Entries], Entries] = field(repr=False)
 
     @staticmethod
-    def fit(features: Numbers, residuals: Numbers, entries: Entries, shape: tuple[int, ...], seed: int) -> LearnedScale:
+    def fit(
+        features: Numbers, residuals: Numbers, *, entries: Entries, shape: tuple[int, ...], seed: int
+    ) -> LearnedScale:
         """Learn from the residuals of hidden entries; the flat indices `entries` determine their blocks."""
         size = np.abs(np.asarray(residuals, dtype=float))
         typical = float(np.median(size)) or float(size.mean()) or 1.0
@@ -231,7 +234,7 @@ class LearnedScale:
         fold_of = BlockFolds(tuple(shape), seed)
         fold = fold_of(entries)
         folds = np.unique(fold).tolist()
-        left_out = [f for f in folds if (fold != f).sum() >= MIN_FIT_ENTRIES]
+        left_out = [f for f in folds if (fold != f).sum() >= MIN_SCALE_ENTRIES]
         if not left_out:
             return LearnedScale(np.full(len(size), typical), {0: ConstantScale(typical)}, fold_of)
 
@@ -288,7 +291,7 @@ class BlockFolds:
     def __call__(self, entries: Entries) -> Entries:
         parts = [min(n, max(MIN_BLOCKS_PER_AXIS, min(n // MIN_BLOCK_LENGTH, MAX_BLOCKS_PER_AXIS))) for n in self.shape]
         order = np.random.default_rng(self.seed).permutation(int(np.prod(parts)))
-        return order[block_of(entries, self.shape, parts)] % FOLDS
+        return order[block_of(entries, self.shape, parts)] % SCALE_FOLDS
 
 
 def block_folds(entries: Entries, shape: tuple[int, ...], seed: int) -> Entries:
@@ -362,7 +365,7 @@ class BoostedScale:
 
     @staticmethod
     def fit(features: np.ndarray, size: np.ndarray, typical: float, seed: int) -> BoostedScale:
-        most = min(MAX_FIT_ENTRIES, MAX_FIT_NUMBERS // features.shape[1])
+        most = min(MAX_SCALE_ENTRIES, MAX_FIT_NUMBERS // features.shape[1])
         if len(size) > most:
             rows = np.random.default_rng((seed, 0x5CA1E)).choice(len(size), most, replace=False)
             features, size = features[rows], size[rows]

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numba import njit
@@ -20,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.diagnostics import pooled_effective_sample_size
+from corten.conformal.kernels import MIN_REMAINING_SHARE
 from corten.conformal.quantile import as_levels
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
@@ -27,10 +27,9 @@ from corten.conformal.weights import PooledWeights
 from corten.data.arrays import Entries, Floats, Numbers
 from corten.engine.threads import default_threads
 
-MAX_CHUNK_ENTRIES = 1 << 16  # test entries computed at once
+MERGED_CHUNK_ENTRIES = 1 << 16  # test entries computed at once
 BISECTION_STEPS = 64  # to the last digit: rounding must not put a bound inside that of a lower coverage
-MAX_LOG_WEIGHT = 600.0  # the exponential of more, times a few, would overflow
-MIN_REMAINING_SHARE = 1e-3  # of the weight: below it the difference of sums has lost too many digits
+MAX_EXPONENT = 600.0  # the exponential of more, times a few, would overflow
 
 
 class MergedSplits:
@@ -107,8 +106,8 @@ class MergedSplits:
         levels = as_levels(coverage)
         flat = np.asarray(entries).ravel()
         lower, upper = np.empty((2, levels.size, flat.size))
-        for start in range(0, flat.size, MAX_CHUNK_ENTRIES):
-            part = slice(start, min(start + MAX_CHUNK_ENTRIES, flat.size))
+        for start in range(0, flat.size, MERGED_CHUNK_ENTRIES):
+            part = slice(start, min(start + MERGED_CHUNK_ENTRIES, flat.size))
             lower[:, part], upper[:, part] = self._chunk(flat[part], levels)
         return lower, upper
 
@@ -132,6 +131,9 @@ class MergedSplits:
         return np.minimum(bounds[0], middle), np.maximum(bounds[1], middle)
 
 
+_Sorted = tuple[np.ndarray, ...]  # the first arguments of `_p_values`
+
+
 class _SplitTests:
     """Test entries in one split: their estimates, scales, log-weights and changes of calibration weights."""
 
@@ -148,7 +150,7 @@ class _SplitTests:
         lower, upper = (np.stack([self.split.to_data(self.flat, np.asarray(row)) for row in side]) for side in pair)
         return lower, upper
 
-    def sorted(self, sign: float, two_sided: bool) -> tuple[Any, ...]:
+    def sorted(self, sign: float, two_sided: bool) -> _Sorted:
         """The scores of the split in the form that `_p_values` reads."""
         scores = np.asarray(self.split.scores, np.float64) * (sign if two_sided else 1.0)
         logs = np.asarray(self.split.log_weights, np.float64)
@@ -162,25 +164,25 @@ class _SplitTests:
         if self.factor is not None:
             near = np.asarray(self.factor.neighbours, np.int64)
             new = np.where(near >= 0, logs[np.maximum(near, 0)] + self.factor.log_factor, -np.inf)
-            lowered = np.maximum(new.max(axis=1, initial=0.0) - MAX_LOG_WEIGHT, 0.0)
+            lowered = np.maximum(new.max(axis=1, initial=0.0) - MAX_EXPONENT, 0.0)
         with np.errstate(over="ignore", under="ignore"):
             test = np.exp(self.log_weight - shift - lowered)
             return scores[order], tail, weight, np.exp(-lowered), test, scores, near, np.exp(new - lowered[:, None])
 
-    def furthest(self, sign: float, list_: tuple[Any, ...]) -> Floats:
+    def furthest(self, sign: float, list_: _Sorted) -> Floats:
         """The value (times the sign) of the largest score of the split."""
         value = self.middle + sign * self.scale * max(float(list_[0][-1]), 0.0)
         return sign * self.split.to_data(self.flat, value)
 
-    def p_values(self, sign: float, list_: tuple[Any, ...], x: Floats, folded: bool) -> Floats:
+    def p_values(self, sign: float, list_: _Sorted, x: Floats, folded: bool) -> Floats:
         """The p-values p_k of the values sign * x."""
         z = self.split.to_model(self.flat, sign * x)
-        kernel: Any = _p_values
+        kernel: Callable[..., Floats] = _p_values
         return np.asarray(kernel(*list_, sign * self.middle, self.scale, sign * z, folded))
 
 
 def _upper_bounds(
-    tests: Sequence[_SplitTests], lists: Sequence[Any], *, sign: float, bracket: Floats, alpha: float, folded: bool
+    tests: Sequence[_SplitTests], lists: Sequence[_Sorted], *, sign: float, bracket: Floats, alpha: float, folded: bool
 ) -> Floats:
     """The upper bounds (times a sign), by bisection between the bounds of the splits.
 

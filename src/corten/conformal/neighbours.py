@@ -45,6 +45,7 @@ class NeighbourChanges:
         self,
         tests: Entries,
         planes: Entries,
+        *,
         cells: NDArray[np.int32],
         log_odds: NDArray[np.float32],
         parameter: NDArray[np.float32],

@@ -41,7 +41,7 @@ __all__ = ["NeighbourFactor", "Tail", "WeightedScores", "weighted_cutoffs"]
 Tail = Literal["upper", "lower"]
 
 TIE_GUARD = 1e-12  # relative tolerance of the comparison with a level
-CHUNK_ENTRIES = 1 << 19  # test entries of one task of the thread pool
+TASK_ENTRIES = 1 << 19  # test entries of one task of the thread pool
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class WeightedScores:
         levels = wanted[rows] * (1.0 - TIE_GUARD)
 
         def merge(start: int) -> None:
-            logs = tests[start : start + CHUNK_ENTRIES] - self._shift
+            logs = tests[start : start + TASK_ENTRIES] - self._shift
             order = np.argsort(logs)
             with np.errstate(over="ignore", under="ignore"):
                 weights = np.exp(logs[order])
@@ -201,9 +201,9 @@ class WeightedScores:
 
         def adjust(start: int) -> None:
             assert factor is not None
-            logs = tests[start : start + CHUNK_ENTRIES] - self._shift
-            neighbours = np.ascontiguousarray(factor.neighbours[start : start + CHUNK_ENTRIES])
-            log_factor = np.ascontiguousarray(factor.log_factor[start : start + CHUNK_ENTRIES], dtype=np.float64)
+            logs = tests[start : start + TASK_ENTRIES] - self._shift
+            neighbours = np.ascontiguousarray(factor.neighbours[start : start + TASK_ENTRIES])
+            log_factor = np.ascontiguousarray(factor.log_factor[start : start + TASK_ENTRIES], dtype=np.float64)
             if neighbours.size and (neighbours.max() >= self.size or not (log_factor < np.inf).all()):
                 raise ValueError("neighbour_factor holds a position past the calibration list, a NaN or a +inf.")
             kernels.search_adjusted(
@@ -214,7 +214,7 @@ class WeightedScores:
         work = merge
         if factor is not None:
             (guide, records), work = self._tables, adjust
-        starts = range(0, tests.size, CHUNK_ENTRIES)
+        starts = range(0, tests.size, TASK_ENTRIES)
         for _ in in_order(work, starts, threads if len(starts) > 1 else 1):
             pass
 
@@ -233,6 +233,7 @@ class WeightedScores:
 def weighted_cutoffs(
     scores: ArrayLike,
     weights: ArrayLike,
+    *,
     test_weights: ArrayLike,
     coverage: float | Sequence[float],
     tail: Tail = "upper",
@@ -242,9 +243,9 @@ def weighted_cutoffs(
     `weights` and `test_weights` are not negative and on a common scale, such as odds of being missing. With
     ``tail="lower"`` the test score lies at or *above* the cutoff. See `WeightedScores`.
 
-    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1, 9], coverage=0.5)
+    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], test_weights=[1, 9], coverage=0.5)
     array([[ 2., inf]])
-    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], [1], coverage=0.5, tail="lower")
+    >>> weighted_cutoffs([3.0, 1.0, 2.0], [1, 1, 1], test_weights=[1], coverage=0.5, tail="lower")
     array([[2.]])
     """
     return WeightedScores(scores, _logs("weights", weights), tail).cutoffs(

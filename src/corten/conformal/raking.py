@@ -9,8 +9,8 @@ from corten.data.arrays import Entries, Flags, Floats, Numbers
 ODDS_CLASSES = 20
 MAX_SWEEPS = 10
 MAX_FACTOR = 4.0  # by which one step changes odds
-MIN_ENTRIES = 20  # observed, and missing, in a class that is changed
-TOLERANCE = 1e-3  # in log-odds: sweeps that change less end the iteration
+MIN_CLASS_ENTRIES = 20  # observed, and missing, in a class that is changed
+MAX_LOG_ODDS_CHANGE = 1e-3  # in log-odds: sweeps that change less end the iteration
 
 
 def rake(log_odds: Numbers, mask: Flags, missing: Flags) -> Floats:
@@ -31,7 +31,7 @@ def rake(log_odds: Numbers, mask: Flags, missing: Flags) -> Floats:
             step = _step(logs, group, mask, missing)
             moved = max(moved, float(np.abs(step).max()))
             logs += step[group]
-        if moved < TOLERANCE:
+        if moved < MAX_LOG_ODDS_CHANGE:
             break
     return logs
 
@@ -42,6 +42,6 @@ def _step(logs: Floats, group: Entries, mask: Flags, missing: Flags) -> Floats:
     here = group[mask]
     wanted = np.bincount(group[missing], minlength=count)
     have = np.bincount(here, np.exp(logs[mask]), minlength=count)
-    able = (wanted >= MIN_ENTRIES) & (np.bincount(here, minlength=count) >= MIN_ENTRIES)
+    able = (wanted >= MIN_CLASS_ENTRIES) & (np.bincount(here, minlength=count) >= MIN_CLASS_ENTRIES)
     ratio = np.divide(wanted, have, out=np.ones(count), where=able & (have > 0))
     return np.asarray(np.log(np.clip(ratio, 1 / MAX_FACTOR, MAX_FACTOR)))

@@ -16,7 +16,7 @@ from corten.data.arrays import Flags, Floats
 
 
 def evidence(
-    scores: ArrayLike, log_weights: ArrayLike, thresholds: ArrayLike, log_test_weights: ArrayLike, fdr: float
+    scores: ArrayLike, log_weights: ArrayLike, *, thresholds: ArrayLike, log_test_weights: ArrayLike, fdr: float
 ) -> Floats:
     """The e-value of each test entry for exceeding its threshold; `claimed` selects entries from e-values.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from corten.conformal.calibrated import CalibratedScores
+from corten.conformal.calibrated import Calibrated, CalibratedScores
 from corten.conformal.merged import MergedSplits
 from corten.conformal.quantile import as_levels
 from corten.conformal.split import CalibratedSplit
@@ -23,7 +23,7 @@ Bounds = tuple[Numbers, Numbers]
 MIN_GROUP_SIZE = 30.0  # effective sample size of a group: sufficient for finite intervals at 95 %
 MIN_ENTRIES_BEYOND = 5.0  # effective number beyond a level of a joint band, to use the quantile without extrapolation
 SLOPE_RATIO = 4.0  # of the two tail shares between which the slope of the tail is measured
-TAKEN_OVER = (
+FORWARDED = (
     "score", "scores", "entries", "weights", "log_weights", "round_numbers", "beyond", "effective_sample_size",
     "to_data", "possible_range",
 )  # fmt: skip
@@ -50,11 +50,13 @@ class _Shaped:
 
     lists: tuple[CalibratedSplit, ...] = ()  # the scores alone do not determine another kind of coverage
 
-    def __init__(self, inner: Any) -> None:
-        self.inner: Any = inner
+    inner: Calibrated
+
+    def __init__(self, inner: Calibrated) -> None:
+        self.inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        if name in TAKEN_OVER:
+        if name in FORWARDED:
             return getattr(self.inner, name)
         raise AttributeError(f"{type(self).__name__} has no {name}")
 
@@ -82,7 +84,7 @@ class Robust(_Shaped):
     known of the errors of the odds; errors that are independent of the scores have a smaller effect.
     """
 
-    def __init__(self, inner: Any, odds_error: float) -> None:
+    def __init__(self, inner: Calibrated, odds_error: float) -> None:
         super().__init__(inner)
         self.odds_error = odds_error
 
@@ -127,6 +129,8 @@ class Grouped(_Shaped):
     times the smallest factor that reaches it; coverage then holds on average with the other groups only. `group` has
     the number of the group of every entry. Merged splits are grouped one by one before their p-values are merged.
     """
+
+    inner: CalibratedSplit | MergedSplits
 
     def __init__(self, inner: CalibratedSplit | MergedSplits, group: Entries, min_size: float = MIN_GROUP_SIZE) -> None:
         super().__init__(inner)
@@ -178,7 +182,15 @@ class Joint(_Shaped):
     intervals are computed.
     """
 
-    def __init__(self, inner: Any, slices: Entries, missing: Entries, budget: Callable[[float, int], float]) -> None:
+    inner: CalibratedSplit | MergedSplits | Grouped
+
+    def __init__(
+        self,
+        inner: CalibratedSplit | MergedSplits | Grouped,
+        slices: Entries,
+        missing: Entries,
+        budget: Callable[[float, int], float],
+    ) -> None:
         super().__init__(inner)
         self.slices = np.ravel(slices)
         self._counts = np.bincount(self.slices[missing], minlength=int(self.slices.max(initial=0)) + 1)

@@ -32,14 +32,13 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from corten.conformal.kernels import running_sum
+from corten.conformal.kernels import MIN_REMAINING_SHARE, running_sum
 from corten.conformal.quantile import TIE_GUARD, Tail, as_levels
 from corten.data.arrays import Floats, Numbers
 
 KEPT_BITS = 7
 _DROPPED = 52 - KEPT_BITS
 NO_CELL = np.int32(-(2**31))  # the cell of an entry that is not a calibration entry
-MIN_REMAINING_SHARE = 1e-3  # of the total weight: below it a difference of sums has lost too many digits
 
 Cells = NDArray[np.int32]
 

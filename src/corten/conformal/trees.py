@@ -6,12 +6,15 @@ import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from threading import Lock
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numba import njit
 
 from corten.data.arrays import Floats, Numbers
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import HistGradientBoostingRegressor
 
 LEAF = -1  # in `feature`
 MAX_LEAVES = 32  # of a tree: a set of leaves is a number of 32 bits
@@ -93,7 +96,7 @@ class Trees:
     value: np.ndarray = field(repr=False)
 
     def __post_init__(self) -> None:
-        # Compiled code does not check indices: a damaged file must not read outside the arrays, or walk in circles.
+        # Compiled code does not check indices: a damaged file must not read outside the arrays, or loop without end.
         nodes = np.arange(len(self.feature))
         inner = self.feature != LEAF
         for name in ("threshold", "left", "right", "value"):
@@ -107,7 +110,7 @@ class Trees:
         assert self._flat  # a tree with too many leaves is refused here
 
     @staticmethod
-    def of(boosted: Any) -> Trees:
+    def of(boosted: HistGradientBoostingRegressor) -> Trees:
         """The trees of a fitted ``HistGradientBoostingRegressor`` with numeric features."""
         nodes = [one.nodes for (one,) in boosted._predictors]
         starts = np.cumsum([0, *map(len, nodes)])[:-1]

@@ -29,5 +29,5 @@ def as_engine(engine: object) -> Engine:
     if type(engine).__module__.startswith("distributed."):
         from corten.engine.cluster import Cluster
 
-        return Cluster(engine)  # type: ignore[return-value]
+        return Cluster(engine)  # type: ignore[return-value, arg-type]  # a client by its module
     return as_local_engine(engine)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +17,12 @@ from corten.engine.gibbs import GibbsPlan
 from corten.engine.passes import Model
 
 if TYPE_CHECKING:
+    import jax
+
     from corten.engine.jax_passes import DeviceMaskPass, DeviceResidualPass
 
 OLDEST_JAX = (0, 6)
-INSTALL = "pip install 'corten[gpu]'"
+INSTALL_JAX = "pip install 'corten[gpu]'"
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Accelerator:
     """
 
     device: str = "any"
-    devices: Sequence[Any] | None = None
+    devices: Sequence[jax.Device] | None = None
     fused: bool | None = None
 
     def __post_init__(self) -> None:
@@ -54,7 +56,9 @@ class Accelerator:
         """Passes over spins; they are uploaded now."""
         from corten.engine.jax_passes import DeviceMaskPass
 
-        return DeviceMaskPass(spins, model, train_share, tuple(self.devices or ()), self.fused)
+        return DeviceMaskPass(
+            spins, model, train_share=train_share, devices=tuple(self.devices or ()), fused=self.fused
+        )
 
     def residual_pass(self, values: np.ndarray, mask: np.ndarray) -> DeviceResidualPass:
         """Passes over values where the mask is not zero; they are uploaded now."""
@@ -69,13 +73,13 @@ class Accelerator:
         return jax_gibbs.sweep(plan, spins, sweeps, seed, first, (self.devices or ())[0])
 
 
-def _first_device(device: str) -> tuple[Any, ...]:
+def _first_device(device: str) -> tuple[jax.Device, ...]:
     try:
         import jax
     except ImportError as error:
-        raise ImportError(f'engine "{"gpu" if device == "gpu" else "jax"}" needs JAX: {INSTALL}') from error
+        raise ImportError(f'engine "{"gpu" if device == "gpu" else "jax"}" needs JAX: {INSTALL_JAX}') from error
     if jax.__version_info__[:2] < OLDEST_JAX:
-        raise ImportError(f"JAX {jax.__version__} is too old; {INSTALL} brings 0.6 or newer")
+        raise ImportError(f"JAX {jax.__version__} is too old; {INSTALL_JAX} brings 0.6 or newer")
     if device == "any":
         return (jax.local_devices()[0],)
     try:

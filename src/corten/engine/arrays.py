@@ -6,33 +6,54 @@ use `a += b`: NumPy adds in place, JAX makes a new array. All arrays have a lead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from importlib import import_module
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, TypeVar, Union
 
 import numpy as np
 from scipy import ndimage
 
 from corten.engine.lapack import cholesky, inverse_from_cholesky, symmetric_product
 
+if TYPE_CHECKING:
+    import jax
+
+Array = Union[np.ndarray, "jax.Array"]
+"""An array of the host or of a device; code written for both uses only what both have."""
+Inverses = list[Array] | Array
+
+
+class Iterating(Protocol):
+    """The state of an iteration; `going`: whether a round has not converged."""
+
+    @property
+    def going(self) -> Array: ...
+
+
+System = TypeVar("System")
+State = TypeVar("State")
+Iterate = TypeVar("Iterate", bound=Iterating)
+Result = TypeVar("Result")
+
 
 class Arrays:
     """The methods, for NumPy; `xp` is the namespace."""
 
-    xp: Any = np
+    xp: ModuleType = np
     label = "host"
 
-    def put(self, array: Any) -> Any:
+    def put(self, array: Array) -> Array:
         """The array where it is computed with."""
         return np.asarray(array)
 
-    def get(self, array: Any) -> np.ndarray:
+    def get(self, array: Array) -> np.ndarray:
         """The array on the host."""
         return np.asarray(array)
 
-    def along(self, matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
+    def along(self, matrix: Array, array: Array, axis: int) -> Array:
         """Products of a matrix, or of one matrix for each round, with every fibre of `array` along `axis`."""
         shape = array.shape
         if matrix.ndim == 3:
@@ -43,55 +64,60 @@ class Arrays:
         product = np.matmul(matrix, array.reshape(before, shape[axis], -1))
         return product.reshape(*shape[:axis], matrix.shape[0], *shape[axis + 1 :])
 
-    def matmul(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def matmul(self, a: Array, b: Array) -> Array:
         """Products of two matrices for each round."""
         return np.matmul(a, b)
 
-    def inner(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    def inner(self, a: Array, b: Array) -> Array:
         """The inner product of two arrays for each round, with axes of length one to multiply arrays with."""
         each = [np.vdot(one, other) for one, other in zip(a, b)]
         return np.array(each, a.dtype).reshape(-1, *(1,) * (a.ndim - 1))
 
-    def at(self, array: np.ndarray, entries: np.ndarray) -> np.ndarray:
+    def at(self, array: Array, entries: Array) -> Array:
         """The numbers of each round at its flat indices `entries`, (rounds, entries)."""
         return np.stack([one.reshape(-1)[own] for one, own in zip(array, entries)])
 
-    def running_max(self, array: np.ndarray) -> np.ndarray:
+    def running_max(self, array: Array) -> Array:
         """The largest number so far along the last axis."""
         return np.maximum.accumulate(array, axis=-1)
 
-    def moving_average(self, array: np.ndarray, width: int, axis: int, periodic: bool) -> np.ndarray:
+    def moving_average(self, array: Array, width: int, axis: int, periodic: bool) -> Array:
         """Averages over an odd width along an axis: with zeros beyond the ends, or around a periodic axis."""
         return np.asarray(ndimage.uniform_filter1d(array, width, axis=axis, mode="wrap" if periodic else "constant"))
 
-    def add_at(self, array: np.ndarray, index: Any, values: np.ndarray) -> np.ndarray:
+    def add_at(self, array: Array, index: Array, values: Array) -> Array:
         """The array with values added at flat indices, the same for each round."""
-        array[(slice(None), *np.unravel_index(index, array.shape[1:]))] += values
-        return array
+        changed = self.get(array)
+        place: tuple[slice | np.ndarray, ...] = (slice(None), *np.unravel_index(index, array.shape[1:]))
+        changed[place] += values
+        return changed
 
-    def inverse_of_positive(self, matrix: np.ndarray) -> np.ndarray:
+    def inverse_of_positive(self, matrix: Array) -> Array:
         """The inverse of a symmetric positive definite matrix (its lower triangle); `times` multiplies with it."""
-        if not cholesky(matrix):
+        inverse = self.get(matrix)
+        if not cholesky(inverse):
             raise np.linalg.LinAlgError("the matrix of the modes is not positive definite")
-        inverse_from_cholesky(matrix)
-        return matrix
+        inverse_from_cholesky(inverse)
+        return inverse
 
-    def padded_inverse(self, matrix: Any, size: int) -> Any:
+    def padded_inverse(self, matrix: Array, size: int) -> Array:
         """The inverse of a positive definite matrix of the host or of a device, on a device with zeros up to a size."""
         return self.inverse_of_positive(matrix)
 
-    def together(self, inverses: list[np.ndarray]) -> list[np.ndarray]:
+    def together(self, inverses: list[Array]) -> Inverses:
         """Inverses of all rounds."""
         return inverses
 
-    def times(self, inverses: list[np.ndarray], vectors: np.ndarray) -> np.ndarray:
+    def times(self, inverses: Inverses, vectors: Array) -> Array:
         """Products of the inverses with one vector for each round, in double precision."""
         return np.stack([symmetric_product(inverse, vector) for inverse, vector in zip(inverses, vectors)])
 
-    def repeated(self, step: Callable[..., Any], times: int) -> Callable[..., Any]:
+    def repeated(
+        self, step: Callable[[Arrays, System, Iterate], Iterate], times: int
+    ) -> Callable[[System, Iterate], Iterate]:
         """`step(self, system, state) -> state`, as a function that takes so many steps; states have a field `going`."""
 
-        def run(system: Any, state: Any) -> Any:
+        def run(system: System, state: Iterate) -> Iterate:
             for _ in range(times):
                 if not state.going.any():
                     break
@@ -100,21 +126,21 @@ class Arrays:
 
         return run
 
-    def loop(self, times: int, body: Callable[[Any, Any], Any], start: Any) -> Any:
+    def loop(self, times: int, body: Callable[[int, State], State], start: State) -> State:
         """`body(number, state)` for the numbers from zero, inside a program."""
         for number in range(times):
             start = body(number, start)
         return start
 
-    def eigh(self, matrices: Any) -> Any:
+    def eigh(self, matrices: Array) -> tuple[Array, Array]:
         """Eigenvalues, ascending, and eigenvectors of a symmetric matrix for each round."""
         return self.xp.linalg.eigh(matrices)
 
-    def compiled(self, function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    def compiled(self, function: Callable[..., Result], **settings: Hashable) -> Callable[..., Result]:
         """`function(arrays, ..., **settings)` as a function of its other arguments, compiled on a device."""
         return partial(function, self, **settings)
 
-    def running(self) -> Any:
+    def running(self) -> AbstractContextManager[None]:
         """A context in which arrays are made where they are computed with, and may have double precision."""
         return nullcontext()
 
@@ -126,36 +152,37 @@ class HostArrays(Arrays):
 class DeviceArrays(Arrays):
     """JAX on one device. Products of single precision are exact to single precision, not to that of tensor cores."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: jax.Device) -> None:
         import jax
         import jax.numpy as jnp
 
         self.jax, self.xp, self.device = jax, jnp, device
         self.label = str(device.device_kind)
 
-    def put(self, array: Any) -> Any:
+    def put(self, array: Array) -> Array:
         return self.jax.device_put(array, self.device)
 
-    def along(self, matrix: Any, array: Any, axis: int) -> Any:
+    def along(self, matrix: Array, array: Array, axis: int) -> Array:
         letters = "abcdefghijklmnop"[: array.ndim]
         at = letters[axis]
         own = f"{letters[0]}z{at}" if matrix.ndim == 3 else f"z{at}"
         out = letters.replace(at, "z")
         return self.xp.einsum(f"{own},{letters}->{out}", matrix, array, precision="highest")
 
-    def matmul(self, a: Any, b: Any) -> Any:
+    def matmul(self, a: Array, b: Array) -> Array:
         return self.xp.matmul(a, b, precision="highest")
 
-    def inner(self, a: Any, b: Any) -> Any:
+    def inner(self, a: Array, b: Array) -> Array:
         return (a * b).sum(axis=tuple(range(1, a.ndim)), keepdims=True)
 
-    def at(self, array: Any, entries: Any) -> Any:
+    def at(self, array: Array, entries: Array) -> Array:
         return self.xp.take_along_axis(array.reshape(len(array), -1), entries, axis=1)
 
-    def running_max(self, array: Any) -> Any:
-        return self.jax.lax.cummax(array, axis=array.ndim - 1)
+    def running_max(self, array: Array) -> Array:
+        lax = self.jax.lax
+        return lax.cummax(array, axis=array.ndim - 1)
 
-    def moving_average(self, array: Any, width: int, axis: int, periodic: bool) -> Any:
+    def moving_average(self, array: Array, width: int, axis: int, periodic: bool) -> Array:
         place = self.xp.arange(array.shape[axis])
         apart = abs(place[:, None] - place)
         counted = (apart <= width // 2).astype(array.dtype)
@@ -163,15 +190,15 @@ class DeviceArrays(Arrays):
             counted += (apart > 0) & (len(place) - apart <= width // 2)
         return self.along(counted / width, array, axis)
 
-    def add_at(self, array: Any, index: Any, values: Any) -> Any:
-        flat = array.reshape(len(array), -1)
+    def add_at(self, array: Array, index: Array, values: Array) -> Array:
+        flat = self.xp.reshape(array, (len(array), -1))
         return flat.at[:, index].add(values.astype(array.dtype)).reshape(array.shape)
 
-    def inverse_of_positive(self, matrix: Any) -> Any:
+    def inverse_of_positive(self, matrix: Array) -> Array:
         factor = self.xp.linalg.cholesky(matrix)
         return self.jax.scipy.linalg.cho_solve((factor, True), self.xp.eye(len(matrix), dtype=matrix.dtype))
 
-    def padded_inverse(self, matrix: Any, size: int) -> Any:
+    def padded_inverse(self, matrix: Array, size: int) -> Array:
         count = len(matrix)
         if isinstance(matrix, np.ndarray):
             padded = np.eye(size)
@@ -181,25 +208,28 @@ class DeviceArrays(Arrays):
             matrix = self.xp.eye(size, dtype=matrix.dtype).at[:count, :count].set(matrix)
         return self.compiled(_inverse_of_first)(matrix, count)
 
-    def together(self, inverses: list[Any]) -> Any:
+    def together(self, inverses: list[Array]) -> Inverses:
         return self.xp.stack(inverses)
 
-    def times(self, inverses: Any, vectors: Any) -> Any:
-        return self.xp.einsum("bij,bj->bi", inverses, vectors.astype(inverses.dtype), precision="highest")
+    def times(self, inverses: Inverses, vectors: Array) -> Array:
+        stacked = self.xp.asarray(inverses)
+        return self.xp.einsum("bij,bj->bi", stacked, vectors.astype(stacked.dtype), precision="highest")
 
-    def repeated(self, step: Callable[..., Any], times: int) -> Callable[..., Any]:
+    def repeated(
+        self, step: Callable[[Arrays, System, Iterate], Iterate], times: int
+    ) -> Callable[[System, Iterate], Iterate]:
         return _repeated(self, step, times)
 
-    def loop(self, times: int, body: Callable[[Any, Any], Any], start: Any) -> Any:
+    def loop(self, times: int, body: Callable[[int, State], State], start: State) -> State:
         return self.jax.lax.fori_loop(0, times, body, start)
 
-    def compiled(self, function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+    def compiled(self, function: Callable[..., Result], **settings: Hashable) -> Callable[..., Result]:
         return _compiled(self, function, tuple(sorted(settings.items())))
 
     @contextmanager
     def running(self) -> Iterator[None]:
         # A context, not the flag of the process; older versions of JAX have it in another place.
-        owner: Any = self.jax if hasattr(self.jax, "enable_x64") else import_module("jax.experimental")
+        owner: ModuleType = self.jax if hasattr(self.jax, "enable_x64") else import_module("jax.experimental")
         with owner.enable_x64(True), self.jax.default_device(self.device):
             yield
 
@@ -215,15 +245,17 @@ class DeviceArrays(Arrays):
         return isinstance(other, DeviceArrays) and other.device == self.device
 
 
-def _inverse_of_first(arrays: DeviceArrays, matrix: Any, count: Any) -> Any:
+def _inverse_of_first(arrays: DeviceArrays, matrix: Array, count: int) -> Array:
     """The inverse of the first rows and columns, with zeros in the others, in which the matrix is the identity."""
     used = arrays.xp.arange(len(matrix)) < count
     return arrays.xp.where(used[:, None] & used, arrays.inverse_of_positive(matrix), 0)
 
 
 @cache
-def _repeated(arrays: DeviceArrays, step: Callable[..., Any], times: int) -> Callable[..., Any]:
-    def run(system: Any, state: Any) -> Any:
+def _repeated(
+    arrays: DeviceArrays, step: Callable[[Arrays, System, Iterate], Iterate], times: int
+) -> Callable[[System, Iterate], Iterate]:
+    def run(system: System, state: Iterate) -> Iterate:
         # A loop in the program: one step is compiled.
         return arrays.jax.lax.fori_loop(0, times, lambda _, now: step(arrays, system, now), state)
 
@@ -231,24 +263,26 @@ def _repeated(arrays: DeviceArrays, step: Callable[..., Any], times: int) -> Cal
 
 
 @cache
-def _compiled(arrays: DeviceArrays, function: Callable[..., Any], settings: tuple[Any, ...]) -> Callable[..., Any]:
+def _compiled(
+    arrays: DeviceArrays, function: Callable[..., Result], settings: tuple[tuple[str, Hashable], ...]
+) -> Callable[..., Result]:
     return _jit(arrays, partial(function, arrays, **dict(settings)))
 
 
-def _jit(arrays: DeviceArrays, function: Callable[..., Any]) -> Callable[..., Any]:
-    jitted: Callable[..., Any] = arrays.jax.jit(function, compiler_options=_compiler_options())
+def _jit(arrays: DeviceArrays, function: Callable[..., Result]) -> Callable[..., Result]:
+    jitted: Callable[..., Result] = arrays.jax.jit(function, compiler_options=_compiler_options())
     return jitted
 
 
 @cache
-def _compiler_options() -> dict[str, Any]:
+def _compiler_options() -> dict[str, int | bool]:
     """Options of the compiler: matrix products by the vendor's library, as it chooses.
 
     Trying out kernels for every product takes seconds a program, and generated ones that were not tried out are slow.
     """
     import jax
 
-    options: dict[str, Any] = {"xla_gpu_autotune_level": 0}
+    options: dict[str, int | bool] = {"xla_gpu_autotune_level": 0}
     more = {**options, "xla_gpu_enable_triton_gemm": False}
     try:
         jax.jit(lambda x: x, compiler_options=more)(0.0)
@@ -257,7 +291,7 @@ def _compiler_options() -> dict[str, Any]:
     return more
 
 
-def device_arrays(engine: Any) -> DeviceArrays | None:
+def device_arrays(engine: object) -> DeviceArrays | None:
     """Arrays on the first device of an engine that runs on JAX, None for other engines."""
     devices = getattr(engine, "devices", None)
     if not devices or not hasattr(devices[0], "device_kind"):

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,10 +26,14 @@ from corten.engine.cluster_blocks import (
     rows_of,
     warn_of_chunks,
 )
+from corten.engine.lazy import Planes
 from corten.engine.local import as_local_engine
 from corten.engine.passes import AnyMaskPass, FrameLike, Model, PlainFrame, check_spins, size_of
 
-INSTALL = "pip install 'corten[cluster]'"
+if TYPE_CHECKING:
+    import distributed
+
+INSTALL_DASK = "pip install 'corten[cluster]'"
 CONNECT_SECONDS = 5.0
 WORKER_SECONDS = 30.0  # how long a cluster may be without any worker
 
@@ -43,7 +48,7 @@ class Cluster:
     have devices, or a number of threads; by default as many threads as the worker has. This machine needs no device.
     """
 
-    client: Any
+    client: distributed.Client
     inside: str | int | None = None
     lazy: ClassVar[bool] = True
 
@@ -70,11 +75,11 @@ class Cluster:
         words = f"{count} worker{'s' * (count != 1)}, {total} thread{'s' * (total != 1)}"
         return f"dask ({words}{f', {self.inside} inside' if self.inside is not None else ''})"
 
-    def mask_pass(self, spins: Any, model: Model, train_share: float) -> ClusterMaskPass:
+    def mask_pass(self, spins: Planes, model: Model, train_share: float) -> ClusterMaskPass:
         """Passes over spins (an array, or a Dask array that workers load); they are placed on workers now."""
         return ClusterMaskPass(self, spins, model, train_share)
 
-    def residual_pass(self, values: Any, mask: Any) -> ClusterResidualPass:
+    def residual_pass(self, values: Planes, mask: Planes) -> ClusterResidualPass:
         """Passes over values where the mask is not zero; they are placed on workers now."""
         return ClusterResidualPass(self, values, mask)
 
@@ -114,7 +119,9 @@ class Cluster:
             answers[scheduler] = problem
         for member, answer in answers.items():
             if isinstance(answer, Exception) and "No module named 'corten" in str(answer):
-                raise ImportError(f"{member} has no corten: {INSTALL} there too, version {mine} as on this machine")
+                raise ImportError(
+                    f"{member} has no corten: {INSTALL_DASK} there too, version {mine} as on this machine"
+                )
             if isinstance(answer, Exception):
                 raise ValueError(f"{member} cannot take part: {answer}")
             if answer != mine:
@@ -127,22 +134,25 @@ class _ClusterPass:
     def __init__(
         self,
         cluster: Cluster,
-        arrays: Sequence[Any],
+        array: Planes,
+        *others: Planes | None,
         name: str,
         make: Callable,
         radius: int = 0,
         halo: int = 0,
         periodic: bool = False,
     ) -> None:
-        if any(np.isnan(length) for length in arrays[0].shape):
+        if any(np.isnan(length) for length in array.shape):
             raise ValueError(f"{name} has chunks of unknown size; call compute_chunk_sizes() on it first")
         threads = list(cluster.workers().values())
-        self.parts = parts_of(int(arrays[0].shape[0]), threads, radius, halo, periodic)
-        warn_of_chunks(arrays[0], self.parts, name)
-        self.blocks = Blocks(cluster, self.parts, arrays, partial(make, inside=cluster.inside))
+        self.parts = parts_of(int(array.shape[0]), threads, radius=radius, halo=halo, periodic=periodic)
+        warn_of_chunks(array, self.parts, name)
+        self.blocks = Blocks(cluster, self.parts, (array, *others), partial(make, inside=cluster.inside))
         self.passes = 0
 
-    def _added(self, method: str, given: Sequence[tuple[Any, ...]], frame: FrameLike) -> tuple[float, list[np.ndarray]]:
+    def _added(
+        self, method: str, given: Sequence[tuple[object, ...]], frame: FrameLike
+    ) -> tuple[float, list[np.ndarray]]:
         """Losses and contractions of blocks as those of the whole, in the order of the blocks."""
         self.passes += 1
         found = self.blocks.ask(method, given)
@@ -160,14 +170,15 @@ class _ClusterPass:
 class ClusterMaskPass(_ClusterPass, AnyMaskPass):
     """Passes over one mask of spins, as `MaskPass`, on the workers of a cluster."""
 
-    def __init__(self, cluster: Cluster, spins: Any, model: Model, train_share: float) -> None:
+    def __init__(self, cluster: Cluster, spins: Planes, model: Model, train_share: float) -> None:
         check_spins(spins, train_share)
         self.spins, self.model, self.train_share = spins, model, float(train_share)
         radius = int(np.abs(np.asarray(model.offsets)[:, 0]).max(initial=0)) if model.coupling_kind else 0
         # Expected spins of the planes next to a block need their own neighbours too.
         halo = radius * (2 if train_share < 1 and model.coupling_kind == PRODUCT else 1)
         make = partial(MaskBlock, model=model, train_share=self.train_share)
-        super().__init__(cluster, [spins], "the mask", make, radius, halo, bool(model.periodic[0]))
+        periodic = bool(model.periodic[0])
+        super().__init__(cluster, spins, name="the mask", make=make, radius=radius, halo=halo, periodic=periodic)
 
     def loss_and_contractions(self, frame: FrameLike, soft: SoftRecipe | None = None) -> tuple[float, list[np.ndarray]]:
         """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
@@ -197,9 +208,9 @@ class ClusterMaskPass(_ClusterPass, AnyMaskPass):
 class ClusterResidualPass(_ClusterPass):
     """Passes over `values` (float32 or int8) where `mask` (bool or int8) is not zero, as `ResidualPass`."""
 
-    def __init__(self, cluster: Cluster, values: Any, mask: Any) -> None:
+    def __init__(self, cluster: Cluster, values: Planes, mask: Planes) -> None:
         self.shape = values.shape
-        super().__init__(cluster, [values, None if mask is values else mask], "the data", ResidualBlock)
+        super().__init__(cluster, values, None if mask is values else mask, name="the data", make=ResidualBlock)
 
     def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
         """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
@@ -223,11 +234,11 @@ def is_client(engine: object) -> bool:
     return type(engine).__module__.split(".")[0] == "distributed" and hasattr(engine, "scheduler_info")
 
 
-def connect(address: str) -> Any:
+def connect(address: str) -> distributed.Client:
     """A client of the scheduler at an address such as tcp://host:8786."""
-    distributed = _distributed()
+    module = _distributed()
     try:
-        return distributed.Client(address, timeout=CONNECT_SECONDS)
+        return module.Client(address, timeout=CONNECT_SECONDS)
     except (OSError, ValueError, TimeoutError) as problem:
         raise ConnectionError(
             f"no Dask scheduler answers at {address} within {CONNECT_SECONDS:.0f} s: start one with `dask scheduler`, "
@@ -235,29 +246,29 @@ def connect(address: str) -> Any:
         ) from problem
 
 
-def default_client() -> Any:
+def default_client() -> distributed.Client:
     """The client of this process; where there is none, one with a worker inside this process is started.
 
     Scheduler and worker talk within the process. Their HTTP servers, which Dask always starts, listen on the loopback
     address and serve no page; for a dashboard, make the client yourself and pass it.
     """
-    distributed = _distributed()
+    module = _distributed()
     try:
-        return distributed.default_client()
+        return module.default_client()
     except ValueError:
         import dask
 
         here = "127.0.0.1:0"
         with dask.config.set({f"distributed.{one}.http.routes": [] for one in ("scheduler", "worker")}):
-            return distributed.Client(
+            return module.Client(
                 processes=False, dashboard_address=here, worker_dashboard_address=here,
                 scheduler_kwargs={"dashboard": False},
             )  # fmt: skip
 
 
-def _distributed() -> Any:
+def _distributed() -> ModuleType:
     try:
         import distributed
     except ImportError as problem:
-        raise ImportError(f"a cluster needs Dask and distributed: {INSTALL}") from problem
+        raise ImportError(f"a cluster needs Dask and distributed: {INSTALL_DASK}") from problem
     return distributed

@@ -12,25 +12,29 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
 
 import numpy as np
 
-from corten.engine.lazy import is_lazy
+from corten.engine.lazy import Planes, is_lazy
 from corten.engine.likelihood import weight_sums
-from corten.engine.local import Threads, as_local_engine
-from corten.engine.passes import FrameLike, Model, PlainFrame, check_spins, merged_weights
+from corten.engine.local import Engine, Threads, as_local_engine
+from corten.engine.passes import FrameLike, MaskPass, Model, PlainFrame, SoftSpins, check_spins, merged_weights
+from corten.engine.residuals import ResidualPass
 
 if TYPE_CHECKING:
+    import distributed
+
     from corten.engine.cluster import Cluster
 
 LOOK_SECONDS = 5.0  # between two checks, during a long pass, whether its workers are still there
 MAX_PASS_ATTEMPTS = 10  # a pass is repeated this often, each time on what is left of the cluster
 MAX_UNWARNED_BYTES = 1 << 26  # smaller arrays may be loaded twice without a warning
+Passes = TypeVar("Passes", MaskPass, ResidualPass)
 
 _process = uuid4().hex[:8]  # several processes may share a scheduler
 _task_numbers = count()
@@ -73,7 +77,7 @@ class Part:
         return PlainFrame(rows_of(frame.left, self.held), rows_of(frame.right, self.held))
 
 
-def parts_of(planes: int, shares: Sequence[float], radius: int, halo: int, periodic: bool) -> list[Part]:
+def parts_of(planes: int, shares: Sequence[float], *, radius: int, halo: int, periodic: bool) -> list[Part]:
     """Cut planes in proportion to shares, so that no block is thinner than its neighbours' reach.
 
     A single part holds every plane once; the periodic axis then closes inside it.
@@ -92,24 +96,24 @@ def parts_of(planes: int, shares: Sequence[float], radius: int, halo: int, perio
     return parts
 
 
-class Block:
+class Block(Generic[Passes]):
     """Passes of an ordinary engine over one block, made at the first call; they are not sent between machines."""
 
-    inside: Any
+    inside: str | int | None
 
     @cached_property
-    def passes(self) -> Any:
+    def passes(self) -> Passes:
         return self._passes(_engine(self.inside))
 
-    def _passes(self, engine: Any) -> Any:
+    def _passes(self, engine: Engine) -> Passes:
         raise NotImplementedError
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in self.__dict__.items() if name not in ("passes", "_soft")}
 
 
 @dataclass
-class MaskBlock(Block):
+class MaskBlock(Block[MaskPass]):
     """Passes over one block of a mask. spins: the held planes; inside: the engine that runs on the worker.
 
     Where the first mode is periodic, the block closes on itself between planes that are held out: no term uses it.
@@ -119,8 +123,9 @@ class MaskBlock(Block):
     part: Part
     model: Model
     train_share: float
-    inside: Any = None
-    _soft = (-1, None)  # the number of a recipe, and the expected spins it gave
+    inside: str | int | None = None
+    _soft: tuple[int, SoftSpins | None] = field(default=(-1, None), init=False, repr=False, compare=False)
+    # the number of a recipe, and the expected spins it gave
 
     def __post_init__(self) -> None:
         check_spins(self.spins, self.train_share)
@@ -128,16 +133,16 @@ class MaskBlock(Block):
         for around in (self.spins[: self.part.own.start], self.spins[self.part.own.stop :]):
             np.copyto(around, 2 * np.sign(around))
 
-    def _passes(self, engine: Any) -> Any:
+    def _passes(self, engine: Engine) -> MaskPass:
         return engine.mask_pass(self.spins, self.model, self.train_share)
 
     def loss_and_contractions(self, frame: PlainFrame, recipe: SoftRecipe | None) -> tuple[float, list[np.ndarray]]:
         """The loss of the block's own entries, and the contractions of its gradient, which the held planes share."""
         if recipe is None:
-            return self.passes.loss_and_contractions(frame)  # type: ignore[no-any-return]
+            return self.passes.loss_and_contractions(frame)
         if self._soft[0] != recipe.number:
             self._soft = recipe.number, self.passes.soft_spins(recipe.frame)
-        return self.passes.loss_and_contractions(frame, self._soft[1])  # type: ignore[no-any-return]
+        return self.passes.loss_and_contractions(frame, self._soft[1])
 
     def log_odds(self, cores: Sequence[np.ndarray]) -> np.ndarray:
         """eta of the block's own planes."""
@@ -158,32 +163,32 @@ class MaskBlock(Block):
 
 
 @dataclass
-class ResidualBlock(Block):
+class ResidualBlock(Block[ResidualPass]):
     """Passes over one block of data where its mask is not zero; without a mask, where the data are not."""
 
     values: np.ndarray
     mask: np.ndarray | None
     part: Part
-    inside: Any = None
+    inside: str | int | None = None
 
     def __post_init__(self) -> None:
         self.values = np.require(self.values, requirements=["C", "W"])
         if self.mask is not None:
             self.mask = np.require(self.mask, requirements=["C", "W"])
 
-    def _passes(self, engine: Any) -> Any:
+    def _passes(self, engine: Engine) -> ResidualPass:
         return engine.residual_pass(self.values, self.values if self.mask is None else self.mask)
 
     def __sizeof__(self) -> int:
         return self.values.nbytes + (0 if self.mask is None else self.mask.nbytes)
 
 
-def call(block: Block, method: str, arguments: tuple[Any, ...]) -> Any:
+def call(block: Block, method: str, arguments: tuple[object, ...]) -> Any:
     """The task every pass is made of: a method of the block, or of its passes where the block has none."""
     return getattr(block if hasattr(block, method) else block.passes, method)(*arguments)
 
 
-def _engine(inside: Any) -> Any:
+def _engine(inside: str | int | None) -> Engine:
     """The given engine, or as many threads as the worker has."""
     if inside is not None:
         return as_local_engine(inside)
@@ -198,7 +203,9 @@ def _engine(inside: Any) -> Any:
 class Blocks:
     """One object for each part, called all together; they are made again on what is left where a worker was lost."""
 
-    def __init__(self, cluster: Cluster, parts: Sequence[Part], arrays: Sequence[Any], make: Callable) -> None:
+    def __init__(
+        self, cluster: Cluster, parts: Sequence[Part], arrays: Sequence[Planes | None], make: Callable
+    ) -> None:
         """`make(planes of each array, part)` is the object of a part, made where its planes are; None has no planes."""
         self.cluster, self.client = cluster, cluster.client
         self.parts, self.arrays, self.make = parts, arrays, make
@@ -214,7 +221,7 @@ class Blocks:
             where = {"workers": [owner], "allow_other_workers": True}
             self.futures.append(self.client.submit(self.make, *planes, part, **where, pure=False))
 
-    def ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def ask(self, method: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
         """What each block answers, in order."""
         for attempt in range(MAX_PASS_ATTEMPTS):
             if attempt:
@@ -236,7 +243,7 @@ class Blocks:
             f"often); the scheduler is {address_of(self.client)}"
         )
 
-    def _answers(self, tasks: list[Any]) -> list[Any]:
+    def _answers(self, tasks: list[distributed.Future]) -> list[Any]:
         """Wait for answers; check at intervals whether the workers are still there."""
         from distributed import wait
 
@@ -251,7 +258,7 @@ class Blocks:
                 return list(self.client.gather(tasks))
 
 
-def planes_on(client: Any, array: Any, part: Part, owner: str) -> Any:
+def planes_on(client: distributed.Client, array: Planes, part: Part, owner: str) -> distributed.Future:
     """A future of the planes a part holds: of an array they are sent to the worker, of a Dask array it loads them."""
     runs = [array[run] for run in part.runs]
     if is_lazy(array):
@@ -263,11 +270,12 @@ def planes_on(client: Any, array: Any, part: Part, owner: str) -> Any:
     return client.scatter(np.asarray(planes), workers=[owner], hash=False)
 
 
-def warn_of_chunks(array: Any, parts: Sequence[Part], name: str) -> None:
+def warn_of_chunks(array: Planes, parts: Sequence[Part], name: str) -> None:
     """Warn where chunks would be loaded by several workers."""
     planes = max(part.stop - part.start for part in parts)
-    small = len(parts) == 1 or not is_lazy(array) or array.nbytes <= MAX_UNWARNED_BYTES
-    if small or max(array.chunks[0]) <= 2 * planes:
+    if len(parts) == 1 or not is_lazy(array) or array.nbytes <= MAX_UNWARNED_BYTES:
+        return
+    if max(array.chunks[0]) <= 2 * planes:
         return
     warnings.warn(
         f"{name} has chunks of {max(array.chunks[0])} planes along its first mode and workers hold {planes}: each "
@@ -276,6 +284,6 @@ def warn_of_chunks(array: Any, parts: Sequence[Part], name: str) -> None:
     )
 
 
-def address_of(client: Any) -> str:
+def address_of(client: distributed.Client) -> str:
     """The address of the scheduler, for messages."""
     return str(client.scheduler.address if client.scheduler is not None else "its address")

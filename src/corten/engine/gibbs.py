@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from corten.engine.arithmetic import PRODUCT, ZERO
 from corten.engine.layout import neighbours_of
@@ -53,10 +53,27 @@ class GibbsPlan:
     column_phase: NDArray[np.int32]
 
 
+class KernelForm(Protocol):
+    """The form of a coupling that kernels read: its kind and the rows of its terms."""
+
+    @property
+    def kind(self) -> int: ...
+    @property
+    def terms(self) -> np.ndarray: ...
+
+
+class PairFunction(Protocol):
+    """A coupling: g(x, y), and its form for kernels."""
+
+    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]: ...
+    def code(self) -> KernelForm: ...
+
+
 def prepare(
     parameter: np.ndarray,
     field: np.ndarray,
-    coupling: Any,
+    *,
+    coupling: PairFunction,
     offsets: np.ndarray,
     periodic: Sequence[bool],
     colours: int,
@@ -163,7 +180,7 @@ def _padded(table: np.ndarray, pad: int, wraps: bool) -> np.ndarray:
 
 
 def _pair_strengths(
-    table: np.ndarray, coupling: Any, offsets: np.ndarray, row_of: np.ndarray, pad: int, wraps: bool
+    table: np.ndarray, coupling: PairFunction, offsets: np.ndarray, row_of: np.ndarray, pad: int, wraps: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute 2 g(B_i, B_j) once for every pair: of two opposite offsets one stores it, one looks it up."""
     stored: dict[tuple[int, ...], int] = {}

@@ -20,7 +20,7 @@ from corten.engine.arithmetic import (
     pair_value,
     sign_of,
 )
-from corten.engine.train_rows import F32, FAST, FOLD
+from corten.engine.train_rows import F32, FAST, ROWS_PER_SUM
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -168,7 +168,7 @@ def fold_loss(factors, linear, products, count):
         total += np.float64(linear[j])
         factors[j] = F32(1.0)
         linear[j] = F32(0.0)
-    if count % FOLD == 0:
+    if count % ROWS_PER_SUM == 0:
         total += finish_loss(products)
     return total
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add, mul
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -178,9 +178,18 @@ def _launch(
     )(spins, tiles, right, first, numbers, count)
 
 
+class Ref(Protocol):
+    """Memory inside a kernel."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __getitem__(self, at: object) -> Array: ...
+    def __setitem__(self, at: object, value: Array) -> None: ...
+
+
 def _kernel(
-    spins: Any, tiles: Any, right: Any, first: Any, numbers: Any, count: Any,
-    sums: Any, firsts: Any, losses: Any, board: Any, ends: Any, factors: Any, barrier: Any,
+    spins: Ref, tiles: Ref, right: Ref, first: Ref, numbers: Ref, count: Ref,
+    sums: Ref, firsts: Ref, losses: Ref, board: Ref, ends: Ref, factors: Ref, barrier: Any,
     *, tiling: Tiling, rank: int, whole: bool,
 ) -> None:  # fmt: skip
     tile, group = lax.axis_index("tile"), lax.axis_index("group")
@@ -192,10 +201,10 @@ def _kernel(
         gpu.barrier_arrive(barrier)
         gpu.barrier_wait(barrier)
 
-    def cells(kind: Any, row: Any, over: int = 0) -> Array:
+    def cells(kind: int | Array, row: int | Array, over: int = 0) -> Array:
         return board[kind, pl.ds((row + 2) * LANES + over, LANES)]
 
-    def show(kind: Any, row: Any, value: Array) -> None:
+    def show(kind: int | Array, row: int | Array, value: Array) -> None:
         board[kind, pl.ds((row + 2) * LANES, LANES)] = value
 
     for kind in range(4):
@@ -212,7 +221,7 @@ def _kernel(
     mirror = [[right[tile, a, top + i, :] for a in range(rank)] for i in range(deep)]
     twice, share, planes = numbers[0], numbers[1], count[0]
 
-    def around(kind: Any, rows: list[Array]) -> list[Array]:
+    def around(kind: int | Array, rows: list[Array]) -> list[Array]:
         lined = [cells(kind, top - 1), *rows, cells(kind, top + deep)]
         return [(lined[i] + lined[i + 2]) + (cells(kind, top + i, -1) + cells(kind, top + i, 1)) for i in range(deep)]
 
@@ -226,7 +235,7 @@ def _kernel(
         head = [factors[x * rank + a] for a in range(rank)]
         tail = [jnp.where(mine, factors[jnp.maximum(x - 2, 0) * rank + a], 0.0) for a in range(rank)]
         new_b, new_w, new_s, new_t, new_u, ups, rests = [], [], [], [], [], [], []
-        ends_here: list[Any] = [None] * rank
+        ends_here = [zero] * rank
         total = [list(row) for row in total]
         for i in range(deep):
             new_b.append(reduce(add, map(mul, shape[i], head)))
@@ -254,7 +263,7 @@ def _kernel(
             turn = k * GROUPS + group
 
             @pl.when(turn < rank)
-            def _(turn: Any = turn) -> None:
+            def _(turn: Array = turn) -> None:
                 parts = [ends[1 - write, turn, other, :] for other in range(GROUPS)]
                 firsts[tile, done, turn, :] = (parts[0] + parts[1]) + (parts[2] + parts[3])
 

@@ -8,7 +8,6 @@ million.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +17,10 @@ from jax import lax
 from corten.engine.gibbs import GOLDEN, GibbsPlan, sweep_key
 
 Array = jax.Array
+Steps = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...]]  # of the offsets: steps, pairs, where strengths lie
 
 
-def sweep(plan: GibbsPlan, spins: np.ndarray, sweeps: int, seed: int, first: int, device: Any) -> np.ndarray:
+def sweep(plan: GibbsPlan, spins: np.ndarray, sweeps: int, seed: int, first: int, device: jax.Device) -> np.ndarray:
     """Draw `sweeps` sweeps, numbered from `first`; see `gibbs.sweep`."""
     if spins.shape != plan.shape:
         raise ValueError(f"spins has shape {spins.shape}; the plan is for {plan.shape}.")
@@ -42,7 +42,7 @@ def sweep(plan: GibbsPlan, spins: np.ndarray, sweeps: int, seed: int, first: int
 @partial(jax.jit, static_argnames=("shape", "pad", "wraps", "colours"))
 def _sweeps(
     spins: Array, words: Array, weight: Array, strength: Array, field: Array, pairs: Array, row_of: Array,
-    row_phase: Array, column_phase: Array, shape: Any, pad: int, wraps: bool, colours: int,
+    row_phase: Array, column_phase: Array, shape: Steps, pad: int, wraps: bool, colours: int,
 ) -> Array:  # fmt: skip
     steps, pair_of, at_neighbour = shape
     lines, length = weight.shape

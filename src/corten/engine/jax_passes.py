@@ -16,11 +16,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
+from numpy.typing import DTypeLike
 
 from corten.engine.arithmetic import LOGIT, PRODUCT
 from corten.engine.jax_slab import (
     Cut,
     Formula,
+    Held,
     Packing,
     bucket,
     eta_of_slab,
@@ -32,6 +34,7 @@ from corten.engine.jax_slab import (
 from corten.engine.passes import AnyMaskPass, FrameLike, Model, check_spins, flattened, pack, size_of, unpack
 from corten.engine.residuals import AnyResidualPass
 
+Devices = tuple[jax.Device, ...]
 Cores = Sequence[np.ndarray]  # first, middle and last
 SLAB_ENTRIES = {"gpu": 1 << 26, "cpu": 1 << 22}  # a few float32 arrays of a slab exist at a time
 FUSE_AFTER = 300_000_000_000  # entries passed over by array operations before the fused kernel is compiled
@@ -44,7 +47,7 @@ ADJACENT = frozenset(tuple(s if a == b else 0 for b in range(3)) for a in range(
 class Part:
     """One device's block of planes. index: the planes its arrays hold, halo and padding too; -1 is a plane of zeros."""
 
-    device: Any
+    device: jax.Device
     start: int
     stop: int
     index: np.ndarray
@@ -54,19 +57,19 @@ class Part:
     def planes(self) -> int:
         return self.stop - self.start
 
-    def place(self, body: Any, plane: Callable[[int], np.ndarray]) -> Any:
+    def place(self, body: np.ndarray | jax.Array, plane: Callable[[int], np.ndarray]) -> jax.Array:
         """An array of planes on the device: `body` has its own planes, `plane(i)` gives one of the few others."""
         own = jax.device_put(body, self.device)
         nothing = np.zeros(own.shape[1:], own.dtype)
 
-        def others(index: np.ndarray) -> list[Any]:
+        def others(index: np.ndarray) -> list[jax.Array]:
             planes = [plane(i) if i >= 0 else nothing for i in index]
             return [jax.device_put(np.stack(planes), self.device)] if planes else []
 
         parts = [*others(self.index[: self.halo]), own, *others(self.index[self.halo + self.planes :])]
         return jnp.concatenate(parts) if len(parts) > 1 else own
 
-    def place_planes(self, array: np.ndarray, dtype: Any) -> Any:
+    def place_planes(self, array: np.ndarray, dtype: DTypeLike) -> jax.Array:
         """The planes of an array of the host on the device."""
         return self.place(np.asarray(array[self.start : self.stop], dtype), lambda i: np.asarray(array[i], dtype))
 
@@ -86,7 +89,7 @@ class Part:
 class _DevicePass:
     """Blocks of planes on devices, and what is sent there and back."""
 
-    def __init__(self, shape: tuple[int, ...], devices: tuple[Any, ...], halo: int = 0, periodic: bool = False) -> None:
+    def __init__(self, shape: tuple[int, ...], devices: Devices, halo: int = 0, periodic: bool = False) -> None:
         planes, inner = shape[0], tuple(shape[1:])
         share = -(-planes // len(devices))
         limit = SLAB_ENTRIES.get(devices[0].platform, SLAB_ENTRIES["gpu"]) // max(1, prod(inner))
@@ -104,7 +107,7 @@ class _DevicePass:
         return {}
 
     def _vector(
-        self, part: Part, cores: Cores, right: Cores | None = None, base: Cores | None = None, padded: bool = True
+        self, part: Part, cores: Cores, right: Cores | None = None, base: Cores | None = None, *, padded: bool = True
     ) -> tuple[np.ndarray, Packing]:
         """Cores (left gauge, right gauge, those of soft spins) and numbers as one vector, and their places in it."""
         arrays = self._numbers(part)
@@ -119,7 +122,7 @@ class _DevicePass:
         return packing.pack(arrays), packing
 
     def _added(
-        self, found: list[Any], cores: Cores, frame: FrameLike, losses: Sequence[int] | None = None
+        self, found: list[jax.Array], cores: Cores, frame: FrameLike, losses: Sequence[int] | None = None
     ) -> tuple[float, list[np.ndarray]]:
         """Loss and contractions of all devices, added in float64.
 
@@ -146,8 +149,8 @@ class _DevicePass:
 class DeviceSoftSpins:
     """Expected spins (int8, in 1/127) where they were computed, and the cores they were computed from."""
 
-    own: tuple[Any, ...] = field(repr=False)
-    held: tuple[Any, ...] = field(repr=False)
+    own: tuple[jax.Array, ...] = field(repr=False)
+    held: tuple[jax.Array, ...] = field(repr=False)
     cores: tuple[np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
 
     @property
@@ -160,7 +163,7 @@ class DeviceMaskPass(_DevicePass, AnyMaskPass):
     """Passes over one mask of spins, as `MaskPass`, on JAX devices."""
 
     def __init__(
-        self, spins: np.ndarray, model: Model, train_share: float, devices: tuple[Any, ...], fused: bool | None = None
+        self, spins: np.ndarray, model: Model, *, train_share: float, devices: Devices, fused: bool | None = None
     ) -> None:
         check_spins(spins, train_share)
         self.spins, self.model, self.train_share = spins, model, float(train_share)
@@ -176,7 +179,7 @@ class DeviceMaskPass(_DevicePass, AnyMaskPass):
         if devices[0].platform == "gpu":
             self._compile_ahead()
         self._spins = [part.place_planes(spins, np.int8) for part in self.parts]
-        self._tiles: list[Any] | None = None
+        self._tiles: list[tuple[jax.Array, ...]] | None = None
         wanted = fused is not False and fits(self.formula, spins.shape) and model.shift == 0.0
         self._can_fuse = wanted and all(has_fused_kernel(p.device) for p in self.parts)
         self._fuse_after = 0 if fused else FUSE_AFTER // max(1, spins.size)
@@ -202,7 +205,7 @@ class DeviceMaskPass(_DevicePass, AnyMaskPass):
         self.passes += 1
         packed = flattened(cores)
 
-        def slabs() -> Iterator[tuple[int, int, Any]]:
+        def slabs() -> Iterator[tuple[int, int, jax.Array | None]]:
             for part, spins in zip(self.parts, self._spins):
                 vector, packing = self._vector(part, packed)
                 static = {"formula": self.formula, "cut": self.cut, "packing": packing}
@@ -246,7 +249,7 @@ class DeviceMaskPass(_DevicePass, AnyMaskPass):
                 self._call(soft_values.ahead, part, (held,), cores)
                 self._call(weight_sums.ahead, part, (held,), cores)
 
-    def _fused(self, cores: Cores, right: Cores) -> tuple[list[Any], list[int]]:
+    def _fused(self, cores: Cores, right: Cores) -> tuple[list[jax.Array], list[int]]:
         """A pass by the fused kernel, whose copy of the spins is laid out tile by tile at the first pass."""
         from corten.engine.jax_fused import Tiling, fused_pass, tiled
 
@@ -263,10 +266,10 @@ class DeviceMaskPass(_DevicePass, AnyMaskPass):
         numbers = {"share": self.train_share, "shift": self.model.shift, "count": part.planes}
         return {"terms": self._terms} | {name: np.array([number]) for name, number in numbers.items()}
 
-    def _call(self, program: Callable, part: Part, arrays: tuple[Any, ...], *cores: Any) -> Any:
+    def _call(self, program: Callable, part: Part, held: tuple[Held, ...], cores: Cores, *others: Cores | None) -> Any:
         """A program on arrays of one part and on cores: of the left gauge, the right gauge, and of soft spins."""
-        vector, packing = self._vector(part, *cores)
-        return program(*arrays, vector, formula=self.formula, cut=self.cut, packing=packing)
+        vector, packing = self._vector(part, cores, *others)
+        return program(*held, vector, formula=self.formula, cut=self.cut, packing=packing)
 
     def _training_entries(self) -> int:
         count = 0
@@ -279,7 +282,7 @@ class DeviceMaskPass(_DevicePass, AnyMaskPass):
 class DeviceResidualPass(_DevicePass, AnyResidualPass):
     """Passes over `values` (float or int8) where `mask` (bool or int8) is not zero, as `ResidualPass`."""
 
-    def __init__(self, values: np.ndarray, mask: np.ndarray, devices: tuple[Any, ...]) -> None:
+    def __init__(self, values: np.ndarray, mask: np.ndarray, devices: Devices) -> None:
         super().__init__(values.shape, devices)
         kind = values.dtype if values.dtype == np.int8 else np.float32
         self._values = [part.place_planes(values, kind) for part in self.parts]
@@ -302,7 +305,7 @@ def fits(formula: Formula, shape: tuple[int, ...]) -> bool:
     return adjacent and formula.kind == PRODUCT and formula.link == LOGIT and len(shape) == 3 and min(shape[1:]) >= 3
 
 
-def has_fused_kernel(device: Any) -> bool:
+def has_fused_kernel(device: jax.Device) -> bool:
     """Whether a device can run the fused kernel: a Hopper GPU or newer, and a new enough JAX."""
     recent = device.platform == "gpu" and float(getattr(device, "compute_capability", 0.0)) >= HOPPER
     if not recent or jax.__version_info__[:2] < MOSAIC_JAX:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, update_wrapper
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from jax.scipy.special import log_ndtr
 from corten.engine.arithmetic import LOGIT, PROBIT, PRODUCT, SIGMOID
 
 Array = jax.Array
+Vector = TypeVar("Vector", np.ndarray, jax.Array)
+Held = np.ndarray | np.integer | jax.Array | jax.ShapeDtypeStruct | None  # an array, or its shape while compiling
 EXACT = lax.Precision.HIGHEST
 LARGE_PLANE_ENTRIES = 1 << 16
 COMPILER_THREADS = 4
@@ -39,13 +41,13 @@ class Program:
         self._ahead: dict[Hashable, Future[Any]] = {}
         update_wrapper(self, function)
 
-    def ahead(self, *arrays: Any, **settings: Any) -> None:
+    def ahead(self, *arrays: Held, **settings: Hashable) -> None:
         """Begin to compile for arrays like these (or `jax.ShapeDtypeStruct`); a call waits for it."""
         key = _key(arrays, settings)
         if key not in self._ahead:
             self._ahead[key] = _compilers().submit(lambda: self._compiled.lower(*arrays, **settings).compile())
 
-    def __call__(self, *arrays: Any, **settings: Any) -> Any:
+    def __call__(self, *arrays: Held, **settings: Hashable) -> Any:
         begun = self._ahead.get(_key(arrays, settings)) if self._ahead else None
         return self._compiled(*arrays, **settings) if begun is None else begun.result()(*arrays)
 
@@ -60,8 +62,8 @@ def _compilers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="corten-compile")
 
 
-def _key(arrays: tuple[Any, ...], settings: dict[str, Any]) -> Hashable:
-    def like(array: Any) -> Hashable:
+def _key(arrays: tuple[Held, ...], settings: dict[str, Hashable]) -> Hashable:
+    def like(array: Held) -> Hashable:
         sharding = getattr(array, "sharding", None)
         devices = frozenset(sharding.device_set) if sharding is not None else None
         return None if array is None else (array.shape, str(array.dtype), devices)
@@ -190,7 +192,7 @@ class Packing:
             place[tuple(slice(0, length) for length in arrays[name].shape)] = arrays[name]
         return vector
 
-    def unpack(self, vector: Any) -> dict[str, Any]:
+    def unpack(self, vector: Vector) -> dict[str, Vector]:
         """The arrays by name; views where the vector is NumPy's."""
         out, at = {}, 0
         for name, shape in zip(self.names, self.shapes):
@@ -229,11 +231,11 @@ def _own_planes(cut: Cut, at: Array, cores: dict[str, Array]) -> Array:
     return (at + jnp.arange(cut.height) < cores["count"][0]).reshape(-1, *(1 for _ in cut.inner))
 
 
-def _over_slabs(cut: Cut, slab: Any, cores: dict[str, Array]) -> Array:
+def _over_slabs(cut: Cut, slab: Callable[[Array], tuple[Array, ...]], cores: dict[str, Array]) -> Array:
     """Run `slab(start) -> (loss, first, middle, last)` over all slabs; everything found, as one vector."""
     zeros = [jnp.zeros_like(cores[name]) for name in ("middle", "middle", "last", "last")]
 
-    def step(carry: Any, at: Array) -> Any:
+    def step(carry: tuple[Array, ...], at: Array) -> tuple[tuple[Array, ...], tuple[Array, Array]]:
         loss, first, middle, last = slab(at)
         return (*two_sum(carry[0], carry[1], middle), *two_sum(carry[2], carry[3], last)), (loss, first)
 
@@ -277,9 +279,9 @@ def residual_pass_of(values: Array, mask: Array, vector: Array, cut: Cut, packin
     cores = packing.unpack(vector)
 
     def slab(at: Array) -> tuple[Array, Array, Array, Array]:
-        first, x, seen = (lax.dynamic_slice_in_dim(a, at, cut.height) for a in (cores["first"], values, mask))
+        first, x, observed = (lax.dynamic_slice_in_dim(a, at, cut.height) for a in (cores["first"], values, mask))
         left, b = evaluate(first, cores["middle"], cores["last"], cut.inner)
-        residual = jnp.where(seen != 0, x.astype(jnp.float32) - (b if subtract else 0.0), 0.0)
+        residual = jnp.where(observed != 0, x.astype(jnp.float32) - (b if subtract else 0.0), 0.0)
         return 0.5 * jnp.sum(residual * residual), *contract(residual, left, first, cores)
 
     return _over_slabs(cut, slab, cores)

@@ -7,6 +7,7 @@ routines, which count along columns first, that is the upper one.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -73,12 +74,12 @@ def call_at(_: Any, address: Any, arrays: Any) -> Any:
 
 @njit(nogil=True)
 def numbers_of(size):  # type: ignore[no-untyped-def]
-    """What routines are told of a matrix of this size: the triangle "U", the size, one, and a place for errors."""
+    """What routines need to know of a matrix of this size: the triangle "U", the size, one, and a place for errors."""
     return np.array([ord("U")], np.uint8), np.array([size], np.int32), np.ones(1, np.int32), np.zeros(1, np.int32)
 
 
 @cache
-def _routine(library: str, name: str) -> Any:
+def _routine(library: str, name: str) -> Callable[..., None]:
     """A routine as a function of pointers. A call through `ctypes` releases the lock of the interpreter."""
     return ctypes.CFUNCTYPE(None)(_address(library, name))
 
@@ -87,12 +88,12 @@ def _address(library: str, name: str) -> int:
     return int(get_cython_function_address(f"scipy.linalg.cython_{library}", name))
 
 
-def _size(matrix: np.ndarray) -> Any:
+def _size(matrix: np.ndarray) -> object:
     n = len(matrix)
     if matrix.shape != (n, n) or matrix.dtype != np.float64 or not matrix.flags.c_contiguous:
         raise ValueError(f"matrix is {matrix.dtype}{matrix.shape}: give a square float64 matrix in C order")
     return ctypes.byref(ctypes.c_int(n))
 
 
-def _data(array: np.ndarray) -> Any:
+def _data(array: np.ndarray) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)

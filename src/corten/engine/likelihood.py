@@ -33,7 +33,7 @@ from corten.engine.ising_rows import (
     soft_spin,
     sum_neighbours,
 )
-from corten.engine.train_rows import F32, FOLD, contract_row, evaluate_row, fold_last, left_vector, spread_row
+from corten.engine.train_rows import F32, ROWS_PER_SUM, contract_row, evaluate_row, fold_last, left_vector, spread_row
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -164,7 +164,7 @@ def likelihood_box(
                     if moments.shape[0] > 0:
                         moment_row(v, b, sums, moments)
                     rows_loss += 1
-                    if rows_loss % FOLD == 0:
+                    if rows_loss % ROWS_PER_SUM == 0:
                         folds += 1
                         loss += fold_loss(factors, linear, products, folds)
                 else:
@@ -211,7 +211,7 @@ def likelihood_box(
                 contract_row(eta, left, right_last, last_part, dots)
                 spread_row(dots, first, right_middle, plane, rows[row], out_first, out_middle)
                 rows_last += 1
-                if rows_last % (4 * FOLD) == 0:
+                if rows_last % (4 * ROWS_PER_SUM) == 0:
                     fold_last(last_part, out_last)
     loss += fold_loss(factors, linear, products, 1)
     loss += finish_loss(products)

@@ -12,14 +12,14 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -99,7 +99,7 @@ def file_tensor(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     limit = _LIMIT.get()
     size = prod(shape) * np.dtype(dtype).itemsize
     folder = limit.folder if limit is not None else Path(tempfile.gettempdir())
-    kind: Any = tempfile.TemporaryFile
+    kind: Callable[..., AbstractContextManager[IO]] = tempfile.TemporaryFile
     if limit is not None and limit.named:
         kind = partial(tempfile.NamedTemporaryFile, delete=False)
     with kind(prefix=".corten-", suffix=".scratch", dir=folder) as file:
@@ -134,7 +134,7 @@ class MappedFile:
         return np.memmap(self.path, self.dtype, "r", shape=self.shape)
 
 
-def is_mapped(array: Any) -> bool:
+def is_mapped(array: object) -> bool:
     """Whether an array lives in a file."""
     return isinstance(array, np.memmap) and getattr(array, "_mmap", None) is not None
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from corten.engine.arithmetic import LOGIT, PRODUCT
 from corten.engine.layout import Box, Layout
+from corten.engine.lazy import Planes
 from corten.engine.likelihood import field_box, likelihood_box, weight_sums
 from corten.engine.memory import byte_tensor, let_go, parts
 from corten.engine.threads import in_order, threads_for
@@ -51,7 +52,7 @@ class Model:
     shift: float = 0.0  # added to every log-odds: twice the link's offset
 
 
-def check_spins(spins: Any, train_share: float) -> None:
+def check_spins(spins: Planes, train_share: float) -> None:
     """Refuse spins and train shares that no engine can pass over."""
     if spins.dtype != np.int8:
         raise TypeError(f"spins must be int8, got {spins.dtype}")
@@ -78,7 +79,7 @@ def size_of(found: Iterable[tuple[float, float, float]]) -> float:
 class AnyMaskPass:
     """What passes over a mask share on all engines."""
 
-    spins: Any
+    spins: Planes
     train_share: float
     _constant: float | None = None
 
@@ -134,7 +135,7 @@ class MaskPass(AnyMaskPass):
     def loss_and_scalars(self, frame: FrameLike, soft: SoftSpins | None = None) -> tuple[float, np.ndarray, np.ndarray]:
         """The loss, its slope in three numbers and the sum of squared terms of it, a 3 x 3 information. One pass.
 
-        The numbers: the strength of a product coupling, the size of B as the logit link sees it, the link's offset.
+        The numbers: the strength of a product coupling, the size of B in the logit link, the link's offset.
         """
         if self.model.coupling_kind != PRODUCT or self.model.link_kind != LOGIT:
             raise ValueError("slopes in strength, size and offset are those of a product coupling and the logit link")

@@ -17,7 +17,7 @@ from corten.engine.layout import flat_shape
 from corten.engine.memory import PART_BYTES, is_mapped, let_go
 from corten.engine.passes import FrameLike, pack, unpack
 from corten.engine.threads import in_order, threads_for
-from corten.engine.train_rows import FAST, FOLD, contract_row, evaluate_row, fold_last, left_vector, spread_row
+from corten.engine.train_rows import FAST, ROWS_PER_SUM, contract_row, evaluate_row, fold_last, left_vector, spread_row
 
 F32 = np.float32
 PARTS_PER_PASS = 16  # parts of a pass, for any number of threads
@@ -58,7 +58,7 @@ def residual_box(
             contract_row(residual, left, right_last, last_part, dots)
             spread_row(dots, first, right_middle, start + p, row, out_first, out_middle)
             rows_done += 1
-            if rows_done % (4 * FOLD) == 0:
+            if rows_done % (4 * ROWS_PER_SUM) == 0:
                 fold_last(last_part, out_last)
     fold_last(last_part, out_last)
     return 0.5 * total

@@ -12,7 +12,7 @@ from numba import njit
 
 F32 = np.float32
 FAST = {"contract", "nsz", "reassoc", "arcp"}
-FOLD = 8  # rows whose loss factors, and whose last-core contributions, are gathered in float32 before float64
+ROWS_PER_SUM = 8  # rows whose loss factors, and whose last-core contributions, are gathered in float32 before float64
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float64]
-CHUNK_ENTRIES = 1 << 16
+Floats = npt.NDArray[np.float64]
+CHUNK_ITEMS = 1 << 16
 EXTRA_COLUMNS = 10  # of a random sketch, beyond the rank
 POWER_ITERATIONS = 2
 
 
-def frozen(array: npt.ArrayLike) -> Array:
+def frozen(array: npt.ArrayLike) -> Floats:
     """A read-only float64 copy (or the array itself, if it is one already)."""
     given = np.asarray(array)
     if given.dtype == np.float64 and not given.flags.writeable and given.flags.c_contiguous:
@@ -23,12 +23,12 @@ def frozen(array: npt.ArrayLike) -> Array:
     return kept
 
 
-def absorb(matrix: Array, core: Array) -> Array:
+def absorb(matrix: Floats, core: Floats) -> Floats:
     """Multiply a core by a matrix on its left bond."""
     return (matrix @ core.reshape(core.shape[0], -1)).reshape(matrix.shape[0], core.shape[1], core.shape[2])
 
 
-def corner(a: Array, b: Array | None, d: Array) -> Array:
+def corner(a: Floats, b: Floats | None, d: Floats) -> Floats:
     """The block core [[a, b], [0, d]] along the bonds; None is zero."""
     block = np.zeros((a.shape[0] + d.shape[0], a.shape[1], a.shape[2] + d.shape[2]))
     block[: a.shape[0], :, : a.shape[2]] = a
@@ -38,7 +38,7 @@ def corner(a: Array, b: Array | None, d: Array) -> Array:
     return block
 
 
-def interface(cores: Sequence[Array]) -> Array:
+def interface(cores: Sequence[Floats]) -> Floats:
     """Dense product of neighbouring cores that begin with bond rank 1: shape (d, ..., d', r)."""
     dense = cores[0].reshape(-1, cores[0].shape[2])
     for core in cores[1:]:
@@ -46,7 +46,7 @@ def interface(cores: Sequence[Array]) -> Array:
     return dense.reshape(*(core.shape[1] for core in cores), cores[-1].shape[2])
 
 
-def rows(cores: Sequence[Array], index: Sequence[npt.NDArray[np.intp]]) -> Array:
+def rows(cores: Sequence[Floats], index: Sequence[npt.NDArray[np.intp]]) -> Floats:
     """Rows (n, r) of the left interface of some cores at n positions."""
     head = cores[0][0, index[0]]
     for core, i in zip(cores[1:], index[1:]):
@@ -54,7 +54,7 @@ def rows(cores: Sequence[Array], index: Sequence[npt.NDArray[np.intp]]) -> Array
     return head
 
 
-def chunks(count: int, length: int = CHUNK_ENTRIES) -> Iterator[slice]:
+def chunks(count: int, length: int = CHUNK_ITEMS) -> Iterator[slice]:
     """Slices of at most `length` items that together cover `count` items."""
     for start in range(0, count, length):
         yield slice(start, min(start + length, count))

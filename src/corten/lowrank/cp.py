@@ -9,7 +9,7 @@ from functools import reduce
 
 import numpy as np
 
-from corten.lowrank.cores import Array, chunks, frozen
+from corten.lowrank.cores import Floats, chunks, frozen
 from corten.lowrank.points import LowRank
 from corten.lowrank.tensor_train import TensorTrain
 
@@ -26,8 +26,8 @@ class CP(LowRank):
     CP(shape=(4, 5, 6), rank=2)
     """
 
-    weights: Array
-    factors: tuple[Array, ...]
+    weights: Floats
+    factors: tuple[Floats, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "weights", frozen(self.weights))
@@ -80,14 +80,14 @@ class CP(LowRank):
         middle = [np.eye(self.rank)[:, None, :] * factor for factor in inner]
         return TensorTrain(((first * self.weights)[None], *middle, last.T[:, :, None]))
 
-    def slab(self, start: int, stop: int) -> Array:
+    def slab(self, start: int, stop: int) -> Floats:
         """Dense planes start:stop of the first mode."""
         dense = self.factors[0][start:stop] * self.weights
         for factor in self.factors[1:-1]:
             dense = dense[..., None, :] * factor
         return dense @ self.factors[-1].T
 
-    def leverage(self) -> Array:
+    def leverage(self) -> Floats:
         """Squared norm of every unit tensor projected on the tangent space.
 
         u_s^2 = j^T (J^T J)^+ j with j the row of the factors' Jacobian J at entry s. Sums to the rank of J.
@@ -111,7 +111,7 @@ class CP(LowRank):
         return values.reshape(self.shape)
 
 
-def _gram(factors: Sequence[Array]) -> Array:
+def _gram(factors: Sequence[Floats]) -> Floats:
     """J^T J of the map from factors to tensor, rows ordered (mode, position, term)."""
     order, r = len(factors), factors[0].shape[1]
     grams = [factor.T @ factor for factor in factors]

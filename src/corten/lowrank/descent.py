@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic
 
-from corten.lowrank.line_search import BarzilaiBorwein, Iterate, StepRule
-
-Objective = Callable[[Any], tuple[float, Any]]
+from corten.lowrank.line_search import BarzilaiBorwein, Evaluate, Iterate, StepRule
+from corten.lowrank.points import Point, TangentVector
 
 
 @dataclass(frozen=True)
-class Progress:
+class Progress(Generic[Point]):
     """The state of a descent after an iteration, from which `stop` decides.
 
     values: the objective at every iterate so far; relative_change: ||B' - B|| / ||B|| of the last step
@@ -31,7 +30,7 @@ class Progress:
     first_gradient_norm: float
     relative_change: float | None
     step: float | None
-    point: Any
+    point: Point
 
 
 @dataclass(frozen=True)
@@ -70,15 +69,15 @@ DEFAULT_STOP = Stop(gradient=1e-5, value_change=1e-9, iterations=500)
 
 
 @dataclass(frozen=True)
-class Descent:
+class Descent(Generic[Point]):
     """The result of a descent: the best point, its value and gradient, the cost and why it stopped.
 
     evaluations: calls of the objective, each one pass over the data; history: the value at every iterate.
     """
 
-    point: Any = field(repr=False)
+    point: Point = field(repr=False)
     value: float
-    gradient: Any = field(repr=False)
+    gradient: TangentVector[Point] = field(repr=False)
     iterations: int
     evaluations: int
     stopped_because: str
@@ -86,12 +85,12 @@ class Descent:
 
 
 def descend(
-    objective: Objective,
-    start: Any,
+    objective: Evaluate[Point],
+    start: Point,
     *,
     step: StepRule | None = None,
-    stop: Callable[[Progress], str | None] = DEFAULT_STOP,
-) -> Descent:
+    stop: Callable[[Progress[Point]], str | None] = DEFAULT_STOP,
+) -> Descent[Point]:
     """Minimise an objective from a start (Algorithm RGrad, with a choice of step rules).
 
     step: by default `BarzilaiBorwein()`; stop: asked before every iteration for a reason to stop.
@@ -109,7 +108,7 @@ def descend(
     rule: StepRule = BarzilaiBorwein() if step is None else step
     evaluations = 0
 
-    def evaluate(point: Any) -> tuple[float, Any]:
+    def evaluate(point: Point) -> tuple[float, TangentVector[Point]]:
         nonlocal evaluations
         evaluations += 1
         value, gradient = objective(point)

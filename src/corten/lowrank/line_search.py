@@ -11,18 +11,20 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Generic, Protocol
 
-Evaluate = Callable[[Any], tuple[float, Any]]
+from corten.lowrank.points import Point, TangentVector
+
+Evaluate = Callable[[Point], tuple[float, TangentVector[Point]]]
 
 
 @dataclass(frozen=True)
-class Iterate:
+class Iterate(Generic[Point]):
     """A point with its value and Riemannian gradient, and the move (step, length) that led there."""
 
-    point: Any
+    point: Point
     value: float
-    gradient: Any
+    gradient: TangentVector[Point]
     step: float | None = None
     moved: float | None = None
 
@@ -30,7 +32,7 @@ class Iterate:
 class Search(Protocol):
     """One descent's use of a step rule."""
 
-    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None: ...
+    def advance(self, evaluate: Evaluate[Point], here: Iterate[Point]) -> Iterate[Point] | None: ...
 
 
 class StepRule(Protocol):
@@ -48,7 +50,7 @@ class FixedStep:
     def begin(self) -> Search:
         return self
 
-    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
+    def advance(self, evaluate: Evaluate[Point], here: Iterate[Point]) -> Iterate[Point] | None:
         return _backtrack(evaluate, here, self.step, reference=math.inf, slope=0.0, alpha=0.0, halvings=30)
 
 
@@ -63,14 +65,14 @@ class Armijo:
     def begin(self) -> Search:
         return self
 
-    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
+    def advance(self, evaluate: Evaluate[Point], here: Iterate[Point]) -> Iterate[Point] | None:
         reference, slope = here.value + self.noise * abs(here.value), -(here.gradient.norm() ** 2)
         return _backtrack(evaluate, here, self.first_step, reference, slope, self.alpha, halvings=40)
 
 
 @dataclass(frozen=True)
 class BarzilaiBorwein:
-    """Steps from the curvature seen along the last move, with a non-monotone Armijo safeguard: the default.
+    """Steps from the curvature along the last move, with a non-monotone Armijo safeguard: the default.
 
     The long step <s,s>/<s,y> is taken unless the short one <s,y>/<y,y> is less than half of it; then the smallest of
     the last `memory` short ones. A step is accepted if it improves on the worst of the last `memory` values.
@@ -94,7 +96,7 @@ class _BarzilaiBorweinSearch:
         self.shorts: deque[float] = deque(maxlen=rule.memory)
         self.last: Iterate | None = None
 
-    def advance(self, evaluate: Evaluate, here: Iterate) -> Iterate | None:
+    def advance(self, evaluate: Evaluate[Point], here: Iterate[Point]) -> Iterate[Point] | None:
         self.values.append(here.value)
         worst = max(self.values)
         step = self._trial(here)
@@ -102,7 +104,7 @@ class _BarzilaiBorweinSearch:
         reference, slope = worst + self.rule.noise * abs(worst), -(here.gradient.norm() ** 2)
         return _backtrack(evaluate, here, step, reference, slope, self.rule.alpha, halvings=30, interpolate=True)
 
-    def _trial(self, here: Iterate) -> float:
+    def _trial(self, here: Iterate[Point]) -> float:
         """The first step to try."""
         if self.last is None or here.step is None:
             given = self.rule.first_step
@@ -121,15 +123,15 @@ class _BarzilaiBorweinSearch:
 
 
 def _backtrack(
-    evaluate: Evaluate,
-    here: Iterate,
+    evaluate: Evaluate[Point],
+    here: Iterate[Point],
     step: float,
     reference: float,
     slope: float,
     alpha: float,
     halvings: int,
     interpolate: bool = False,
-) -> Iterate | None:
+) -> Iterate[Point] | None:
     """The first of shrinking steps with value <= reference + alpha step slope, value and gradient finite."""
     direction = -here.gradient
     length = direction.norm()

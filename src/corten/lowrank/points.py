@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from corten.lowrank.cores import Array, frozen
+from corten.lowrank.cores import Floats, frozen
 
 if TYPE_CHECKING:
-    from corten.lowrank.tensor_train import TensorTrain
+    from corten.lowrank.tensor_train import Frame, TensorTrain
+    from corten.lowrank.tucker import Tucker
+
+Point = TypeVar("Point", bound="TensorTrain | Tucker")
+Point_co = TypeVar("Point_co", bound="TensorTrain | Tucker", covariant=True)
 
 
 class LowRank(ABC):
@@ -24,10 +30,10 @@ class LowRank(ABC):
 
     @property
     @abstractmethod
-    def rank(self) -> Any: ...
+    def rank(self) -> int | tuple[int, ...]: ...
 
     @abstractmethod
-    def slab(self, start: int, stop: int) -> Array: ...
+    def slab(self, start: int, stop: int) -> Floats: ...
 
     @property
     def order(self) -> int:
@@ -39,7 +45,7 @@ class LowRank(ABC):
         """Number of entries of the dense tensor."""
         return math.prod(self.shape)
 
-    def to_dense(self) -> Array:
+    def to_dense(self) -> Floats:
         """The dense array."""
         return self.slab(0, self.shape[0])
 
@@ -50,7 +56,7 @@ class LowRank(ABC):
 class TangentSpace:
     """What tangent spaces share: the shape and rank of their point."""
 
-    point: Any
+    point: TensorTrain | Tucker
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -63,12 +69,22 @@ class TangentSpace:
         return tuple(self.point.rank)
 
 
+class TangentFrame(Protocol[Point_co]):
+    """The tangent space at a point, as a descent uses it."""
+
+    @property
+    def tt(self) -> Frame: ...
+    def project(self, contractions: Sequence[npt.ArrayLike]) -> TangentVector[Point_co]: ...
+    def project_tt(self, tt: TensorTrain) -> TangentVector[Point_co]: ...
+    def radial(self) -> TangentVector[Point_co]: ...
+
+
 @dataclass(frozen=True, eq=False)
-class TangentVector(ABC):
+class TangentVector(ABC, Generic[Point_co]):
     """A tangent vector at a frame's point: parts that are orthogonal to each other as tensors."""
 
-    frame: Any
-    parts: tuple[Array, ...]
+    frame: TangentFrame[Point_co]
+    parts: tuple[Floats, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parts", tuple(frozen(part) for part in self.parts))
@@ -78,8 +94,8 @@ class TangentVector(ABC):
         """The tangent vector as a tensor train."""
 
     @abstractmethod
-    def retract(self, step: float) -> Any:
-        """Walk `step` along the vector and round back to the rank (Step III); on small arrays only."""
+    def retract(self, step: float) -> Point_co:
+        """Move by `step` along the vector and round back to the rank (Step III); on small arrays only."""
 
     def inner(self, other: Self) -> float:
         """Inner product of the dense tensors: the sum of those of the parts."""
@@ -105,10 +121,9 @@ class TangentVector(ABC):
     def __neg__(self) -> Self:
         return self * -1.0
 
-    def transport(self, frame: Any) -> Self:
+    def transport(self, frame: TangentFrame[Point_co]) -> Self:
         """The vector carried to another point, by projection on to the tangent space there; O(K d r^3)."""
-        carried: Self = frame.project_tt(self.to_tt())
-        return carried
+        return cast(Self, frame.project_tt(self.to_tt()))
 
     def _same_frame(self, other: Self) -> None:
         if self.frame is not other.frame:

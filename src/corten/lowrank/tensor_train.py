@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from corten.lowrank.cores import Array, absorb, chunks, corner, frozen, interface, leading_left, rows
+from corten.lowrank.cores import Floats, absorb, chunks, corner, frozen, interface, leading_left, rows
 from corten.lowrank.points import LowRank, TangentSpace, TangentVector
 from corten.lowrank.ranks import check_rank, feasible_rank
 
@@ -31,7 +31,7 @@ class TensorTrain(LowRank):
     TensorTrain(shape=(4, 5, 6), rank=(2, 2))
     """
 
-    cores: tuple[Array, ...]
+    cores: tuple[Floats, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", tuple(frozen(core) for core in self.cores))
@@ -93,11 +93,11 @@ class TensorTrain(LowRank):
         ranks = (1, *bonds, 1)
         return sum(a * d * b for a, d, b in zip(ranks, self.shape, ranks[1:])) - sum(r * r for r in bonds)
 
-    def slab(self, start: int, stop: int) -> Array:
+    def slab(self, start: int, stop: int) -> Floats:
         """Dense planes start:stop of the first mode; O(entries * r)."""
         return interface([self.cores[0][:, start:stop], *self.cores[1:]])[..., 0]
 
-    def at(self, index: Sequence[npt.ArrayLike]) -> Array:
+    def at(self, index: Sequence[npt.ArrayLike]) -> Floats:
         """Entries at an index of K integer arrays (broadcast together); O(n K r^2), in chunks."""
         if len(index) != self.order:
             raise ValueError(f"index: {len(index)} arrays for {self.order} modes")
@@ -109,7 +109,7 @@ class TensorTrain(LowRank):
             flat[part] = rows(self.cores, [i[part] for i in columns])[:, 0]
         return values
 
-    def at_flat(self, flat: npt.ArrayLike) -> Array:
+    def at_flat(self, flat: npt.ArrayLike) -> Floats:
         """Entries at flat (raveled, C order) indices."""
         return self.at(np.unravel_index(np.asarray(flat, dtype=np.intp), self.shape))
 
@@ -184,7 +184,7 @@ class TensorTrain(LowRank):
         """The tangent space here: `Frame.of(self)`."""
         return Frame.of(self)
 
-    def leverage(self, start: int = 0, stop: int | None = None) -> Array:
+    def leverage(self, start: int = 0, stop: int | None = None) -> Floats:
         """Squared norm of every unit tensor projected on the tangent space, for planes start:stop of mode 1.
 
         u_s^2 = ||P_T(I_s)||^2 = sum_{k<K} (l_{<=k-1} - l_{<=k}) rho_{>=k+1} + l_{<=K-1}, with l and rho the
@@ -219,8 +219,8 @@ class Frame(TangentSpace):
     [(1, 3, 2), (2, 4, 2), (2, 5, 1)]
     """
 
-    left: tuple[Array, ...]
-    right: tuple[Array, ...]
+    left: tuple[Floats, ...]
+    right: tuple[Floats, ...]
     point: TensorTrain
 
     @classmethod
@@ -250,12 +250,12 @@ class Frame(TangentSpace):
             deltas[k] = (flat - basis @ (basis.T @ flat)).reshape(core.shape)
         return Tangent(self, tuple(deltas))
 
-    def contractions(self, dense: npt.ArrayLike) -> tuple[Array, ...]:
+    def contractions(self, dense: npt.ArrayLike) -> tuple[Floats, ...]:
         """Contractions of a dense gradient, for tests and small problems; O(size * K r)."""
         dense = np.asarray(dense)
         if dense.shape != self.shape:
             raise ValueError(f"dense: shape {dense.shape}, the frame's is {self.shape}")
-        found: list[Array] = []
+        found: list[Floats] = []
         rest = dense.astype(np.float64).reshape(-1, 1)
         for k in range(len(self.left) - 1, 0, -1):
             core, head = self.right[k], interface(self.left[:k])
@@ -264,7 +264,7 @@ class Frame(TangentSpace):
             rest = rest.reshape(len(head), -1) @ core.reshape(core.shape[0], -1).T
         return (rest.reshape(self.left[0].shape), *found[::-1])
 
-    def contractions_of(self, tt: TensorTrain) -> tuple[Array, ...]:
+    def contractions_of(self, tt: TensorTrain) -> tuple[Floats, ...]:
         """Contractions of a low-rank tensor with the frame; O(K d r^3), nothing dense."""
         if tt.shape != self.shape:
             raise ValueError(f"tt: shape {tt.shape}, the frame's is {self.shape}")
@@ -293,8 +293,10 @@ class Frame(TangentSpace):
         return drawn * (1.0 / drawn.norm())
 
 
-class Tangent(TangentVector):
+class Tangent(TangentVector[TensorTrain]):
     """A tangent vector at a frame's point: one gauged delta core per mode."""
+
+    frame: Frame
 
     def to_tt(self) -> TensorTrain:
         """The tangent vector as a tensor train of twice the rank."""
@@ -304,7 +306,7 @@ class Tangent(TangentVector):
         moved = self._blocks(step, self.frame.left[-1] + step * self.parts[-1])
         return moved.round(self.frame.rank)
 
-    def _blocks(self, scale: float, last: Array) -> TensorTrain:
+    def _blocks(self, scale: float, last: Floats) -> TensorTrain:
         left, right, deltas = self.frame.left, self.frame.right, self.parts
         if len(left) == 1:
             return TensorTrain((last,))

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from corten.lowrank.cores import Array, frozen, leading_left, multiply
+from corten.lowrank.cores import Floats, frozen, leading_left, multiply
 from corten.lowrank.points import LowRank, TangentSpace, TangentVector
 from corten.lowrank.ranks import check_tucker_rank, feasible_tucker_rank
 from corten.lowrank.tensor_train import Frame, TensorTrain
 
 MIN_SINGULAR_RATIO = 1e-10  # a core with a smaller one is rank-deficient
-NUDGE_SHARE = 1e-9  # of the norm, by which a rank-deficient point is moved
+PERTURBATION_SHARE = 1e-9  # of the norm, by which a rank-deficient point is moved
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -36,8 +36,8 @@ class Tucker(LowRank):
     Tucker(shape=(4, 5, 6), rank=(2, 2, 3))
     """
 
-    core: Array
-    factors: tuple[Array, ...]
+    core: Floats
+    factors: tuple[Floats, ...]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", frozen(self.core))
@@ -104,11 +104,11 @@ class Tucker(LowRank):
         small.append(rest.reshape(left, self.rank[-1], 1))
         return TensorTrain(tuple(multiply(core, factor, 1) for core, factor in zip(small, self.factors)))
 
-    def slab(self, start: int, stop: int) -> Array:
+    def slab(self, start: int, stop: int) -> Floats:
         """Dense planes start:stop of the first mode."""
         return self.to_tensor_train().slab(start, stop)
 
-    def at_flat(self, flat: npt.ArrayLike) -> Array:
+    def at_flat(self, flat: npt.ArrayLike) -> Floats:
         """Entries at flat (raveled, C order) indices."""
         return self.to_tensor_train().at_flat(flat)
 
@@ -137,7 +137,7 @@ class Tucker(LowRank):
         """The tangent space here: `TuckerFrame.of(self)`."""
         return TuckerFrame.of(self)
 
-    def leverage(self, start: int = 0, stop: int | None = None) -> Array:
+    def leverage(self, start: int = 0, stop: int | None = None) -> Floats:
         """Squared norm of every unit tensor projected on the tangent space, for planes start:stop of mode 1.
 
         u_s^2 = prod_k l_k + sum_k (1 - l_k) ||V_k^T (x)_{j != k} u_j||^2, with u_j rows of the orthonormal
@@ -169,20 +169,20 @@ class TuckerFrame(TangentSpace):
     """
 
     point: Tucker
-    rows: tuple[Array, ...]
+    rows: tuple[Floats, ...]
     tt: Frame
 
     @classmethod
     def of(cls, tucker: Tucker) -> TuckerFrame:
         """The frame at a point; all work on core-sized arrays.
 
-        Where the core is rank-deficient the tangent space is not defined: the point is then nudged by 1e-9 of
+        Where the core is rank-deficient the tangent space is not defined: the point is then moved by 1e-9 of
         its norm in a fixed random direction, which gives it one.
         """
         point = tucker.orthonormal()
         if _deficient(point.core):
             noise = np.random.default_rng(0).standard_normal(point.rank)
-            size = NUDGE_SHARE * (float(np.linalg.norm(point.core)) or 1.0) / float(np.linalg.norm(noise))
+            size = PERTURBATION_SHARE * (float(np.linalg.norm(point.core)) or 1.0) / float(np.linalg.norm(noise))
             point = Tucker(point.core + size * noise, point.factors)
         rows = []
         for k, r in enumerate(point.rank):
@@ -192,7 +192,7 @@ class TuckerFrame(TangentSpace):
         return cls(point, tuple(rows), Frame.of(point.to_tensor_train()))
 
     @property
-    def factors(self) -> tuple[Array, ...]:
+    def factors(self) -> tuple[Floats, ...]:
         """The orthonormal factors."""
         return self.point.factors
 
@@ -212,7 +212,7 @@ class TuckerFrame(TangentSpace):
             deltas.append(reach - factor @ (factor.T @ reach))
         return TuckerTangent(self, (TensorTrain(tuple(reduced)).to_dense(), *deltas))
 
-    def contractions(self, dense: npt.ArrayLike) -> tuple[Array, ...]:
+    def contractions(self, dense: npt.ArrayLike) -> tuple[Floats, ...]:
         """Contractions of a dense gradient with the tensor-train frame: for tests and small problems."""
         return self.tt.contractions(dense)
 
@@ -229,11 +229,13 @@ class TuckerFrame(TangentSpace):
         return vector * (1.0 / vector.norm())
 
 
-class TuckerTangent(TangentVector):
+class TuckerTangent(TangentVector[Tucker]):
     """A tangent vector: a core part, and for each mode a part W_k orthogonal to U_k that multiplies rows[k].
 
     Written on orthonormal row spaces the parts are orthogonal to each other and no Gram matrix is inverted.
     """
+
+    frame: TuckerFrame
 
     def to_tucker(self) -> Tucker:
         """The tangent vector as a Tucker tensor of twice the rank."""
@@ -246,7 +248,7 @@ class TuckerTangent(TangentVector):
         # the core has (2r)^K entries; a higher-order SVD brings it back to the rank
         return self._double(step, self.frame.point.core + step * self.parts[0]).round(self.frame.rank)
 
-    def _double(self, scale: float, core: Array) -> Tucker:
+    def _double(self, scale: float, core: Floats) -> Tucker:
         rank = self.frame.rank
         wide = np.zeros([2 * r for r in rank])
         wide[tuple(slice(r) for r in rank)] = core
@@ -259,7 +261,7 @@ class TuckerTangent(TangentVector):
         return Tucker(wide, tuple(factors))
 
 
-def _deficient(core: Array) -> bool:
+def _deficient(core: Floats) -> bool:
     order = core.ndim
     unfoldings = [np.moveaxis(core, k, 0).reshape(core.shape[k], -1) for k in range(order)]
     unfoldings += [core.reshape(int(np.prod(core.shape[:k])), -1) for k in range(2, order - 1)]

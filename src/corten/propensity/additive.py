@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import MaskPass, Model
-from corten.engine.lazy import is_lazy
+from corten.engine.lazy import Planes, is_lazy
 from corten.engine.memory import parts
 from corten.engine.passes import PlainFrame
 from corten.lowrank import TensorTrain
@@ -90,7 +90,7 @@ def independent(shape: Sequence[int]) -> Model:
     return Model(code.kind, code.terms, as_link("logit").kind, around.offsets, around.periodic)
 
 
-def tally(spins: Any) -> Tally:
+def tally(spins: Planes) -> Tally:
     """Counts of entries with spin +1 or -1; held-out entries (+-2) and entries outside the domain (0) do not count."""
     axes = range(len(spins.shape))
     if is_lazy(spins):
@@ -101,7 +101,7 @@ def tally(spins: Any) -> Tally:
         training, *slices = dask.compute((spins == 1).sum(), *found)
         return Tally(int(training), tuple(np.asarray(one, np.float64) for one in slices))
     training, counts = 0, [np.zeros(n) for n in spins.shape]
-    for start, stop, part in parts(spins):
+    for start, stop, part in parts(np.asanyarray(spins)):
         inside = np.abs(part) == 1
         training += int(np.count_nonzero(part == 1))
         counts[0][start:stop] += inside.reshape(len(part), -1).sum(axis=1)

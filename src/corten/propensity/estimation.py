@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from corten.lowrank import (
     descend,
 )
 from corten.lowrank.line_search import StepRule
+from corten.lowrank.points import TangentFrame, TangentVector
 from corten.lowrank.power import spectral_start
 
 LOSS_ROUNDING = 1e-7  # relative rounding error of the float32 loss: smaller decreases are ignored
@@ -135,7 +135,7 @@ def start_of(
 
 
 def estimate(
-    mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, start_passes: int = 0, keep_soft: bool = False
+    mask_pass: MaskPass, start: TensorTrain | Tucker, *, recipe: Recipe, start_passes: int = 0, keep_soft: bool = False
 ) -> Estimate:
     """The estimate by steps 2 to 4 from a start; `keep_soft` keeps the expected spins, for a held-out loss."""
     before = mask_pass.passes
@@ -147,13 +147,13 @@ def estimate(
         because = f"{RIDGE_PER_PARAMETER:g} times the parameters per entry, between {low} and {high}"
         choices.append(Choice("ridge", f"{ridge:.3g}", because, code="ridge_by_parameters", values={"ridge": ridge}))
     with one_library_thread:
-        found = descend_in(mask_pass, start, recipe, ridge, None)
+        found = descend_in(mask_pass, start, recipe=recipe, ridge=ridge, soft=None)
         point, loss = _rescaled(mask_pass, found, ridge, None)
         history, stopped = found.history, found.stopped_because
         thins = recipe.thinning and mask_pass.train_share < 1 and mask_pass.model.coupling_kind == 1
         if thins:
             soft = mask_pass.soft_spins(train_frame(point))
-            again = descend_in(mask_pass, found.point, recipe, ridge, soft)
+            again = descend_in(mask_pass, found.point, recipe=recipe, ridge=ridge, soft=soft)
             refreshed, _ = _rescaled(mask_pass, again, ridge, soft)
             without = effective_training_size(mask_pass, point)
             with_correction = effective_training_size(mask_pass, refreshed)
@@ -188,12 +188,12 @@ def train_frame(point: TensorTrain | Tucker) -> Frame:
 
 
 def descend_in(
-    mask_pass: MaskPass, start: TensorTrain | Tucker, recipe: Recipe, ridge: float, soft: SoftSpins | None
+    mask_pass: MaskPass, start: TensorTrain | Tucker, *, recipe: Recipe, ridge: float, soft: SoftSpins | None
 ) -> Descent:
     """The Riemannian descent on the loss plus (ridge / 2) ||B||^2."""
 
-    def objective(point: TensorTrain | Tucker) -> tuple[float, Any]:
-        frame: Any = point.frame()
+    def objective(point: TensorTrain | Tucker) -> tuple[float, TangentVector[TensorTrain | Tucker]]:
+        frame: TangentFrame[TensorTrain | Tucker] = point.frame()
         loss, contractions = mask_pass.loss_and_contractions(frame.tt, soft)
         gradient = frame.project(contractions)
         if ridge > 0:
@@ -222,7 +222,7 @@ def _rescaled(
     at, loss = 1.0, found.value - 0.5 * square
     trial = 1.1 if slope < 0 else 0.95
     for _ in range(2):
-        frame: Any = (found.point * trial).frame()
+        frame: TangentFrame[TensorTrain | Tucker] = (found.point * trial).frame()
         loss, contractions = mask_pass.loss_and_contractions(frame.tt, soft)
         new_slope = frame.project(contractions).inner(frame.radial()) / trial
         last = trial

@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, Model
 from corten.engine.lazy import is_lazy
+from corten.engine.passes import FrameLike, SoftSpins
 from corten.propensity.additive import AdditivePropensity, constant_train, fit_additive, frame_of, independent, tally
 from corten.propensity.coupling import Coupling, Zero
 from corten.propensity.estimation import estimate, start_of
@@ -36,13 +37,13 @@ from corten.propensity.ising import BernoulliPropensity, IsingPropensity, Unifor
 from corten.propensity.neighborhood import resolve
 from corten.propensity.selection import SEARCH_TOLERANCE, Candidate, held_out, swapped, without_held_out
 
-FOLDS = 5
+CROSS_FOLDS = 5
 GROUPS_PER_FOLD = 10  # standard errors come from the differences between groups
 ONE_FOLD_ENTRIES = 1_000_000  # tensors of this size or larger use one fold
 MIN_GAIN_STANDARD_ERRORS = 2.0
 MIN_GAIN_NATS = 1.0  # smaller gains are rounding where models nearly agree
 SEED_SHIFT = 9973  # added to the seed, so that the folds differ from those that a rank was chosen on
-MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE = 50.0, 0.2  # of calibration entries; with less, weights do more harm than good
+MIN_CALIBRATION_SIZE, MIN_CALIBRATION_SHARE = 50.0, 0.2  # with less, weights do more harm than good
 LOG_LIMITS = np.arange(-4.0, 12.0, 0.25)  # of weights, tried if a model is kept with limited weights
 MAX_LIMITED_SHARE = 0.3  # of the missing entries, above the limit
 MIN_TOTAL_WEIGHT = 20.0  # of the calibration entries, in largest weights: intervals are finite up to a coverage of 95 %
@@ -96,7 +97,7 @@ class AutoPropensity(FitsMasks):
         order, rows = _by_evidence(found)
         training = tally(spins).training
         calibration = training * (1 - q) / q if q < 1 else float(training)
-        need, refused, refused_names = min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * int(calibration)), "", []
+        need, refused, refused_names = min(MIN_CALIBRATION_SIZE, MIN_CALIBRATION_SHARE * int(calibration)), "", []
         for one in reversed(order):
             fitted = one.config.fit(spins, q, axis_names=given.axis_names, periodic=given.periodic, engine=given.engine)
             size = expected_effective_size(fitted, runner, spins, q)
@@ -150,26 +151,26 @@ class AutoPropensity(FitsMasks):
             configs.append(("low rank", BernoulliPropensity(rank=free.estimate.train.rank, seed=self.seed)))
             if not isinstance(coupling, Zero):
                 configs.append(("Ising", IsingPropensity(coupling=coupling, max_rank=self.max_rank, seed=self.seed)))
-        folds = 1 if prod(shape) >= ONE_FOLD_ENTRIES or is_lazy(spins) else FOLDS
+        folds = 1 if prod(shape) >= ONE_FOLD_ENTRIES or is_lazy(spins) else CROSS_FOLDS
         losses: list[list[float]] = [[] for _ in configs]
         for fold in range(folds):
             fits = self._fits(fitter, fold, coupling, free)
             for group in range(GROUPS_PER_FOLD):
-                low = (fold + group / GROUPS_PER_FOLD) / FOLDS
-                group_spins = swapped(held_out(spins, self.seed + SEED_SHIFT, 1 / FOLDS / GROUPS_PER_FOLD, low))
+                low = (fold + group / GROUPS_PER_FOLD) / CROSS_FOLDS
+                group_spins = swapped(held_out(spins, self.seed + SEED_SHIFT, 1 / CROSS_FOLDS / GROUPS_PER_FOLD, low))
                 for own, (model, frame, soft) in zip(losses, fits):
                     own.append(engine.mask_pass(group_spins, model, q).loss_and_contractions(frame, soft)[0])
         return [_Scored(*one, np.array(own)) for one, own in zip(configs, losses)], notes
 
     def _fits(
         self, fitter: Fitter, fold: int, coupling: Coupling, free: Candidate | None
-    ) -> list[tuple[Model, Any, Any]]:
+    ) -> list[tuple[Model, FrameLike, SoftSpins | None]]:
         """Model, parameter and expected spins of every candidate, fitted without the entries of a fold."""
         spins, q, engine = fitter.spins, fitter.train_share, fitter.engine
-        kept_spins = held_out(spins, self.seed + SEED_SHIFT, 1 / FOLDS, fold / FOLDS)
+        kept_spins = held_out(spins, self.seed + SEED_SHIFT, 1 / CROSS_FOLDS, fold / CROSS_FOLDS)
         counted, alone = tally(kept_spins), independent(spins.shape)
         passes = engine.mask_pass(kept_spins, alone, q)
-        fits: list[tuple[Model, Any, Any]] = [
+        fits: list[tuple[Model, FrameLike, SoftSpins | None]] = [
             (alone, frame_of(constant_train(spins.shape, counted, q)), None),
             (alone, frame_of(fit_additive(passes, counted)[0]), None),
         ]
@@ -177,11 +178,11 @@ class AutoPropensity(FitsMasks):
             return fits
         recipe = replace(fitter.recipe(), tolerance=SEARCH_TOLERANCE)
         start, _ = start_of(engine, without_held_out(kept_spins), tuple(free.estimate.point.rank), recipe)
-        plain = estimate(passes, start, replace(recipe, thinning=False))
+        plain = estimate(passes, start, recipe=replace(recipe, thinning=False))
         fits.append((alone, plain.train.frame(), None))
         if not isinstance(coupling, Zero):
             model = fitter.model(coupling)
-            joint = estimate(engine.mask_pass(kept_spins, model, q), plain.point, recipe, keep_soft=True)
+            joint = estimate(engine.mask_pass(kept_spins, model, q), plain.point, recipe=recipe, keep_soft=True)
             fits.append((model, joint.train.frame(), joint.soft))
         return fits
 
@@ -205,7 +206,7 @@ def _by_evidence(found: Sequence[_Scored]) -> tuple[list[_Scored], tuple[dict[st
 
 
 def _limit(
-    fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float, need: float
+    fitted: FittedPropensity, engine: Engine, spins: np.ndarray, train_share: float, need: float
 ) -> tuple[float, float] | None:
     """The largest limit of log-weights that leaves enough weight, and the share of missing entries above it.
 
@@ -223,7 +224,7 @@ def _limit(
     return float(LOG_LIMITS[kept[-1]]), sums[kept[-1]][2]
 
 
-def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float) -> float:
+def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: np.ndarray, train_share: float) -> float:
     """Expected effective sample size of the calibration weights under a fitted model, given the training mask.
 
     With a train share of one no entry is hidden, and the observed entries take the place of the calibration entries.
@@ -233,7 +234,7 @@ def expected_effective_size(fitted: FittedPropensity, engine: Engine, spins: Any
 
 
 def _sums(
-    fitted: FittedPropensity, engine: Engine, spins: Any, train_share: float, limit: float = MAX_LOG_WEIGHT
+    fitted: FittedPropensity, engine: Engine, spins: np.ndarray, train_share: float, limit: float = MAX_LOG_WEIGHT
 ) -> tuple[float, float, float]:
     """Expected sums of calibration weights up to a limit and of their squares; share of missing entries above it.
 

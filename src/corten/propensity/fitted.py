@@ -34,7 +34,7 @@ class PropensityModel(Protocol):
         domain: np.ndarray | None = None,
         axis_names: Sequence[str] | None = None,
         periodic: Sequence[bool] = (),
-        engine: Any = "auto",
+        engine: object = "auto",
     ) -> FittedPropensity:
         """Fit to a training mask.
 
@@ -121,7 +121,7 @@ class FittedPropensity:
     stopped_because: str = ""
     history: tuple[float, ...] = ()
     choices: tuple[Choice, ...] = ()
-    engine: Any = field(default="auto", repr=False)
+    engine: object = field(default="auto", repr=False)
     max_log_weight: float = float("inf")
 
     @property
@@ -202,12 +202,12 @@ class FittedPropensity:
 class TrainingMask:
     """The arguments of `PropensityModel.fit`; the mask is read and the engine made when they are first used."""
 
-    mask: Any
+    mask: np.ndarray
     train_share: float
     domain: np.ndarray | None
     axis_names: Sequence[str] | None
     periodic: Sequence[bool]
-    engine: Any
+    engine: object
 
     @cached_property
     def runner(self) -> Engine:
@@ -233,7 +233,7 @@ class FitsMasks:
         domain: np.ndarray | None = None,
         axis_names: Sequence[str] | None = None,
         periodic: Sequence[bool] = (),
-        engine: Any = "auto",
+        engine: object = "auto",
     ) -> FittedPropensity:
         """Fit to a training mask; the parameters are those of `PropensityModel.fit`."""
         return self._fit(TrainingMask(training_mask, float(train_share), domain, axis_names, periodic, engine))
@@ -251,7 +251,7 @@ def spins_of(mask: np.ndarray, domain: np.ndarray | None = None, lazy: bool = Fa
     """
     mask = behind(mask)
     if lazy and is_lazy(mask):
-        return lazy_spins(mask, domain)  # type: ignore[no-any-return]
+        return lazy_spins(mask, domain)  # type: ignore[return-value]  # a Dask array, which a cluster takes
     chunks = None if isinstance(mask, np.ndarray) else getattr(mask, "chunks", None)
     if not hasattr(mask, "dtype"):
         mask = np.asarray(mask)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log, prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Fitter:
             start, start_passes = best.estimate.point, 0  # reaches the same minimum with a quarter fewer passes
         else:
             start, start_passes = self._start(rank, recipe)
-        fit = estimate(passes, start, recipe, start_passes)
+        fit = estimate(passes, start, recipe=recipe, start_passes=start_passes)
         return self._fitted(fit, coupling, link, (*choices, *fit.choices), spent + fit.passes)
 
     def _fitted(
@@ -156,7 +156,7 @@ class Fitter:
                     break
                 choices = [_rank_choice(best, tried, self.config.criterion)]
             start, passes = self._start(bonds, recipe)  # type: ignore[arg-type]
-            found = learn(self._passes_at, start, recipe, strength=known, offset=offset, start_passes=passes)
+            found = learn(self._passes_at, start, recipe=recipe, strength=known, offset=offset, start_passes=passes)
             spent += found.estimate.passes
         assert found is not None
         coupling, link = Product(found.strength), Logit(found.offset)
@@ -168,12 +168,21 @@ class Fitter:
         return threads.mask_pass(self.spins, self.model(Product(strength), 2 * offset), self.train_share)
 
     def _search(
-        self, model: Model, recipe: Recipe, criterion: str, only: int | None = None, known: Candidate | None = None
+        self,
+        model: Model,
+        recipe: Recipe,
+        criterion: str,
+        only: int | tuple[int, ...] | None = None,
+        known: Candidate | None = None,
     ) -> tuple[Candidate, list[Candidate]]:
         """The best candidate among the ranks allowed (`only`: at one rank), and all that were tried."""
         rank = self.config.rank if only is None or not isinstance(self.config.rank, str) else only
-        ranks: Any = range(FIRST_RANK, self.config.max_rank + 1) if isinstance(rank, str) else [rank]
-        return choose_rank(self.engine, self.spins, model, self.train_share, recipe, criterion, ranks, known=known)
+        open_ranks = range(FIRST_RANK, self.config.max_rank + 1)
+        ranks: Sequence[int | tuple[int, ...]] = open_ranks if isinstance(rank, str) else [rank]
+        return choose_rank(
+            self.engine, self.spins, model=model, train_share=self.train_share, recipe=recipe, criterion=criterion,
+            ranks=ranks, known=known,
+        )  # fmt: skip
 
     def model(self, coupling: Coupling, shift: float | None = None) -> Model:
         """The model in the form that passes read."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from corten.propensity.fitted import FitsMasks, FittedPropensity, TrainingMask
 from corten.propensity.fitting import FIRST_RANK, Fitter, learns, open_neighborhoods
 from corten.propensity.link import Link, as_link
 from corten.propensity.neighborhood import Neighborhood, resolve
-from corten.propensity.selection import CRITERIA
+from corten.propensity.selection import PROPENSITY_CRITERIA
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ class IsingPropensity(FitsMasks):
                 'with strengths: give coupling "auto" too'
             )
         for name, value, allowed in (
-            ("criterion", self.criterion, CRITERIA),
+            ("criterion", self.criterion, PROPENSITY_CRITERIA),
             ("step", self.step, tuple(STEPS)),
             ("structure", self.structure, ("tensor-train", "tucker")),
         ):
@@ -232,7 +231,7 @@ class KnownPropensity(FitsMasks):
     0.5
     """
 
-    parameter: Any
+    parameter: TensorTrain | np.ndarray
     coupling: Coupling | str | float = field(default_factory=Zero)
     link: Link | str = "logit"
     neighborhood: str | Neighborhood | Sequence[Sequence[int]] = "adjacent"

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,7 +35,7 @@ CONVERGED_ERRORS = 0.1  # standard errors: turns that move the strength less hav
 MAX_STRENGTH = 5.0  # where B is nearly zero only strength times B squared is determined, and the strength diverges
 CONVERGED_NATS = 1.0  # of log-likelihood: with an offset, which B can mostly replace, turns that gain less converged
 SEARCH_TOLERANCE = 5e-6  # tolerance of all descents but the last
-DEFAULT_RIDGE = 0.02  # of the descents: a larger one changes the direction of B, and the strength compensates for it
+LEARNING_RIDGE = 0.02  # of the descents: a larger one changes the direction of B, and the strength compensates for it
 
 
 class Learned(NamedTuple):
@@ -79,13 +79,14 @@ class _Numbers:
 def learn(
     passes_at: Callable[[float, float], MaskPass],
     start: TensorTrain | Tucker,
+    *,
     recipe: Recipe,
     strength: float | None,
     offset: float | None,
     start_passes: int = 0,
 ) -> Learned:
     """Fit B, and the strength and the offset where they are None; `passes_at(strength, offset)` makes the passes."""
-    ridge = DEFAULT_RIDGE if isinstance(recipe.ridge, str) else recipe.ridge
+    ridge = LEARNING_RIDGE if isinstance(recipe.ridge, str) else recipe.ridge
     free = np.array([strength is None, True, offset is None])
     limit = MAX_STRENGTH if strength is None else np.inf  # a given strength has no limit
     first = _even_odds(passes_at(0.0, 0.0)) if offset is None else offset
@@ -100,7 +101,7 @@ def learn(
             if turn and thins:
                 soft, base = mask_pass.soft_spins(train_frame(point * numbers.size)), numbers.strength
             rough = replace(recipe, tolerance=max(recipe.tolerance, SEARCH_TOLERANCE))
-            found = descend_in(mask_pass, point, rough, ridge, soft)
+            found = descend_in(mask_pass, point, recipe=rough, ridge=ridge, soft=soft)
             point, history, passes = found.point, history + found.history, passes + mask_pass.passes
             here, spent = _step(passes_at, point, numbers, partial(_held, soft, base), free)
             passes += spent
@@ -119,7 +120,7 @@ def learn(
             if converged or stays_at_limit:
                 break
         final = passes_at(numbers.strength, numbers.offset)
-        found = descend_in(final, point, recipe, ridge, _held(soft, base, numbers.strength))
+        found = descend_in(final, point, recipe=recipe, ridge=ridge, soft=_held(soft, base, numbers.strength))
         if abs(numbers.strength) == limit:  # the scale was found for a strength above the limit, where B is smaller
             size_only = np.array([False, True, False])
             numbers, spent = _step(passes_at, found.point, numbers, partial(_held, soft, base), size_only)
@@ -171,7 +172,7 @@ class _Secant:
 
 def _step(
     passes_at: Callable[[float, float], MaskPass],
-    point: Any,
+    point: TensorTrain | Tucker,
     numbers: _Numbers,
     soft: Callable[[float], SoftSpins | None],
     free: np.ndarray,

@@ -23,10 +23,10 @@ from corten.engine.memory import byte_tensor, parts
 from corten.lowrank import TensorTrain, Tucker, feasible_rank, feasible_tucker_rank
 from corten.propensity.estimation import Estimate, Recipe, effective_training_size, estimate, start_of
 
-CRITERIA = ("held-out", "p-aic", "p-bic")
-HELD_OUT_SHARE = 0.1  # of the entries
-MIN_EFFECTIVE_SIZE = 200.0  # at this size the standard error of a 90 % coverage is two points
-MIN_EFFECTIVE_SHARE = 0.2  # of the training entries, for small training sets
+PROPENSITY_CRITERIA = ("held-out", "p-aic", "p-bic")
+HELD_OUT_ENTRY_SHARE = 0.1  # of the entries
+MIN_TRAINING_SIZE = 200.0  # at this size the standard error of a 90 % coverage is two points
+MIN_TRAINING_SHARE = 0.2  # of the training entries, for small training sets
 SEARCH_TOLERANCE = 5e-6  # ranks differ by more than this; the chosen one is fitted to the full tolerance
 PATIENCE = 2  # a search ends after this many rises of its criterion in a row
 RANKS_PER_START = 3  # a start is made for this many ranks ahead and truncated for each
@@ -36,13 +36,13 @@ RANKS_PER_START = 3  # a start is made for this many ranks ahead and truncated f
 class Candidate:
     """One fitted candidate: its rank, its score, and the effective sample size of its training weights."""
 
-    rank: int
+    rank: int | tuple[int, ...]
     score: float
     estimate: Estimate
     effective_size: float = float("nan")
 
 
-def held_out(spins: np.ndarray, seed: int, share: float = HELD_OUT_SHARE, low: float = 0.0) -> np.ndarray:
+def held_out(spins: np.ndarray, seed: int, share: float = HELD_OUT_ENTRY_SHARE, low: float = 0.0) -> np.ndarray:
     """Spins with a random share of the entries held out (coded +-2): those with a uniform number in [low, low + share).
 
     Intervals that do not overlap hold out different entries, so folds have different `low`.
@@ -71,7 +71,7 @@ def _hidden(part: np.ndarray, start: int, seed: int, low: float, high: float) ->
 def _changed(spins: np.ndarray, change: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
     """Spins changed part by part: at once, or lazily where they are lazy."""
     if is_lazy(spins):
-        return in_planes(spins, change)  # type: ignore[no-any-return]
+        return in_planes(spins, change)  # type: ignore[return-value]  # a Dask array, which a cluster takes
     out = byte_tensor(spins.shape)
     for (start, _, here), (_, _, part) in zip(parts(out), parts(spins)):
         here[...] = change(part, start)
@@ -80,17 +80,18 @@ def _changed(spins: np.ndarray, change: Callable[[np.ndarray, int], np.ndarray])
 
 def needed_effective_size(training: int) -> float:
     """The effective sample size that weights need: 200, or a fifth of a small training set."""
-    return min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * training)
+    return min(MIN_TRAINING_SIZE, MIN_TRAINING_SHARE * training)
 
 
 def choose_rank(
     engine: Engine,
     spins: np.ndarray,
+    *,
     model: Model,
     train_share: float,
     recipe: Recipe,
     criterion: str,
-    ranks: Iterable[int],
+    ranks: Iterable[int | tuple[int, ...]],
     patience: int | None = PATIENCE,
     known: Candidate | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
@@ -104,7 +105,7 @@ def choose_rank(
     passes = engine.mask_pass(kept_spins, model, train_share)
     check = engine.mask_pass(swapped(kept_spins), model, train_share) if holds_out else None
     feasible = feasible_tucker_rank if recipe.structure == "tucker" else feasible_rank
-    wanted: list[tuple[int, tuple[int, ...]]] = []
+    wanted: list[tuple[int | tuple[int, ...], tuple[int, ...]]] = []
     for rank in ranks:
         bonds = feasible(spins.shape, rank)
         if not wanted or wanted[-1][1] != bonds:
@@ -118,7 +119,7 @@ def choose_rank(
             ahead = wanted[min(position + RANKS_PER_START, len(wanted) - 1)][1]
             if start is None or any(have < want for have, want in zip(start.rank, bonds)):
                 start, _ = start_of(engine, spins, ahead, recipe)
-            fit = estimate(passes, start.round(bonds), first)
+            fit = estimate(passes, start.round(bonds), recipe=first)
             score = _score(fit, criterion, spins, check)
             found = Candidate(rank, score, fit, effective_training_size(passes, fit.point))
         rises = rises + 1 if tried and found.score > tried[-1].score else 0
@@ -141,7 +142,7 @@ def candidate_at(
     Models of one rank can be compared by the loss of all entries, as they have the same number of parameters: on masks
     of 40^3 entries coupled and independent entries differ by tens of nats, more than the noise of a held-out loss.
     """
-    fit = estimate(passes, start, recipe, keep_soft=True)
+    fit = estimate(passes, start, recipe=recipe, keep_soft=True)
     loss = float((check or passes).loss_and_contractions(fit.train.frame(), fit.soft)[0])
     return Candidate(max(fit.point.rank), loss, replace(fit, soft=None), effective_training_size(passes, fit.point))
 
@@ -169,7 +170,7 @@ def choose_model(
     else:
         name = max(candidates, key=lambda n: candidates[n].effective_size)
         because = f"no candidate has an effective sample size of {need:.0f}; this one has the largest"
-    rows = tuple(
+    rows: tuple[dict[str, object], ...] = tuple(
         {what: n, "rank": c.rank, score: c.score, "effective size": c.effective_size} for n, c in candidates.items()
     )
     values = {"needed_effective_size": need, "effective_size": candidates[name].effective_size}

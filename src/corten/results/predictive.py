@@ -114,6 +114,6 @@ def exceedance(fitted: Fitted, threshold: Any, fdr: float = 0.1, above: bool = T
         middle = one.estimate.reshape(-1)[where].astype(np.float64)
         at_limit = sign * (one.to_model(where, limit) - middle) / one.scale.at(where)
         logs, tests = one.log_weights, one.weights.log_weight(where)
-        found += evidence(sign * scores, logs, at_limit, tests, rate) / len(lists)
+        found += evidence(sign * scores, logs, thresholds=at_limit, log_test_weights=tests, fdr=rate) / len(lists)
     claims.reshape(-1)[where] = claimed(found, fdr)
     return claims

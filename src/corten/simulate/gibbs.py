@@ -76,8 +76,9 @@ def ising(
     hood = resolve(neighborhood, parameter.shape, periodic=periodic)
     colours = hood.colours(parameter.shape)
     plan = gibbs.prepare(
-        parameter, field, as_coupling(coupling), hood.offsets, hood.periodic, colours.number, colours.phases
-    )
+        parameter, field, coupling=as_coupling(coupling), offsets=hood.offsets, periodic=hood.periodic,
+        colours=colours.number, phases=colours.phases,
+    )  # fmt: skip
     start = np.random.default_rng(seed).random(parameter.shape) < expit(field)
     spins = np.where(start, np.int8(1), np.int8(-1))
     if domain is not None:
