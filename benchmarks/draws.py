@@ -118,7 +118,9 @@ def pseudo_gaps(fitted: Fitted, draws: int) -> list[tuple[str, float, float, int
     numbers = {box: np.ravel(tiles(fitted.observed.shape, box)) for box in BOXES}
     for half in (0, 1):
         other = rounds % 2 != half
-        law = learn_dependence(entries[other], signed[other], logs[other], scale[other], rounds[other], axes)
+        law = learn_dependence(
+            entries[other], signed[other], log_weights=logs[other], scale=scale[other], rounds=rounds[other], axes=axes
+        )
         order = np.argsort(signed[other])
         sorted_scores, sums = signed[other][order], np.cumsum(np.exp(logs[other][order]))
         used = np.unique(entries[~other])

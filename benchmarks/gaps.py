@@ -40,7 +40,7 @@ def run_gaps(
     observed = ObservedTensor.of(np.where(mask, values, np.nan), axes=axes)
     plan = GapCalibration(rounds, drawn).plan(observed, seed)
     task = Task(observed, completion or StackedCompletion(), None, as_score("absolute"), seed=seed)
-    run = run_rounds(task, plan.rounds, observed, None)
+    run = run_rounds(task, plan.rounds, changed=observed, change=None)
     filled = time.perf_counter()
     local = learn_locally(run, observed, seed)
     error = np.abs(run.truth - run.estimate)

@@ -143,7 +143,7 @@ def row_of(sea: SeaSurface, data: Any, memory: str, cpu: float, peak: int, cover
         for at in range(0, sea.shape[0], PLANES)
     )
     axes = [Axis(name, n) for name, n in zip("yxt", sea.shape)]
-    needs = TileNeeds.of(axes, read_size(memory), default_threads(), missing, 4, 3)
+    needs = TileNeeds.of(axes, read_size(memory), threads=default_threads(), missing=missing, item=4, arrays=3)
     name = " x ".join(map(str, sea.shape))
     beside = "" if np.isnan(ratio) else f"{ratio:.3f}"
     return (

@@ -62,9 +62,28 @@ class Audited:
 
     tolerance, samples = 0.01, range(20)
     rows = tuple(
-        Row(level, "all", "all", level - 0.004, 0.01, 1.0, 0.0, 99) for level in (0.5, 0.8, 0.9, 0.95)
+        Row(
+            level,
+            "all",
+            group="all",
+            coverage=level - 0.004,
+            standard_error=0.01,
+            width=1.0,
+            infinite_share=0.0,
+            count=99,
+        )
+        for level in (0.5, 0.8, 0.9, 0.95)
     ) + tuple(
-        Row(level, "depth", f"{far} to {2 * far}", level - far / 100, 0.02, 1.0, 0.0, 99)
+        Row(
+            level,
+            "depth",
+            group=f"{far} to {2 * far}",
+            coverage=level - far / 100,
+            standard_error=0.02,
+            width=1.0,
+            infinite_share=0.0,
+            count=99,
+        )
         for level in (0.5, 0.9)
         for far in (1, 2, 4)
     )

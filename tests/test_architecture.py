@@ -1,4 +1,5 @@
 """Imports point downwards: no module imports from a room above its own, and no modules import each other in a circle.
+Calls are readable: beyond five, arguments are passed by name.
 
 Imports inside functions count. Imports under `if TYPE_CHECKING` do not: they are names for the type checker.
 """
@@ -72,3 +73,39 @@ def test_no_modules_import_each_other_in_a_circle():
 
     for name in edges:
         visit(name, [])
+
+
+MAX_POSITIONAL = 5
+KERNELS = (
+    "engine.gibbs", "engine.ising_rows", "engine.jax_fused", "engine.jax_passes", "engine.jax_slab", "engine.layout",
+    "engine.likelihood", "engine.passes", "engine.residuals", "conformal.kernels", "conformal.neighbours",
+    "conformal.quantile", "conformal.sketch", "completion.covariance_likelihood",
+)  # fmt: skip
+"""Their calls are of compiled functions: Numba compiles no keyword-only arguments, JAX numbers static arguments."""
+UNFINISHED = (
+    "completion.axes_kinds", "completion.batched", "completion.correction", "completion.covariance_choice",
+    "completion.gaussian_process", "completion.spectral_solver", "completion.stack", "completion.unfoldings",
+    "conformal.batched_features", "conformal.local_scale", "engine.accelerator", "engine.cluster", "lowrank.descent",
+    "lowrank.line_search", "propensity.estimation", "propensity.fitted", "propensity.fitting", "propensity.learning",
+)  # fmt: skip
+"""Modules whose calls still pass more by position."""
+
+
+def test_no_call_passes_many_arguments_by_position():
+    """Of functions, methods and classes that corten defines, by name: a call of another library's is not counted."""
+    found = dict(modules())
+    own = {
+        node.name
+        for tree in found.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    long = [
+        f"{name}:{node.lineno} passes {len(node.args)} arguments by position"
+        for name, tree in found.items()
+        if name not in (*KERNELS, *UNFINISHED)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL
+        if getattr(node.func, "id", getattr(node.func, "attr", None)) in own
+    ]
+    assert not long, "\n".join(long)

@@ -16,12 +16,13 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from corten.calibration.task import Outcome
 from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.io.archive import read_archive, write_archive
 
@@ -115,7 +116,8 @@ class Checkpoint:
             # A damaged file is treated as absent: the round is computed again and the file replaced.
             with suppress(ValueError, KeyError, TypeError):
                 content, arrays = read_archive(path, FORMAT)
-                members = {name: arrays[f"m{k}"] for k, name in enumerate(content["members"])}
+                names = cast(list[str], content["members"])
+                members = {name: arrays[f"m{k}"] for k, name in enumerate(names)}
                 fill = Fill(arrays["estimate"], members)
                 if content["leverage"]:  # computed again if it is needed, which is rare
                     fill = replace(fill, leverage=lambda: work().leverage())  # type: ignore[misc]
@@ -131,7 +133,7 @@ class Checkpoint:
         return fill
 
 
-def _plain(prepared: Any) -> Any:
+def _plain(prepared: Prepared) -> Prepared:
     return prepared.prepared if isinstance(prepared, _Kept) else prepared
 
 
@@ -141,7 +143,7 @@ class _Keeping:
     checkpoint: Checkpoint
     known: str
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Any], seed: int) -> Prepared:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> Prepared:
         described = [(axis.name, axis.kind, axis.periodic, axis.length, axis.coordinates) for axis in axes]
         known = fingerprint([_versions(), self.known, seed, described, np.where(mask, values, 0), mask])
         prepared = self.completion.prepare(values, mask, axes, seed)
@@ -191,14 +193,14 @@ def _versions() -> str:
     return f"corten {__version__} " + " ".join(f"{one} {version(one)}" for one in ("numpy", "scipy", "numba"))
 
 
-def fingerprint(value: Any) -> str:
+def fingerprint(value: object) -> str:
     """A hash of data, objects and code; a ValueError for objects that cannot be compared between two runs."""
     found = sha256()
     _feed(value, found.update, {})
     return found.hexdigest()
 
 
-def _feed(value: Any, update: Callable[[bytes], Any], met: dict[int, Any]) -> None:
+def _feed(value: object, update: Callable[[bytes], None], met: dict[int, object]) -> None:
     """Hash the content of a value, part by part; an object seen before is hashed by its number."""
     kind = type(value)
     update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
@@ -219,7 +221,7 @@ def _feed(value: Any, update: Callable[[bytes], Any], met: dict[int, Any]) -> No
     update(b"<end>")
 
 
-def _parts(value: Any) -> list[Any]:
+def _parts(value: Any) -> Sequence[object]:
     """The parts of an object that its results depend on."""
     if isinstance(value, (*_ORDINARY, np.ndarray)) and getattr(value, "__dict__", None):  # masked arrays, say
         return [str(value), dict(vars(value))]
@@ -270,23 +272,23 @@ def _parts(value: Any) -> list[Any]:
     )
 
 
-def _installed(value: Any) -> bool:
+def _installed(value: object) -> bool:
     """Whether a name in Python, an installed package or corten means this very object: its version says what it does.
 
     What such code made at run time (a wrapper around a function of the user) has no such name.
     """
-    found: Any = sys.modules.get(_home(value))
+    found: object = sys.modules.get(_home(value))
     for part in _name(value).split("."):
         found = getattr(found, part, None)
     return found is value and _of_package(_home(value))
 
 
-def _home(value: Any) -> str:
+def _home(value: object) -> str:
     """The module that has an object; functions of scipy.special do not say theirs."""
     return str(getattr(value, "__module__", None) or ("scipy.special" if isinstance(value, np.ufunc) else ""))
 
 
-def _name(value: Any) -> str:
+def _name(value: object) -> str:
     return str(getattr(value, "__qualname__", getattr(value, "__name__", None)))
 
 

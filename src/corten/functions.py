@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from corten import options
 from corten.calibration.gaps import GapCalibration
@@ -185,8 +185,7 @@ def complete(
     if hasattr(x, "data_vars"):
         given = {name: one for name, one in locals().items() if name not in ("x", "coverage")}
         import_module("corten.xarray")  # gives Datasets their accessor, which calls this function
-        several: Any = x
-        return cast(Intervals, several.corten.complete(coverage, **given))
+        return cast(Intervals, cast("xr.Dataset", x).corten.complete(coverage, **given))
     completer = ConformalCompleter(
         completion, propensity, calibration, score, weights,
         seed=seed, engine=engine, transform=transform, climatology=climatology, bounds=bounds,
@@ -195,9 +194,10 @@ def complete(
         from corten.large.dask_arrays import complete_lazily, refuse_in_tiles
 
         refuse_in_tiles(completer, checkpoint)
-        lazy: Any = complete_lazily(
-            cast("xr.DataArray", x), coverage, score=score, seed=seed, bounds=bounds, where=where, periodic=periodic,
-            axis_kinds=axis_kinds, missing_value=missing_value, progress=as_progress(progress),
+        lazy: object = complete_lazily(
+            cast("xr.DataArray", x), coverage, score=score, seed=seed, bounds=bounds, periodic=periodic,
+            where=cast("xr.DataArray | None", where), axis_kinds=axis_kinds, missing_value=missing_value,
+            progress=as_progress(progress),
         )  # fmt: skip
         return cast(Intervals, lazy)  # not one, but the names that most users need are the same
     fitted = completer.fit(

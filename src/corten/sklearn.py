@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
@@ -10,7 +10,9 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
+    from sklearn.utils import Tags
 
+    from corten.options import CalibrationOption, CompletionOption, EngineOption, PropensityOption, ScoreOption
     from corten.results.intervals import Intervals
 
 ROW, FEATURE = "row", "feature"
@@ -68,13 +70,13 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self,
         coverage: float = 0.9,
         *,
-        completion: Any = "auto",
-        propensity: Any = "auto",
-        calibration: Any = "auto",
-        conformity_score: Any = "auto",
+        completion: CompletionOption = "auto",
+        propensity: PropensityOption = "auto",
+        calibration: CalibrationOption = "auto",
+        conformity_score: ScoreOption = "auto",
         standardise: bool = True,
         seed: int = 0,
-        engine: Any = "auto",
+        engine: EngineOption = "auto",
     ) -> None:
         self.coverage = coverage
         self.completion = completion
@@ -85,7 +87,7 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self.seed = seed
         self.engine = engine
 
-    def fit(self, X: ArrayLike, y: Any = None) -> ConformalImputer:
+    def fit(self, X: ArrayLike, y: object = None) -> ConformalImputer:
         """Complete the training data X, an array-like of shape (n_samples, n_features); returns the imputer itself."""
         self._rows = self._checked(X, reset=True)
         self.result_ = self._complete(self._rows)
@@ -103,7 +105,7 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         lower, upper = self._arrays(X, "lower_array", "upper_array")
         return lower, upper
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]

@@ -225,7 +225,7 @@ def test_the_mix_of_an_entry_is_learned_from_other_entries() -> None:
     x = np.where(mask, np.arange(mask.size, dtype=float).reshape(mask.shape), np.nan)
     observed = ObservedTensor.of(x)
     task = Task(observed, Recorder(), None, as_score("absolute"))
-    run = run_rounds(task, GapCalibration(rounds=5, drawn=0).plan(observed, 0).rounds, observed, None)
+    run = run_rounds(task, GapCalibration(rounds=5, drawn=0).plan(observed, 0).rounds, changed=observed, change=None)
     assert not run.estimate.any()  # no hidden entry, in any round, is mixed by what it helped to learn
     assert set(run.prepared.learned) == set(run.truth)  # the final mix is learned from all of them
 
@@ -268,17 +268,45 @@ def test_a_part_of_the_data_where_nothing_so_deep_was_hidden_is_beyond_what_was_
     axes = (Axis("lat", 9), Axis("station", 4, kind="unordered"))
     index = lambda *at: np.ravel_multi_index(at, (9, 4))  # noqa: E731
     missing, hidden = index([0, 4, 8], [0, 0, 0]), np.tile(index([0, 4, 8], [3, 3, 3]), 4)
-    found = deeper_than_near(missing, np.array([2.0, 2.0, 4.0]), hidden, np.tile([1.0, 1.0, 5.0], 4), [3] * 4, axes)
+    found = deeper_than_near(
+        missing,
+        np.array([2.0, 2.0, 4.0]),
+        hidden=hidden,
+        hidden_depths=np.tile([1.0, 1.0, 5.0], 4),
+        round_sizes=[3] * 4,
+        axes=axes,
+    )
     assert found.tolist() == [True, True, False]
     # Three rounds are too few.
-    assert deeper_than_near(missing, np.full(3, 2.0), hidden, np.repeat([6.0, 1.0], [9, 3]), [3] * 4, axes).all()
-    assert deeper_than_near(missing, np.full(3, 6.0), hidden, np.full(12, 6.0), [3] * 4, axes).sum() == 0
+    assert deeper_than_near(
+        missing,
+        np.full(3, 2.0),
+        hidden=hidden,
+        hidden_depths=np.repeat([6.0, 1.0], [9, 3]),
+        round_sizes=[3] * 4,
+        axes=axes,
+    ).all()
+    assert (
+        deeper_than_near(
+            missing, np.full(3, 6.0), hidden=hidden, hidden_depths=np.full(12, 6.0), round_sizes=[3] * 4, axes=axes
+        ).sum()
+        == 0
+    )
     # Deep in the south and deep in the west, but not deep in the south-west.
     axes = (Axis("lat", 12), Axis("lon", 12))
     index = lambda *at: np.ravel_multi_index(at, (12, 12))  # noqa: E731
     missing, hidden = index([0, 0, 11], [0, 11, 0]), np.tile(index([1, 10], [10, 1]), 4)
-    found = deeper_than_near(missing, np.full(3, 2.0), hidden, np.full(8, 3.0), [2] * 4, axes)
+    found = deeper_than_near(
+        missing, np.full(3, 2.0), hidden=hidden, hidden_depths=np.full(8, 3.0), round_sizes=[2] * 4, axes=axes
+    )
     assert found.tolist() == [True, False, False]
     # Four rounds of which each lies behind the one before.
-    found = deeper_than_near(np.array([0]), np.array([2.0]), np.arange(4), np.full(4, 3.0), [1] * 4, [Axis("x", 9)])
+    found = deeper_than_near(
+        np.array([0]),
+        np.array([2.0]),
+        hidden=np.arange(4),
+        hidden_depths=np.full(4, 3.0),
+        round_sizes=[1] * 4,
+        axes=[Axis("x", 9)],
+    )
     assert not found.any()

@@ -200,8 +200,8 @@ def test_one_entry_far_from_the_others_does_not_decide_the_model_of_the_scale() 
     entries = rng.choice(1600, 1500, replace=False)
     features = rng.normal(size=(1500, 6)).astype(np.float32)
     residuals = np.exp(features[:, 1]) * rng.normal(size=1500)
-    plain = LearnedScale.fit(features, residuals, entries, shape, 0)
+    plain = LearnedScale.fit(features, residuals, entries=entries, shape=shape, seed=0)
     assert np.corrcoef(np.log(plain.hidden), features[:, 1])[0, 1] > 0.8
     features[0, 1], residuals[0] = -20, 1
-    learned = LearnedScale.fit(features, residuals, entries, shape, 0)
+    learned = LearnedScale.fit(features, residuals, entries=entries, shape=shape, seed=0)
     assert np.corrcoef(np.log(learned.hidden[1:]), features[1:, 1])[0, 1] > 0.8

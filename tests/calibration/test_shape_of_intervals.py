@@ -39,7 +39,14 @@ def shape_of(fitted):
 def chosen(residuals, score=None):
     entries = np.random.default_rng(0).choice(np.prod(SHAPE), len(residuals), replace=False)
     learned = LearnedScale(np.ones(len(residuals)), {}, BlockFolds(SHAPE, 0))
-    return choose_score(score or Automatic(), residuals, learned, np.zeros(len(residuals)), entries, SHAPE)
+    return choose_score(
+        score or Automatic(),
+        residuals,
+        learned=learned,
+        log_weights=np.zeros(len(residuals)),
+        entries=entries,
+        shape=SHAPE,
+    )
 
 
 def test_the_shape_follows_the_skewness_of_errors() -> None:

@@ -25,12 +25,12 @@ def test_rounds_of_stations_with_many_gaps_keep_most_entries():
     silent = rng.random((30, 40)) < 0.7  # whole days of stations, as in networks
     gap = np.repeat(silent[:, :, None], 6, axis=2)
     kinds = ("unordered", "ordered", "ordered")
-    hidden = thinned(~gap, gap, ~gap, kinds, rng)
+    hidden = thinned(~gap, gap, usable=~gap, kinds=kinds, rng=rng)
     assert (~gap).sum() / 9 < hidden.sum() <= (~gap).sum() / 3
     days = hidden.any(axis=2)
     assert (hidden == days[:, :, None]).all()  # days are hidden as a whole
-    np.testing.assert_array_equal(thinned(hidden, gap, ~gap, kinds, rng), hidden)
-    np.testing.assert_array_equal(thinned(~gap, gap, ~gap, ("ordered",) * 3, rng), ~gap)
+    np.testing.assert_array_equal(thinned(hidden, gap, usable=~gap, kinds=kinds, rng=rng), hidden)
+    np.testing.assert_array_equal(thinned(~gap, gap, usable=~gap, kinds=("ordered",) * 3, rng=rng), ~gap)
 
 
 def test_blocks_are_as_long_as_gaps_are_deep():

@@ -37,9 +37,11 @@ def task_of(observed: ObservedTensor) -> Task:
 def test_streamed_rounds_give_the_scores_of_a_version_that_keeps_everything() -> None:
     observed = gappy((14, 15, 12))
     task, rounds = task_of(observed), GapCalibration(rounds=4, drawn=0).plan(observed, 0).rounds
-    run = run_rounds(task, rounds, observed, None)
+    run = run_rounds(task, rounds, changed=observed, change=None)
     local = learn_locally(run, observed, task.seed)
-    found = local.at_missing(observed, run.final, run.entries, [len(one.entries) for one in run.rounds])
+    found = local.at_missing(
+        observed, run.final, hidden=run.entries, round_sizes=[len(one.entries) for one in run.rounds]
+    )
 
     values, mask, axes = observed.values, observed.mask, observed.axes
     prepared = task.completion.prepare(values, mask, axes, task.seed)
@@ -80,7 +82,7 @@ def test_memory_does_not_grow_with_the_rounds(monkeypatch) -> None:
     for rounds in (3, 15):
         tracemalloc.start()
         plan = GapCalibration(rounds=rounds, drawn=0).plan(observed, 0)
-        run = run_rounds(task_of(observed), plan.rounds, observed, None)
+        run = run_rounds(task_of(observed), plan.rounds, changed=observed, change=None)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert sum(one.entries.size for one in run.rounds) <= 2_000

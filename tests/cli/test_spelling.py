@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from corten.cli.app import app
 from corten.cli.options import DataOptions, MethodOptions
-from corten.cli.spelling import OPTIONS, in_options
+from corten.cli.spelling import OPTION_SPELLINGS, in_options
 from corten.data.printable import printable
 
 
@@ -35,7 +35,7 @@ def test_keywords_become_options(python, option):
 def test_every_option_that_is_named_exists():
     known = {name.replace("_", "-") for kind in (DataOptions, MethodOptions) for name in kind.__dataclass_fields__}
     of_complete, daily = {"checkpoint", "coverage", "full", "memory", "overwrite"}, {"axis", "label"}
-    assert set(OPTIONS.values()) - known == of_complete | daily
+    assert set(OPTION_SPELLINGS.values()) - known == of_complete | daily
 
 
 def test_the_program_prints_options_and_python_keywords(tmp_path):

@@ -21,7 +21,7 @@ def prior_of(shape: tuple[int, ...], noise: float, *lengths: float) -> SpectralP
     """A smooth field whose axes are ordered."""
     lengths = lengths or (3.0,) * len(shape)
     component = Component(1.0, (tuple(range(len(shape))),), (1.5,), lengths, (NAN,) * len(shape))
-    return SpectralPrior.of(Covariance((component,), noise), ("ordered",) * len(shape), shape, {})
+    return SpectralPrior.of(Covariance((component,), noise), ("ordered",) * len(shape), shape=shape, correlations={})
 
 
 def bases_of(lengths: Sequence[int], kinds: str) -> list[Basis]:
@@ -32,11 +32,11 @@ def bases_of(lengths: Sequence[int], kinds: str) -> list[Basis]:
         if length == 1:
             continue
         if kind == "u":
-            bases.append(basis_of("unordered", axis, length, eigenvectors=rotation))
+            bases.append(basis_of("unordered", axis=axis, length=length, eigenvectors=rotation))
         elif kind == "f":
-            bases.append(basis_of("ordered", axis, length + 2, positions=np.arange(length) * 1.1))
+            bases.append(basis_of("ordered", axis=axis, length=length + 2, positions=np.arange(length) * 1.1))
         else:
-            bases.append(basis_of({"o": "ordered", "p": "periodic"}[kind], axis, length))
+            bases.append(basis_of({"o": "ordered", "p": "periodic"}[kind], axis=axis, length=length))
     return bases
 
 
@@ -182,7 +182,9 @@ def test_iterations_stop_when_they_change_missing_entries_less_than_the_noise(
 
     def mean(iterations: int) -> Any:
         start = np.zeros(shape, np.float32)
-        return spectral_solver.condition(HostArrays(), priors, values, kept, start, iterations)
+        return spectral_solver.condition(
+            HostArrays(), priors, values=values, kept=kept, start=start, iterations=iterations
+        )
 
     found = mean(200)
     with monkeypatch.context() as patched:

@@ -77,7 +77,14 @@ def test_rounds_use_them_for_stations_only(stations: bool) -> None:
     members, truth = one_fails()
     entries = np.random.default_rng(2).permutation(np.prod(SHAPE))[: len(truth)]
     nothing = np.zeros((len(truth), 0))
-    one = Hidden(entries, truth, members.mean(axis=1), dict(zip("ab", members.T)), nothing, np.ones(len(truth)))
+    one = Hidden(
+        entries,
+        truth,
+        estimate=members.mean(axis=1),
+        members=dict(zip("ab", members.T)),
+        features=nothing,
+        depths=np.ones(len(truth)),
+    )
     final, rounds = cross_fitted_mix(prepared(), [one], SHAPE, 0, stations=stations)
     assert isinstance(final, PreparedStack) and (final.by_difference is not None) == stations
     own = np.abs(final.mix(one.members) - truth).mean()

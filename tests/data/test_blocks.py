@@ -54,13 +54,15 @@ def test_scores_of_blocks_are_those_of_the_whole(score):
     scale = 1.0 + np.abs(estimate)
     (whole,) = blocks(observed)
     entries = np.flatnonzero(observed.mask)
-    scores, residuals = score_block(score, whole, estimate, entries, scale.reshape(-1)[entries])
+    scores, residuals = score_block(score, whole, estimate=estimate, entries=entries, scale=scale.reshape(-1)[entries])
     np.testing.assert_array_equal(residuals, (x - estimate).reshape(-1)[entries])
     found = []
     for block in blocks(observed, 2):
         part = slice(block.start, block.stop)
         own = np.flatnonzero(observed.mask[part])
-        found.append(score_block(score, block, estimate[part], own, scale[part].reshape(-1)[own])[0])
+        found.append(
+            score_block(score, block, estimate=estimate[part], entries=own, scale=scale[part].reshape(-1)[own])[0]
+        )
     np.testing.assert_array_equal(np.concatenate(found), scores)
 
 

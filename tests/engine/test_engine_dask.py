@@ -494,10 +494,10 @@ def test_workers_may_use_an_accelerator_for_their_block(client):
 
 def test_a_file_that_does_not_fit_is_filled_from_disk_on_the_cluster(client, days, tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr("corten.cli.complete.complete_from_disk", lambda *all_given, **_: given.append(all_given))
+    monkeypatch.setattr("corten.cli.complete.complete_from_disk", lambda *_, completer, **__: given.append(completer))
     monkeypatch.setenv("CORTEN_MEMORY", "1000")
     words = ["complete", days[0], "--cluster", client.scheduler.address, "--output", str(tmp_path / "filled.zarr")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     (one,) = given
-    assert isinstance(one[2].engine, Cluster)
+    assert isinstance(one.engine, Cluster)

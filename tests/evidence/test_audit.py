@@ -66,7 +66,7 @@ def test_right_weights_are_found_right(adversarial):
     assert audit.standard_error(0.9) < 0.02
     assert "no evidence of under-coverage" in audit.verdict()
     found = [(level, audit.coverage(level), audit.standard_error(level)) for level in (0.8, 0.9)]
-    said = {conclusion(*one, 9, audit.tolerance) for one in found}
+    said = {conclusion(*one[:2], error=one[2], rounds=9, tolerance=audit.tolerance) for one in found}
     assert audit.verdict().count("audited coverage is") == len(said)  # levels of the same conclusion share a line
 
 
@@ -195,7 +195,7 @@ def test_hiding_has_the_chances_it_says():
     model = corten.KnownPropensity(parameter, coupling=1 / 15).fit(observed.mask)
     for kind in ("drawn", "moved", "random"):
         total = np.zeros(observed.shape)
-        hidings = draw_hidings(observed, model, 400, 1, (kind,))
+        hidings = draw_hidings(observed, model, rounds=400, seed=1, kinds=(kind,))
         for one in hidings:
             total += one.hidden * np.exp(-np.broadcast_to(one.log_hidden, observed.shape))
         assert not total[~observed.mask].any()
@@ -208,10 +208,10 @@ def test_a_rerun_never_reads_what_is_hidden(adversarial):
     _, x = adversarial
     fitted = fit(x, BERNOULLI)
     own = fitted.propensity.log_odds(fitted.observed.mask)
-    hiding = draw_hidings(fitted.observed, fitted.propensity, 2, 0)[0]
-    again = rerun(fitted, hiding, own, 1, 3)
+    hiding = draw_hidings(fitted.observed, fitted.propensity, rounds=2, seed=0)[0]
+    again = rerun(fitted, hiding, own_log_odds=own, inner_rounds=1, seed=3)
     changed = np.where(hiding.hidden, 3.0 - x, x)
-    other = rerun(fit_like(fitted, changed), hiding, own, 1, 3)
+    other = rerun(fit_like(fitted, changed), hiding, own_log_odds=own, inner_rounds=1, seed=3)
     np.testing.assert_array_equal(again.estimate, other.estimate)
     assert not again.observed.mask[hiding.hidden].any()
     assert np.isnan(again.observed.values[hiding.hidden]).all()
@@ -252,7 +252,7 @@ def test_what_is_hidden_under_pseudo_gaps_is_not_read(options):
     field = simulate.tec_like((10, 12, 10), seed=3)
     completer = corten.ConformalCompleter(completion="smooth", calibration=corten.GapCalibration(4), **options)
     fitted = completer.fit(field.observed)
-    hiding = draw_hidings(fitted.observed, fitted.propensity, 2, 0, ("moved",), whole=True)[0]
+    hiding = draw_hidings(fitted.observed, fitted.propensity, rounds=2, seed=0, kinds=("moved",), whole=True)[0]
     entries = np.flatnonzero(hiding.hidden)
     # the fit's own transform was learned from the hidden entries too, so it is not to be asked
     other = fit_like(fitted, np.where(hiding.hidden, 20.0 - np.asarray(field.observed), np.asarray(field.observed)))
@@ -308,7 +308,14 @@ def test_gap_shaped_audits_weigh_by_depth_alone_and_say_what_lies_deeper():
     count = 5000
     shallow = rng.choice(np.arange(1.0, 9.0), count, p=np.array([8, 7, 6, 5, 4, 3, 2, 1]) / 36)
     nothing = np.zeros((1, count))
-    sample = Sample("moved", np.arange(count), 9.0 * rng.normal(size=count), shallow, nothing > 0, nothing)
+    sample = Sample(
+        "moved",
+        np.arange(count),
+        log_weights=9.0 * rng.normal(size=count),
+        depth=shallow,
+        covered=nothing > 0,
+        width=nothing,
+    )
     logs, _, untested = _weights([sample], observed, pooled=True)
     weight = np.exp(logs)
     for edge in (2.5, 4.5, 6.5):
@@ -329,10 +336,15 @@ def test_the_verdict_begins_with_the_entries_that_were_not_audited():
 
 
 def test_few_rounds_cannot_tell_and_a_share_far_below_is_said():
-    kind, text = conclusion(0.9, 0.468, 0.25, 3, 0.01)
+    kind, text = conclusion(0.9, 0.468, error=0.25, rounds=3, tolerance=0.01)
     assert kind == "warn" and "3 rounds cannot tell" in text and "far below" in text and "no evidence" not in text
-    assert conclusion(0.9, 0.468, 0.15, 20, 0.01) == ("warn", "under-coverage; the intervals are too narrow.")
-    kind, text = conclusion(0.9, 0.85, 0.05, 3, 0.01)  # 4.3 standard errors, as there are two degrees of freedom
+    assert conclusion(0.9, 0.468, error=0.15, rounds=20, tolerance=0.01) == (
+        "warn",
+        "under-coverage; the intervals are too narrow.",
+    )
+    kind, text = conclusion(
+        0.9, 0.85, error=0.05, rounds=3, tolerance=0.01
+    )  # 4.3 standard errors, as there are two degrees of freedom
     assert kind == "info" and "between 63% and 100%" in text and "far below" not in text
-    assert conclusion(0.9, 0.89, 0.02, 20, 0.01)[0] == "good"
-    assert conclusion(0.9, 0.99, 0.02, 20, 0.01)[0] == "info"
+    assert conclusion(0.9, 0.89, error=0.02, rounds=20, tolerance=0.01)[0] == "good"
+    assert conclusion(0.9, 0.99, error=0.02, rounds=20, tolerance=0.01)[0] == "info"

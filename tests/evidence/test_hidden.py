@@ -38,7 +38,7 @@ def test_linear_interpolation_is_that_of_numpy(uneven):
     values, train = rng.normal(size=(5, 9, 4)), rng.random((5, 9, 4)) < 0.6
     at = np.sort(rng.random(9)) if uneven else np.arange(9.0)
     entries = np.flatnonzero(~train)
-    found = linear_along(values, train, entries, 1, Axis("t", 9, at if uneven else None))
+    found = linear_along(values, train, entries=entries, k=1, axis=Axis("t", 9, at if uneven else None))
     for entry, one in zip(entries, found):
         i, j, k = np.unravel_index(entry, values.shape)
         known = train[i, :, k]
@@ -49,7 +49,7 @@ def test_linear_interpolation_is_that_of_numpy(uneven):
 def test_a_periodic_axis_is_interpolated_across_its_end():
     x, train = np.array([[9.0, 2.0, 3.0, 4.0]]), np.array([[False, True, True, True]])
     ring = Axis("lon", 4, np.array([0.0, 90.0, 180.0, 270.0]), periodic=True)
-    assert linear_along(x, train, np.array([0]), 1, ring) == pytest.approx([3.0])  # halfway from 4 to 2
+    assert linear_along(x, train, entries=np.array([0]), k=1, axis=ring) == pytest.approx([3.0])  # halfway from 4 to 2
 
 
 def test_error_is_weighted_and_beside_the_best_plain_method():

@@ -31,7 +31,13 @@ def given(coverage=0.9, width=1.0, seed=0):
         truth,
         missing,
         Given(
-            estimate, estimate.values - half, estimate.values + half, missing, axes_of_dataarray(truth), coverage, "K"
+            estimate,
+            estimate.values - half,
+            upper=estimate.values + half,
+            missing=missing,
+            axes=axes_of_dataarray(truth),
+            coverage=coverage,
+            units="K",
         ),
     )
 
@@ -106,7 +112,14 @@ def test_what_does_not_belong_together_is_refused(tmp_path):
     ):
         with pytest.raises(ValueError, match=words):
             verify(intervals, late)
-    moved = Given(other, intervals.lower, intervals.upper, intervals.missing, axes_of_dataarray(other), 0.9)
+    moved = Given(
+        other,
+        intervals.lower,
+        upper=intervals.upper,
+        missing=intervals.missing,
+        axes=axes_of_dataarray(other),
+        coverage=0.9,
+    )
     with pytest.raises(ValueError, match="log of other data"):
         verify(moved, other, log)
     log.write_text(log.read_text()[:-40])

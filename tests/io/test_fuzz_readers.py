@@ -332,7 +332,7 @@ def test_what_comes_back_from_a_reading_apart_is_not_trusted(tmp_path, monkeypat
 
 def test_more_text_than_can_be_sent_is_refused_by_name(tmp_path, monkeypatch):
     fuzzing.place(CORPUS[".nc"][0], tmp_path / "x.nc")
-    other_process(monkeypatch, "from corten.io import apart; apart.MAX_HEADER_BYTES = 10; apart.serve()")
+    other_process(monkeypatch, "from corten.io import apart; apart.MAX_ANSWER_BYTES = 10; apart.serve()")
     with pytest.raises(ValueError, match=r"x\.nc has more text.*careful=False"):
         io.read(tmp_path / "x.nc", "tec", careful=True)
 

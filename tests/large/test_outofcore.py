@@ -255,28 +255,28 @@ def lazy_of(shape, chunk=1, dtype=np.float32):
 
 
 def test_needs_shrink_with_memory_and_align_with_chunks():
-    wide = needs.Needs.of(lazy_of((2000, 1000, 1000)), 1_500_000_000, 3, 2)
+    wide = needs.Needs.of(lazy_of((2000, 1000, 1000)), 1_500_000_000, arrays=3, threads=2)
     assert wide.planes == 2 and wide.memory <= 1_500_000_000 and wide.disk == 18 * 2 * 10**9 + 10**9 * 2
-    narrow = needs.Needs.of(lazy_of((2000, 1000, 1000)), 850_000_000, 3, 2)
+    narrow = needs.Needs.of(lazy_of((2000, 1000, 1000)), 850_000_000, arrays=3, threads=2)
     assert (narrow.planes, narrow.workers) == (1, 2) and narrow.memory <= 850_000_000
-    fewer = needs.Needs.of(lazy_of((2000, 1000, 1000)), 1_300_000_000, 3, 16)
+    fewer = needs.Needs.of(lazy_of((2000, 1000, 1000)), 1_300_000_000, arrays=3, threads=16)
     assert 1 < fewer.workers < 16 and fewer.memory <= 1_300_000_000
-    chunked = needs.Needs.of(lazy_of((2000, 1000, 1000), chunk=9), 2_000_000_000, 3, 2)
+    chunked = needs.Needs.of(lazy_of((2000, 1000, 1000), chunk=9), 2_000_000_000, arrays=3, threads=2)
     assert (chunked.planes, chunked.block) == (1, 9)
-    assert needs.Needs.of(lazy_of((200, 100, 100), chunk=7), 2_000_000_000, 3, 2).planes % 7 == 0
+    assert needs.Needs.of(lazy_of((200, 100, 100), chunk=7), 2_000_000_000, arrays=3, threads=2).planes % 7 == 0
     with pytest.raises(MemoryError, match=r"chunks of x hold 2000 planes.*Rechunk"):
-        needs.Needs.of(lazy_of((2000, 1000, 1000), chunk=2000), 1_500_000_000, 3, 2)
+        needs.Needs.of(lazy_of((2000, 1000, 1000), chunk=2000), 1_500_000_000, arrays=3, threads=2)
     with pytest.raises(MemoryError, match=r"one plane of x holds 1,000,000 entries.*longest axis first"):
-        needs.Needs.of(lazy_of((2000, 1000, 1000)), 400_000_000, 3, 2)
+        needs.Needs.of(lazy_of((2000, 1000, 1000)), 400_000_000, arrays=3, threads=2)
 
 
 def test_needs_of_a_long_thin_tensor_in_one_chunk_are_known_at_once():
     """Every run of a million planes was tried against every divisor of the chunk: hours."""
     began = time.process_time()
     with pytest.raises(MemoryError, match="Rechunk"):
-        needs.Needs.of(lazy_of((10**8, 2), chunk=10**8), 500_000_000, 3, 2)
+        needs.Needs.of(lazy_of((10**8, 2), chunk=10**8), 500_000_000, arrays=3, threads=2)
     with pytest.raises(MemoryError, match="one plane of x"):
-        needs.Needs.of(lazy_of((10**8, 2)), 300_000_000, 3, 16)
+        needs.Needs.of(lazy_of((10**8, 2)), 300_000_000, arrays=3, threads=16)
     assert time.process_time() - began < 20  # a fifth of a second
 
 
@@ -295,7 +295,7 @@ def test_engines_that_take_the_whole_mask_count_it_or_are_refused(tmp_path, monk
         label, mask_pass, residual_pass = "elsewhere", Threads().mask_pass, Threads().residual_pass
 
     lazy = lazy_of((2000, 1000, 1000))
-    need = needs.Needs.of(lazy, 1_500_000_000, 3, 2)
+    need = needs.Needs.of(lazy, 1_500_000_000, arrays=3, threads=2)
     assert need.with_mask_at_once(lazy, 4_000_000_000, "jax (H200)").memory == need.memory + 2 * 10**9
     with pytest.raises(MemoryError, match=r"takes the whole mask of x.*2\.95 GB in all.*engine='threads'"):
         need.with_mask_at_once(lazy, 1_500_000_000, "jax (H200)")
@@ -576,8 +576,8 @@ def test_no_stage_keeps_the_pages_it_read(tmp_path, monkeypatch):
     scratch = []
     monkeypatch.setattr(stages.Scratch, "of", lambda shape: scratch.append(made(shape)) or scratch[0])
 
-    def watched(name, work, *args):
-        answer = work(*args)
+    def watched(name, work, *args, **named):
+        answer = work(*args, **named)
         kept[name] = {f.name: resident(getattr(scratch[0], f.name)) for f in dataclasses.fields(scratch[0])}
         return answer
 
@@ -585,7 +585,7 @@ def test_no_stage_keeps_the_pages_it_read(tmp_path, monkeypatch):
     watch = ((flow, "look"), (settings, "prepared"), (walk, "complete"), (walk, "score"), (walk, "write"))
     for module, name in watch:
         work = partial(watched, name, getattr(module, name))
-        monkeypatch.setattr(module, name, lambda *args, work=work: work(*args))
+        monkeypatch.setattr(module, name, lambda *args, work=work, **named: work(*args, **named))
     filled(data(shape), tmp_path, completion=TUCKER, propensity=IsingPropensity(Product(0.1), rank=1))
     assert set(kept) == {name for _, name in watch}
     plane = 128 * 128

@@ -110,7 +110,7 @@ def test_copies_of_gaps_are_not_cut_at_the_borders_of_a_tile_and_continue_over_l
     sea[3:5, 3:5] = False
     spins = np.where(np.isnan(x), np.int8(-1), np.int8(1))
     spins[~sea] = 0
-    data = TiledField.of(LazyTensor.of(x, sea), spins, 5, 2400, lambda share: None)
+    data = TiledField.of(LazyTensor.of(x, sea), spins, block=5, tile_entries=2400, tell=lambda share: None)
     assert len(data.tiles) == 4
     for seed in range(4):
         _, mask, hidden = gaps.Hiding(data.tiles[3], (0, 0, 0), seed).draw(data)
@@ -123,7 +123,7 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
     _, x, sea = field
     spins = np.where(np.isnan(x), np.int8(-1), np.int8(1))
     spins[~sea] = 0
-    data = TiledField.of(LazyTensor.of(x, sea), spins, 5, 4000, lambda share: None)
+    data = TiledField.of(LazyTensor.of(x, sea), spins, block=5, tile_entries=4000, tell=lambda share: None)
     tile = data.tiles[1]
     hiding = gaps.Hiding(tile, (0, 0, 0), seed=0)
     values, mask, hidden = hiding.draw(data)
@@ -140,7 +140,7 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
         coarse = data.coarse.without([(start, x[tile.padded], hidden)])
         far = coarse.far_field(large.fill(coarse.values, coarse.mask).estimate)
         monkeypatch.setattr(gaps.Hiding, "draw", lambda self, data: (changed, mask, hidden))
-        sample = gaps._Sample(data, far, first, np.array([0.1, 0.1, 0.1]), 1.0, 4000)
+        sample = gaps._Sample(data, far, completion=first, change=np.array([0.1, 0.1, 0.1]), spread=1.0, limit=4000)
         return sample.scored(hiding)
 
     one = members(values)
@@ -177,7 +177,7 @@ def test_small_tiles_are_calibrated_in_more_rounds_and_none_too_often():
 def test_more_memory_gives_larger_tiles_that_keep_to_it():
     axes = (Axis("y", 1000), Axis("x", 1000), Axis("day", 100))
     limits = (700_000_000, 900_000_000, 4_000_000_000)
-    small, middle, large = (needs.TileNeeds.of(axes, limit, 2) for limit in limits)
+    small, middle, large = (needs.TileNeeds.of(axes, limit, threads=2) for limit in limits)
     assert all(one.memory <= limit for one, limit in zip((small, middle, large), limits))
     assert small.entries < middle.entries < large.entries and small.seconds > large.seconds
 
@@ -232,7 +232,7 @@ def test_what_tiles_cannot_do_is_refused(tmp_path):
         with pytest.raises(ValueError, match=text):
             corten.complete_to_zarr(x, tmp_path / "a.zarr", **options)
     with pytest.raises(MemoryError, match="use fewer threads"):
-        needs.TileNeeds.of(AXES, 10**8, 2)
+        needs.TileNeeds.of(AXES, 10**8, threads=2)
 
 
 @pytest.mark.slow  # kills a process

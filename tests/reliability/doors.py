@@ -46,7 +46,7 @@ def in_parts(path: Path, careful: bool = False) -> object:
         return read(path, careful=True)
     try:
         with open_lazily(path) as lazy:
-            step = Needs.of(lazy, BASE + 3 * LIMIT, 3, 1).block
+            step = Needs.of(lazy, BASE + 3 * LIMIT, arrays=3, threads=1).block
             last = (lazy.shape[0] - 1) // step * step
             return [lazy.read(start, min(start + step, lazy.shape[0]))[0] for start in {0, last}][-1]
     except (TypeError, MemoryError) as problem:

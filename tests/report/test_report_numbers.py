@@ -107,7 +107,17 @@ def test_page_and_verdict_of_an_audit_agree_on_its_tolerance(off):
     fitted = corten.ConformalCompleter(**QUICK).fit(data())
     audit = fitted.audit(rounds=2, levels=(0.9,))
     row = audit.rows[0]
-    found = Audit(audit.observed, (0.9,), audit.samples, audit.log_weights, audit.probability, True, 1.0, (), 0.0)
+    found = Audit(
+        audit.observed,
+        (0.9,),
+        samples=audit.samples,
+        log_weights=audit.log_weights,
+        probability=audit.probability,
+        gap_shaped=True,
+        effective_sample_size=1.0,
+        notes=(),
+        seconds=0.0,
+    )
     found.__dict__["rows"] = (row.__class__(0.9, "all", "all", 0.9 - off, 1e-4, row.width, 0.0, row.count),)
     page = page_content(fitted.intervals(0.9), found)["notices"][-1]
     assert ("too narrow" in found.verdict()) == (page["kind"] == "warn") == (off > GAP_RMS_ERROR)

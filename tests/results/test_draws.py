@@ -39,7 +39,7 @@ def test_fields_have_the_correlation_they_are_asked_for():
 
 def test_a_long_axis_has_the_same_correlation(monkeypatch):
     axes, true = [Axis("time", 300)], Dependence(np.array([0.8]), np.array([[6.0]]))
-    monkeypatch.setattr(dependence, "MAX_DENSE_LENGTH", 100)
+    monkeypatch.setattr(dependence, "MAX_EXACT_POSITIONS", 100)
     rng = np.random.default_rng(1)
     fields = np.stack([true.draw(axes, rng) for _ in range(2000)])
     for lag in (1, 5, 12, 299):
@@ -57,10 +57,14 @@ def test_the_correlation_of_hidden_errors_is_learned():
     rounds = np.repeat(np.arange(24), 1500)
     flat = np.concatenate(entries)
     scores = np.exp(np.concatenate(errors))
-    found = learn_dependence(flat, scores, np.zeros(flat.size), np.ones(flat.size), rounds, axes)
+    found = learn_dependence(
+        flat, scores, log_weights=np.zeros(flat.size), scale=np.ones(flat.size), rounds=rounds, axes=axes
+    )
     steps = np.array([[1, 0, 0], [0, 2, 0], [0, 0, 1], [3, 3, 0], [0, 0, 10], [15, 15, 10]], float)
     np.testing.assert_allclose(correlation(found, steps), correlation(true, steps), atol=0.07)
-    few = learn_dependence(flat[:5], errors[0][:5], np.zeros(5), np.ones(5), rounds[:5], axes)
+    few = learn_dependence(
+        flat[:5], errors[0][:5], log_weights=np.zeros(5), scale=np.ones(5), rounds=rounds[:5], axes=axes
+    )
     assert few.shares.size == 0, "too few pairs: independent errors"
 
 

@@ -100,12 +100,9 @@ class Run:
 
 
 def run_rounds(
-    task: Task,
-    rounds: Sequence[Round],
-    changed: ObservedTensor,
-    change: FittedTransform | None,
+    task: Task, rounds: Sequence[Round], *, changed: ObservedTensor, change: FittedTransform | None,
     first: Prepared | None = None,
-) -> Run:
+) -> Run:  # fmt: skip
     """Complete each round, learn the weights of the members from the hidden entries, then fill from all observed ones.
 
     Settings (ranks, scales, covariances) are chosen once, from all observed entries. `changed` is the data in the
@@ -131,7 +128,7 @@ def run_rounds(
                 own = values_of_round(task, change, train)
         # Every round has a start of its own: a start from another round would depend on the entries now hidden.
         fill = first.fill(own, train)
-        hidden = reduced(fill, own, train, scored(one, limit, [task.seed, number]), describe)
+        hidden = reduced(fill, own, train=train, entries=scored(one, limit, [task.seed, number]), describe=describe)
         if not fill.members:
             return hidden
         around = neighbours.at(hidden.entries, own, train=train, estimate=fill.estimate, members=fill.members)
@@ -145,9 +142,16 @@ def run_rounds(
             whole = change is None or train is changed.mask
             return values if whole else values_of_round(task, cast(FittedTransform, change), train)
 
-        for one in _on_device(device, rounds, own, changed, describe, neighbours, limit, task.seed):
+        filled = _on_device(
+            device, rounds, values_of=own, changed=changed, describe=describe, neighbours=neighbours, limit=limit,
+            seed=task.seed,
+        )  # fmt: skip
+        for one in filled:
             if isinstance(one, _Final):
-                run = _finished(task, first, done, changed, describe, neighbours, where, one.fill)
+                run = _finished(
+                    task, first, done=done, changed=changed, describe=describe, neighbours=neighbours, where=where,
+                    fill=one.fill,
+                )  # fmt: skip
                 return replace(run, around=one.around)
             done.append(one)
             task.tell("completion", len(done) / steps)
@@ -156,25 +160,21 @@ def run_rounds(
     for hidden in in_order(completed, range(len(rounds)), threads):
         done.append(hidden)
         task.tell("completion", len(done) / steps)
-    return _finished(task, first, done, changed, describe, neighbours, where)
+    return _finished(task, first, done=done, changed=changed, describe=describe, neighbours=neighbours, where=where)
 
 
 def _finished(
-    task: Task,
-    first: Prepared,
-    done: list[Hidden],
-    changed: ObservedTensor,
-    describe: EntryFeatures,
-    neighbours: NeighbourFeatures,
-    where: tuple[Choice, ...],
-    fill: Fill | None = None,
-) -> Run:
+    task: Task, first: Prepared, *, done: list[Hidden], changed: ObservedTensor, describe: EntryFeatures,
+    neighbours: NeighbourFeatures, where: tuple[Choice, ...], fill: Fill | None = None,
+) -> Run:  # fmt: skip
     """Weights of the members, a correction if it helps, and the final fill; `fill` has its members if it is done."""
     prepared, choices = first, first.choices
     if done[0].members:
         stations = has_stations(axis_kinds(changed.axes, changed.shape), changed.shape)
         mixed, done = cross_fitted_mix(cast(PreparedMix, first), done, changed.shape, task.seed, stations=stations)
-        prepared, done, choice = _corrected(cast(PreparedMix, first), mixed, done, neighbours, changed.mask, task.seed)
+        prepared, done, choice = _corrected(
+            cast(PreparedMix, first), mixed, rounds=done, neighbours=neighbours, observed=changed.mask, seed=task.seed
+        )
         choices = (*mixed.choices, choice)
     if fill is None or isinstance(prepared, PreparedCorrected):
         final = prepared.fill(changed.values, changed.mask)
@@ -183,7 +183,10 @@ def _finished(
     task.tell("completion", 1.0)
     # Errors of smooth maps are learned from their own features: trees with covariates would learn places.
     near = neighbours if neighbours.nearest and done[0].members else None
-    return Run(tuple(done), final, prepared, describe, first, near, (*where, *choices))
+    return Run(
+        tuple(done), final, prepared=prepared, describe=describe, first=first, neighbours=near,
+        choices=(*where, *choices),
+    )  # fmt: skip
 
 
 def _all_features(rounds: Sequence[Hidden]) -> np.ndarray:
@@ -199,15 +202,9 @@ class _Final(NamedTuple):
 
 
 def _on_device(
-    device: DeviceRounds,
-    rounds: Sequence[Round],
-    values_of: Callable[[np.ndarray], np.ndarray],
-    changed: ObservedTensor,
-    describe: EntryFeatures,
-    neighbours: NeighbourFeatures,
-    limit: int,
-    seed: int,
-) -> Iterator[Hidden | _Final]:
+    device: DeviceRounds, rounds: Sequence[Round], *, values_of: Callable[[np.ndarray], np.ndarray],
+    changed: ObservedTensor, describe: EntryFeatures, neighbours: NeighbourFeatures, limit: int, seed: int,
+) -> Iterator[Hidden | _Final]:  # fmt: skip
     """The rounds in their order, filled on a device, and at the end the fill from all observed entries."""
     ordered = all(axis.kind != "unordered" for axis in describe.axes) and not neighbours.covariates
     for batch, numbers, values, trains in device.filled(rounds, values_of, changed.mask):
@@ -217,7 +214,7 @@ def _on_device(
             # Features of neighbours along unordered axes, and covariates, are gathered on the host.
             def reduce(b: int) -> Hidden:
                 fill = batch.fill(b)  # noqa: B023
-                hidden = reduced(fill, values[b], trains[b], entries[b], describe)  # noqa: B023
+                hidden = reduced(fill, values[b], train=trains[b], entries=entries[b], describe=describe)  # noqa: B023
                 around = neighbours.at(
                     entries[b], values[b], train=trains[b], estimate=fill.estimate, members=fill.members  # noqa: B023
                 )
@@ -230,7 +227,10 @@ def _on_device(
             for own, here, one in zip(scored_on_device(batch, describe, [*entries, *spare]), entries, values):
                 estimate = cast(PreparedMix, device.stack).mix(own.members)
                 around = np.empty((len(here), 0), np.float32)  # no correction is learned
-                yield Hidden(here, one.reshape(-1)[here], estimate, own.members, own.features, own.depths, around)
+                yield Hidden(
+                    here, one.reshape(-1)[here], estimate=estimate, members=own.members, features=own.features,
+                    depths=own.depths, around=around,
+                )  # fmt: skip
         if len(inside) < len(numbers):
             alone = batch.only(len(inside))
             yield _Final(alone.fill(0), partial(_around_missing, alone, describe, changed) if ordered else None)
@@ -243,13 +243,9 @@ def _around_missing(fill: BatchedFill, describe: EntryFeatures, changed: Observe
 
 
 def _corrected(
-    first: PreparedMix,
-    mixed: PreparedMix,
-    rounds: list[Hidden],
-    neighbours: NeighbourFeatures,
-    observed: np.ndarray,
-    seed: int,
-) -> tuple[Prepared, list[Hidden], Choice]:
+    first: PreparedMix, mixed: PreparedMix, *, rounds: list[Hidden], neighbours: NeighbourFeatures,
+    observed: np.ndarray, seed: int,
+) -> tuple[Prepared, list[Hidden], Choice]:  # fmt: skip
     """The mix with a learned correction of it, and rounds with corrected estimates, if that lowers their errors."""
     entries = np.concatenate([h.entries for h in rounds])
     residuals = np.concatenate([h.truth - h.estimate for h in rounds])
@@ -280,13 +276,9 @@ def threads_that_fit(entries: int, rounds: int) -> int:
 
 
 def reduced(
-    fill: Fill,
-    values: np.ndarray,
-    train: np.ndarray,
-    entries: np.ndarray,
-    describe: EntryFeatures,
+    fill: Fill, values: np.ndarray, *, train: np.ndarray, entries: np.ndarray, describe: EntryFeatures,
     estimate: np.ndarray | None = None,
-) -> Hidden:
+) -> Hidden:  # fmt: skip
     """What is kept of a round that was filled from the entries in `train`; features are computed from `estimate`."""
     deep = depth(train, describe.axes, describe.change)
     whole = fill.estimate if estimate is None else estimate

@@ -33,9 +33,9 @@ MIN_TESTING_ROUNDS = 4
 """A depth counts as tested if hidden entries of this many rounds reach it: errors inside one gap are correlated, so the
 entries of one round are little more than one test."""
 
-COVERAGES = np.arange(1, 20, 2) / 20  # of the intervals by which a symmetric and an asymmetric shape are compared
+SHAPE_COVERAGES = np.arange(1, 20, 2) / 20  # of the intervals by which a symmetric and an asymmetric shape are compared
 TAILS: tuple[Tail, Tail] = ("lower", "upper")
-MIN_EFFECTIVE_SIZE = 200.0  # of the hidden entries: each tail of an asymmetric interval rests on half as many
+MIN_ASYMMETRIC_SIZE = 200.0  # effective size of the hidden entries: each tail of an interval rests on half as many
 
 NEAR_SHARE, PARTS_PER_AXIS = 1 / 3, 9  # how far from an entry the rounds that test its depth hide, in parts of an axis
 
@@ -69,7 +69,7 @@ class Local:
     neighbours: NeighbourFeatures | None = None
 
     def scale_features(
-        self, entries: np.ndarray, features: np.ndarray, values: np.ndarray, train: np.ndarray, fill: Fill
+        self, entries: np.ndarray, features: np.ndarray, *, values: np.ndarray, train: np.ndarray, fill: Fill
     ) -> np.ndarray:
         """All features of entries that the scale uses, given those of `describe`; `fill` is computed from `train`."""
         if self.neighbours is None:
@@ -87,8 +87,8 @@ class Local:
         Their scale comes from models fitted without their blocks, as for a missing entry.
         """
         assert self.by_depth is not None
-        around = _described(self.describe, self.first, entries, values, train, fill)
-        features = self.scale_features(entries, around.features, values, train, fill)
+        around = _described(self.describe, self.first, entries=entries, values=values, train=train, fill=fill)
+        features = self.scale_features(entries, around.features, values=values, train=train, fill=fill)
         return self.learned.predict_unseen(features, entries), self.by_depth.at(around.depths)
 
     def on_axes(self, axes: Sequence[Axis]) -> Local:
@@ -97,13 +97,9 @@ class Local:
         return replace(self, describe=self.describe.on_axes(axes), neighbours=near)
 
     def at_missing(
-        self,
-        observed: ObservedTensor,
-        fill: Fill,
-        hidden: np.ndarray,
-        round_sizes: Sequence[int],
+        self, observed: ObservedTensor, fill: Fill, *, hidden: np.ndarray, round_sizes: Sequence[int],
         around: Surroundings | None = None,
-    ) -> AtMissing:
+    ) -> AtMissing:  # fmt: skip
         """Scale and weights of the missing entries of `observed`.
 
         The weights give the hidden entries the depths of these missing entries. `hidden` are the entries of the scores,
@@ -115,7 +111,9 @@ class Local:
         local = self.on_axes(observed.axes)
         for start in range(0, missing.size, MAX_PREDICT_ENTRIES):
             part = slice(start, start + MAX_PREDICT_ENTRIES)
-            own = local.scale_features(missing[part], features[part], observed.values, observed.mask, fill)
+            own = local.scale_features(
+                missing[part], features[part], values=observed.values, train=observed.mask, fill=fill
+            )
             scale[missing[part]] = self.learned.predict(own)
         by_depth = DepthWeights.of(self.depths, missing_depth, self.log_ages)
         table[missing] = by_depth.at(missing_depth)
@@ -127,19 +125,20 @@ class Local:
         shape = tuple(axis.length for axis in self.describe.axes)
         if observed.shape == shape:  # the scores of other data have other positions
             beyond.reshape(-1)[missing] |= deeper_than_near(
-                missing, missing_depth, hidden, self.depths, round_sizes, observed.axes
-            )
+                missing, missing_depth, hidden=hidden, hidden_depths=self.depths, round_sizes=round_sizes,
+                axes=observed.axes,
+            )  # fmt: skip
         return AtMissing(TableScale(scale), PooledWeights(hidden, at_hidden, table), beyond, by_depth)
 
 
 def surroundings(describe: EntryFeatures, first: Prepared, observed: ObservedTensor, fill: Fill) -> Surroundings:
     """Features and depths of the missing entries of `observed`."""
     describe, missing = describe.on_axes(observed.axes), np.flatnonzero(observed.missing)
-    return _described(describe, first, missing, observed.values, observed.mask, fill)
+    return _described(describe, first, entries=missing, values=observed.values, train=observed.mask, fill=fill)
 
 
 def _described(
-    describe: EntryFeatures, first: Prepared, entries: np.ndarray, values: np.ndarray, train: np.ndarray, fill: Fill
+    describe: EntryFeatures, first: Prepared, *, entries: np.ndarray, values: np.ndarray, train: np.ndarray, fill: Fill
 ) -> Surroundings:
     """Features and depths of entries, with `fill` computed from `train`."""
     deep, estimate = depth(train, describe.axes, describe.change), first_estimate(first, fill)
@@ -161,13 +160,9 @@ def learn_locally(run: Run, observed: ObservedTensor, seed: int) -> Local:
 
 
 def choose_score(
-    score: Score,
-    residuals: np.ndarray,
-    learned: LearnedScale,
-    log_weights: np.ndarray,
-    entries: np.ndarray,
+    score: Score, residuals: np.ndarray, *, learned: LearnedScale, log_weights: np.ndarray, entries: np.ndarray,
     shape: tuple[int, ...],
-) -> tuple[Score, tuple[Choice, ...]]:
+) -> tuple[Score, tuple[Choice, ...]]:  # fmt: skip
     """The score and the record of the choice: for `Automatic` the signed score if it is clearly better, else absolute.
 
     Intervals of all coverages, from the estimate minus to plus a quantile of |r| times the scale, or between two
@@ -177,8 +172,8 @@ def choose_score(
     if not isinstance(score, Automatic):
         return score, ()
     size, asked = effective_sample_size(log_weights), "shape of intervals"
-    if size < MIN_EFFECTIVE_SIZE:
-        because = f"the effective sample size is {size:.0f}; each tail by itself needs {MIN_EFFECTIVE_SIZE:.0f}"
+    if size < MIN_ASYMMETRIC_SIZE:
+        because = f"the effective sample size is {size:.0f}; each tail by itself needs {MIN_ASYMMETRIC_SIZE:.0f}"
         return Absolute(), (Choice(asked, "symmetric", because, code="intervals_symmetric"),)
     signed, fold = residuals / learned.hidden, learned.fold_of(entries)
     losses = np.zeros((2, len(signed)))
@@ -186,10 +181,10 @@ def choose_score(
         inside = fold == number
         outside = ~inside if not inside.all() else inside
         known, logs, here = signed[outside], log_weights[outside], signed[inside]
-        half = WeightedScores(np.abs(known), logs).cutoffs(-np.inf, COVERAGES)
-        low, high = (WeightedScores(known, logs, tail).cutoffs(-np.inf, (1 + COVERAGES) / 2) for tail in TAILS)
+        half = WeightedScores(np.abs(known), logs).cutoffs(-np.inf, SHAPE_COVERAGES)
+        low, high = (WeightedScores(known, logs, tail).cutoffs(-np.inf, (1 + SHAPE_COVERAGES) / 2) for tail in TAILS)
         for row, lower, upper in ((0, -half, half), (1, low, high)):
-            for outer, a, b in zip((1 - COVERAGES) / 2, lower[:, 0], upper[:, 0]):
+            for outer, a, b in zip((1 - SHAPE_COVERAGES) / 2, lower[:, 0], upper[:, 0]):
                 losses[row, inside] += outer * (b - a) + np.maximum(a - here, 0) + np.maximum(here - b, 0)
     symmetric, asymmetric = losses * learned.hidden * np.exp(log_weights - log_weights.max())
     used = exceeds(symmetric - asymmetric, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS))
@@ -221,13 +216,9 @@ def tested_depth(rounds: Sequence[np.ndarray]) -> float:
 
 
 def deeper_than_near(
-    missing: np.ndarray,
-    depths: np.ndarray,
-    hidden: np.ndarray,
-    hidden_depths: np.ndarray,
-    round_sizes: Sequence[int],
-    axes: Sequence[Axis],
-) -> np.ndarray:
+    missing: np.ndarray, depths: np.ndarray, *, hidden: np.ndarray, hidden_depths: np.ndarray,
+    round_sizes: Sequence[int], axes: Sequence[Axis],
+) -> np.ndarray:  # fmt: skip
     """True at missing entries deeper than what hidden entries of some rounds near them reach.
 
     Near is within a third of every ordered axis, in ninths of its length. Errors at the same depth may be much larger
@@ -237,7 +228,8 @@ def deeper_than_near(
     Examples
     --------
     >>> hidden, reached = np.tile([1, 7], 4), np.tile([1.0, 3.0], 4)
-    >>> deeper_than_near(np.array([0, 8]), np.array([2.0, 2.0]), hidden, reached, [2] * 4, [Axis("x", 9)])
+    >>> found = {"hidden": hidden, "hidden_depths": reached, "round_sizes": [2] * 4, "axes": [Axis("x", 9)]}
+    >>> deeper_than_near(np.array([0, 8]), np.array([2.0, 2.0]), **found)
     array([ True, False])
     """
     shape = tuple(axis.length for axis in axes)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import prod, sqrt
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from corten.calibration.pseudo_gaps import (
     thinned,
     with_margin,
 )
-from corten.calibration.task import Outcome, Plan, Round, Task
+from corten.calibration.task import EngineLike, Outcome, Plan, Round, Task
 from corten.completion.axes_kinds import axis_kinds, edges_of, extents_of, transformed_fast
 from corten.completion.gaussian_process import MIN_HALVED_ENTRIES, MIN_HALVED_LENGTH
 from corten.completion.protocol import Fill
@@ -44,7 +44,7 @@ from corten.engine.arrays import DeviceArrays, device_arrays
 from corten.engine.threads import beside_device, side_by_side
 from corten.propensity import FittedPropensity, IsingPropensity
 
-SEED_STREAM = 0x6A95
+GAP_SEED_STREAM = 0x6A95
 # CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
 SECONDS_OF_MODES = 0.07  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
 SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.004, 0.22e-6, 5.2e-9  # of a fill besides
@@ -105,7 +105,7 @@ class GapCalibration:
         """Draw the rounds."""
         return self._plan_with("auto", observed, seed)
 
-    def _plan_with(self, engine: Any, observed: ObservedTensor, seed: int) -> Plan:
+    def _plan_with(self, engine: EngineLike, observed: ObservedTensor, seed: int) -> Plan:
         """Draw the rounds; `engine` fits the model of the mask that gaps are simulated from."""
         mask = np.asarray(observed.mask, dtype=bool)
         domain = np.ones(mask.shape, bool) if observed.domain is None else np.asarray(observed.domain, bool)
@@ -114,12 +114,14 @@ class GapCalibration:
         if usable.sum() < 2:
             raise ValueError(f"{int(usable.sum())} observed entries are too few: pseudo-gaps need at least two")
         kinds = axis_kinds(observed.axes, mask.shape)
-        rng = np.random.default_rng((seed, SEED_STREAM))
+        rng = np.random.default_rng((seed, GAP_SEED_STREAM))
         least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(usable.sum()))
         count = round(self.drawn * self.rounds)
         propensity = _model_of_mask(observed, engine) if count else None
         shapes = (
-            [~mask for mask in draw_masks(propensity, observed, count, seed, engine)] if propensity is not None else []
+            [~mask for mask in draw_masks(propensity, observed, count=count, seed=seed, engine=engine)]
+            if propensity is not None
+            else []
         )
         edges = edges_of(gap, kinds)
         # A gap that does not reach from edge to edge is moved as a whole: parts of it at two edges are harder to fill.
@@ -134,7 +136,7 @@ class GapCalibration:
             hidden = hide(
                 simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept, extents=extents
             )
-            hidden = thinned(hidden, gap, usable, kinds, rng)
+            hidden = thinned(hidden, gap, usable=usable, kinds=kinds, rng=rng)
             if hidden.sum() > MAX_HIDDEN_SHARE * usable.sum():
                 hidden = in_blocks(hidden, usable, kinds, rng)
             rounds.append(Round(usable & ~hidden, hidden, None))
@@ -247,7 +249,7 @@ class GapCalibration:
                 at_least=1 if device is None else 2,
             )
         task.warn_of_infinite(plan.rounds)
-        run = run_rounds(task, plan.rounds, changed, change, first)
+        run = run_rounds(task, plan.rounds, changed=changed, change=change, first=first)
         task.tell("missingness", 0.0)
         if task.propensity is None and plan.propensity is not None:
             propensity = replace(plan.propensity, engine=task.engine)
@@ -260,12 +262,13 @@ class GapCalibration:
         )
         truth, estimate, scale = run.truth, run.estimate, local.learned.hidden
         split = split_of(
-            local, task.score, task.score.score(truth, estimate, scale), run.entries, changed, run.final, around,
-            round_sizes=tuple(len(one.entries) for one in run.rounds),
+            local, task.score, scores=task.score.score(truth, estimate, scale), entries=run.entries, changed=changed,
+            fill=run.final, around=around, round_sizes=tuple(len(one.entries) for one in run.rounds),
         )  # fmt: skip
         score, shape = choose_score(
-            task.score, truth - estimate, local.learned, split.log_weights, run.entries, changed.shape
-        )
+            task.score, truth - estimate, learned=local.learned, log_weights=split.log_weights, entries=run.entries,
+            shape=changed.shape,
+        )  # fmt: skip
         if score is not task.score:
             split = split.with_scores(score, score.score(truth, estimate, scale))
         split = replace(split, change=change, propensity=propensity)
@@ -300,16 +303,16 @@ def _seconds_of_fill(entries: int, shape: Sequence[int], dense: float, unordered
 def split_of(
     local: Local,
     score: Score,
+    *,
     scores: np.ndarray,
     entries: np.ndarray,
     changed: ObservedTensor,
     fill: Fill,
     around: Surroundings | None = None,
-    *,
     round_sizes: tuple[int, ...],
 ) -> CalibratedSplit:
     """The calibrated split for the missing entries of `changed`, the data in the modelled variable."""
-    at = local.at_missing(changed, fill, entries, round_sizes, around)
+    at = local.at_missing(changed, fill, hidden=entries, round_sizes=round_sizes, around=around)
     return CalibratedSplit(
         scored=CalibratedScores(score, scores, entries, at.weights),
         estimate=np.ascontiguousarray(fill.estimate),
@@ -320,7 +323,7 @@ def split_of(
     )
 
 
-def _model_of_mask(observed: ObservedTensor, engine: Any) -> FittedPropensity:
+def _model_of_mask(observed: ObservedTensor, engine: EngineLike) -> FittedPropensity:
     """The Ising model of the mask that masks for the first rounds are drawn from.
 
     Rank and strength of a large mask are chosen on a part of it.

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from corten.calibration.task import EngineLike
 from corten.completion.axes_kinds import axis_kinds, move_gap
 from corten.data.arrays import Flags, Numbers
 from corten.data.observed import ObservedTensor
 from corten.lowrank import TensorTrain
 from corten.propensity import FittedPropensity
 
-KINDS = ("drawn", "moved", "random")
-HIDDEN_SHARE = 0.15  # of the observed entries: sufficient to measure coverage, and close to the original fit
-MAX_ATTEMPTS = 20  # moved copies tried until enough entries are hidden
+HIDING_KINDS = ("drawn", "moved", "random")
+AUDIT_SHARE = 0.15  # of the observed entries: sufficient to measure coverage, and close to the original fit
+MAX_HIDING_ATTEMPTS = 20  # moved copies tried until enough entries are hidden
 MIN_STRETCH = 4  # positions along an axis, so that a stretch contains gaps
 BURN_IN_SWEEPS, SWEEPS_BETWEEN_MASKS = 60, 15
 
@@ -37,13 +37,9 @@ class Hiding:
 
 
 def draw_hidings(
-    observed: ObservedTensor,
-    propensity: FittedPropensity,
-    rounds: int,
-    seed: int,
-    kinds: Sequence[str] = KINDS,
-    whole: bool = False,
-) -> list[Hiding]:
+    observed: ObservedTensor, propensity: FittedPropensity, *, rounds: int, seed: int,
+    kinds: Sequence[str] = HIDING_KINDS, whole: bool = False,
+) -> list[Hiding]:  # fmt: skip
     """Draw `rounds` sets of about a seventh of the observed entries to hide, the kinds in turn.
 
     A gap that would hide more is cut to a window along one axis, placed at random. With `whole` moved copies are not
@@ -54,10 +50,10 @@ def draw_hidings(
     division by it is exact on average, because P(W'_s = -1 | rest) = 1 - p'_s.
     """
     for kind in kinds:
-        if kind not in KINDS:
-            raise ValueError(f"kinds holds {kind!r}; allowed are {', '.join(map(repr, KINDS))}")
+        if kind not in HIDING_KINDS:
+            raise ValueError(f"kinds holds {kind!r}; allowed are {', '.join(map(repr, HIDING_KINDS))}")
     order = [kinds[number % len(kinds)] for number in range(rounds)]
-    drawn = iter(draw_masks(propensity, observed, order.count("drawn"), seed))
+    drawn = iter(draw_masks(propensity, observed, count=order.count("drawn"), seed=seed))
     made = []
     for number, kind in enumerate(order):
         rng = np.random.default_rng([seed, 31, number])
@@ -71,7 +67,7 @@ def draw_hidings(
 
 
 def draw_masks(
-    propensity: FittedPropensity, observed: ObservedTensor, count: int, seed: int, engine: Any = "auto"
+    propensity: FittedPropensity, observed: ObservedTensor, *, count: int, seed: int, engine: EngineLike = "auto"
 ) -> Flags:
     """Masks drawn from the fitted model, with sweeps between them so that they differ."""
     from corten.simulate import bernoulli, ising
@@ -113,13 +109,13 @@ def _moved(observed: ObservedTensor, rng: np.random.Generator, whole: bool) -> H
     kinds = axis_kinds(observed.axes, observed.shape)
     gap = np.asarray(observed.missing)
     best = np.zeros(observed.shape, bool)
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_HIDING_ATTEMPTS):
         copy = move_gap(gap, kinds, rng=rng)
         window = True if whole else _window(copy, observed, rng)[0]
         hidden = copy & window & observed.mask
         if hidden.sum() > best.sum():
             best = hidden
-        if best.sum() >= max(1, 0.25 * HIDDEN_SHARE * min(gap.sum(), observed.n_observed)):
+        if best.sum() >= max(1, 0.25 * AUDIT_SHARE * min(gap.sum(), observed.n_observed)):
             break
     if not best.any():
         return _random(observed, rng)
@@ -128,21 +124,21 @@ def _moved(observed: ObservedTensor, rng: np.random.Generator, whole: bool) -> H
 
 def _random(observed: ObservedTensor, rng: np.random.Generator) -> Hiding:
     """Random entries."""
-    return Hiding("random", observed.mask & (rng.random(observed.shape) < HIDDEN_SHARE), float(np.log(HIDDEN_SHARE)))
+    return Hiding("random", observed.mask & (rng.random(observed.shape) < AUDIT_SHARE), float(np.log(AUDIT_SHARE)))
 
 
-def _window(gap: Flags, observed: ObservedTensor, rng: np.random.Generator) -> tuple[Any, float]:
+def _window(gap: Flags, observed: ObservedTensor, rng: np.random.Generator) -> tuple[Flags | bool, float]:
     """A random window in which a gap hides about a seventh of the observed entries, and the share of entries in it.
 
     It consists of stretches of the longest axis, evenly spread and periodic, so that every entry is in the window with
     the same probability, each long enough to contain a gap; or of some positions of an unordered axis.
     """
     wanted = int(np.count_nonzero(gap & observed.mask))
-    if wanted <= HIDDEN_SHARE * observed.n_observed:
+    if wanted <= AUDIT_SHARE * observed.n_observed:
         return True, 1.0
     axis = int(np.argmax(observed.shape))
     length = observed.shape[axis]
-    count = min(length, max(1, round(HIDDEN_SHARE * observed.n_observed / wanted * length)))
+    count = min(length, max(1, round(AUDIT_SHARE * observed.n_observed / wanted * length)))
     if observed.axes[axis].kind == "unordered":
         taken = rng.permutation(length)[:count]
     else:

@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from corten.completion.axes_kinds import move_gap
 
-MAX_ATTEMPTS = 40  # moved copies tried in a round until enough entries are hidden
+MAX_ROUND_ATTEMPTS = 40  # moved copies tried in a round until enough entries are hidden
 MAX_HIDDEN_SHARE = 0.9  # of the observed entries; if gaps cover more, about half of them are hidden, in blocks
 THIN_ABOVE, THIN_TO = 1 / 2, 1 / 3  # of the observed entries, with an unordered axis
 MIN_HIDDEN_SHARE = 0.1  # of the missing entries, or of the observed ones if they are fewer
@@ -32,16 +32,10 @@ def with_margin(first: int, last: int, length: int) -> tuple[int, int]:
 
 
 def hide(
-    simulated: np.ndarray | None,
-    gap: np.ndarray,
-    usable: np.ndarray,
-    kinds: Sequence[str],
-    least: float,
-    rng: np.random.Generator,
-    kept: Sequence[int],
-    extents: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    simulated: np.ndarray | None, gap: np.ndarray, *, usable: np.ndarray, kinds: Sequence[str], least: float,
+    rng: np.random.Generator, kept: Sequence[int], extents: Mapping[int, tuple[int, int]] = MappingProxyType({}),
     scored: np.ndarray | None = None,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """The usable entries to hide: under a simulated gap or a moved one, at least `least` of `scored` and not all.
 
     scored: those of the usable entries whose errors are counted; default all.
@@ -52,9 +46,9 @@ def hide(
         hidden = simulated & usable
         if max(least, 1) <= (hidden & scored).sum() and hidden.sum() < total:
             return hidden
-    for attempt in range(MAX_ATTEMPTS):
+    for attempt in range(MAX_ROUND_ATTEMPTS):
         # A copy at an edge may hide everything or nothing; then one that is moved freely serves.
-        free = attempt >= MAX_ATTEMPTS // 2
+        free = attempt >= MAX_ROUND_ATTEMPTS // 2
         hidden = move_gap(gap, kinds, rng=rng, kept=() if free else kept, extents={} if free else extents) & usable
         count = (hidden & scored).sum()
         if count > most and hidden.sum() < total:
@@ -65,7 +59,7 @@ def hide(
 
 
 def thinned(
-    hidden: np.ndarray, gap: np.ndarray, usable: np.ndarray, kinds: Sequence[str], rng: np.random.Generator
+    hidden: np.ndarray, gap: np.ndarray, *, usable: np.ndarray, kinds: Sequence[str], rng: np.random.Generator
 ) -> np.ndarray:
     """If they are more than half of all, with an unordered axis, those under further copies of the gap too: a third.
 
@@ -75,7 +69,7 @@ def thinned(
     """
     if "unordered" not in kinds or hidden.sum() <= THIN_ABOVE * usable.sum():
         return hidden
-    for _ in range(MAX_ATTEMPTS):
+    for _ in range(MAX_ROUND_ATTEMPTS):
         if hidden.sum() <= THIN_TO * usable.sum():
             break
         fewer = hidden & move_gap(gap, kinds, rng=rng)

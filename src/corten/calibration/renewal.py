@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, reduced, scored, values_of_round
 from corten.calibration.gap_scale import MIN_TESTING_ROUNDS, Local, first_estimate, tested_depth
-from corten.calibration.gaps import SEED_STREAM, split_of
+from corten.calibration.gaps import GAP_SEED_STREAM, split_of
 from corten.calibration.pseudo_gaps import MAX_HIDDEN_SHARE, MIN_HIDDEN_SHARE, hide, in_blocks, thinned
 from corten.calibration.split import scale_of, training_entries
 from corten.calibration.task import Round, Task
@@ -20,9 +20,10 @@ from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scale import TableScale
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
+from corten.data.axes import Axis
 from corten.data.matching import Joined
 from corten.data.observed import ObservedTensor
-from corten.data.transform import Affine, FittedChain
+from corten.data.transform import Affine, FittedChain, FittedTransform
 from corten.propensity import FittedPropensity
 
 MIN_PRIOR_SCORES = 200  # of a ratio of errors of 1: a few scores of new slices say little
@@ -36,12 +37,12 @@ class Settled:
 
     prepared: Prepared
 
-    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Any, seed: int) -> Prepared:
+    def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> Prepared:
         return on_axes(self.prepared, axes)
 
 
 def fill_gaps(
-    split: CalibratedSplit, completion: Prepared, observed: ObservedTensor, fresh: np.ndarray, count: int, seed: int
+    split: CalibratedSplit, completion: Prepared, *, observed: ObservedTensor, fresh: np.ndarray, count: int, seed: int
 ) -> tuple[CalibratedSplit, float]:
     """The calibration of pseudo-gaps for new data: one fill, the learned scale, the same scores; and a ratio of errors.
 
@@ -52,15 +53,20 @@ def fill_gaps(
     changed = in_model(split.change, observed)
     prepared = on_axes(completion, observed.axes)
     fill = prepared.fill(changed.values, changed.mask)
-    made = split_of(split.local, split.score, split.scores, split.entries, changed, fill, round_sizes=split.round_sizes)
+    made = split_of(
+        split.local, split.score, scores=split.scores, entries=split.entries, changed=changed, fill=fill,
+        round_sizes=split.round_sizes,
+    )  # fmt: skip
     rounds: list[_NewRound] = []
     if count and np.count_nonzero(fresh & observed.mask) > 1:
-        rng = np.random.default_rng((seed, SEED_STREAM, len(split.scores)))
+        rng = np.random.default_rng((seed, GAP_SEED_STREAM, len(split.scores)))
         limit = MAX_POOLED_ENTRIES // max(len(split.round_sizes), count)
         local = split.local.on_axes(observed.axes)
-        rounds = list(
-            _new_rounds(local, prepared, observed, fresh, count, limit, seed, rng, lambda train: changed.values)
-        )
+        found = _new_rounds(
+            local, prepared, observed=observed, fresh=fresh, count=count, limit=limit, seed=seed, rng=rng,
+            values_of=lambda train: changed.values,
+        )  # fmt: skip
+        rounds = list(found)
     ratio = _ratio_of_errors(made, rounds)
     before = made.scale.at(np.arange(observed.values.size))
     scale = TableScale(np.where(np.ravel(fresh & observed.missing), ratio * before, before))
@@ -98,16 +104,9 @@ class _NewRound(NamedTuple):
 
 
 def _new_rounds(
-    local: Local,
-    prepared: Prepared,
-    observed: ObservedTensor,
-    fresh: np.ndarray,
-    count: int,
-    limit: int,
-    seed: int,
-    rng: np.random.Generator,
-    values_of: Callable[[np.ndarray], np.ndarray],
-) -> Iterator[_NewRound]:
+    local: Local, prepared: Prepared, *, observed: ObservedTensor, fresh: np.ndarray, count: int, limit: int, seed: int,
+    rng: np.random.Generator, values_of: Callable[[np.ndarray], np.ndarray],
+) -> Iterator[_NewRound]:  # fmt: skip
     """Rounds of pseudo-gaps whose hidden entries are scored where `fresh` is True, with nothing chosen again.
 
     values_of: the data in the modelled variable, given the training entries of the round; limit: of scored entries.
@@ -121,7 +120,7 @@ def _new_rounds(
         hidden = hide(
             None, gap=observed.missing, usable=usable, kinds=kinds, least=least, rng=rng, kept=(), scored=fresh
         )
-        fewer = thinned(hidden, observed.missing, usable, kinds, rng)
+        fewer = thinned(hidden, observed.missing, usable=usable, kinds=kinds, rng=rng)
         hidden = fewer if (fewer & fresh).any() else hidden
         if hidden.sum() > MAX_HIDDEN_SHARE * usable.sum():
             fewer = in_blocks(hidden, usable, kinds, rng)
@@ -130,13 +129,16 @@ def _new_rounds(
         own = values_of(one.train)
         fill = prepared.fill(own, one.train)
         entries = scored(one, limit, [seed, number])
-        kept = reduced(fill, own, one.train, entries, local.describe, first_estimate(local.first, fill))
-        features = local.scale_features(entries, kept.features, own, one.train, fill)
+        kept = reduced(
+            fill, own, train=one.train, entries=entries, describe=local.describe,
+            estimate=first_estimate(local.first, fill),
+        )  # fmt: skip
+        features = local.scale_features(entries, kept.features, values=own, train=one.train, fill=fill)
         yield _NewRound(one, kept, local.learned.predict(features))
 
 
 def fill_split(
-    split: CalibratedSplit, completion: Prepared, observed: ObservedTensor, train_share: float, seed: int
+    split: CalibratedSplit, completion: Prepared, *, observed: ObservedTensor, train_share: float, seed: int
 ) -> CalibratedSplit:
     """The calibration of a random split for new data: filled from as large a share of the observed entries.
 
@@ -165,7 +167,7 @@ def fill_split(
     return CalibratedSplit(scored, np.ascontiguousarray(fill.estimate), scale, split.change, model)
 
 
-def in_model(change: Any, observed: ObservedTensor) -> ObservedTensor:
+def in_model(change: FittedTransform | None, observed: ObservedTensor) -> ObservedTensor:
     """New data in the variable that was modelled, by the transform of the fit."""
     if change is None:
         return observed
@@ -176,7 +178,7 @@ def in_model(change: Any, observed: ObservedTensor) -> ObservedTensor:
     return replace(observed, values=np.where(observed.mask, values, np.nan))
 
 
-def _refuse_other_positions(change: Any, shape: tuple[int, ...]) -> None:
+def _refuse_other_positions(change: FittedTransform, shape: tuple[int, ...]) -> None:
     """Refuse a transform with a mean or scale for every position of an axis that now has other positions."""
     for step in change.steps if isinstance(change, FittedChain) else (change,):
         for part in (step.centre, step.scale) if isinstance(step, Affine) else ():
@@ -197,8 +199,9 @@ class Renewed:
 
 
 def renew(
-    split: CalibratedSplit, residuals: np.ndarray, task: Task, window: Joined, axis: int, rounds: int, half_life: float
-) -> Renewed:
+    split: CalibratedSplit, residuals: np.ndarray, *, task: Task, window: Joined, axis: int, rounds: int,
+    half_life: float,
+) -> Renewed:  # fmt: skip
     """Calibrate on a window: scores of old slices that are still in it, and of pseudo-gaps in the new slices.
 
     Nothing is chosen again: completion, mix and scale model are those of the fit. Of `rounds`, as many are run as
@@ -217,14 +220,18 @@ def renew(
         raise ValueError("the new slices have fewer than two observed values in the window: nothing can be calibrated")
     count = int(np.clip(round(rounds * window.fresh.mean()), min(MIN_TESTING_ROUNDS, rounds), rounds))
     count = count if window.fresh.any() else 0
-    rng = np.random.default_rng((task.seed, SEED_STREAM, len(split.scores)))
+    rng = np.random.default_rng((task.seed, GAP_SEED_STREAM, len(split.scores)))
     limit = MAX_POOLED_ENTRIES // rounds
     done, plans, scales = [], [], []
 
     def values_of(train: np.ndarray) -> np.ndarray:
         return changed.values if change is None else values_of_round(task, change, train)
 
-    for one in _new_rounds(local, prepared, observed, fresh, count, limit, task.seed, rng, values_of):
+    found = _new_rounds(
+        local, prepared, observed=observed, fresh=fresh, count=count, limit=limit, seed=task.seed, rng=rng,
+        values_of=values_of,
+    )  # fmt: skip
+    for one in found:
         done.append(one.kept)
         plans.append(one.plan)
         scales.append(one.scale)
@@ -244,7 +251,7 @@ def renew(
     scores = np.concatenate([split.scores[kept], new_scores])
     fill = prepared.fill(changed.values, changed.mask)
     sizes = (*np.bincount(split.round_numbers[kept]).tolist(), *(len(one.entries) for one in done))
-    made = split_of(renewed, split.score, scores, entries, changed, fill, round_sizes=sizes)
+    made = split_of(renewed, split.score, scores=scores, entries=entries, changed=changed, fill=fill, round_sizes=sizes)
     task.tell("completion", 1.0)
     residuals = np.concatenate([residuals[kept], truth - estimate])
     return Renewed(replace(made, change=change), residuals, tuple(plans))

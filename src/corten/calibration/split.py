@@ -24,7 +24,7 @@ from corten.engine.threads import default_threads
 from corten.lowrank import TensorTrain
 from corten.propensity import AutoPropensity, FittedPropensity
 
-SEED_STREAM = 0x5B117
+SPLIT_SEED_STREAM = 0x5B117
 MAX_COUNTED_ENTRIES = 300  # observed; of no more than these a fixed number trains
 MIN_TESTED_SLICES = 4  # without training entries and with calibration entries: errors in one slice are correlated
 # Peak memory of the fit, and of intervals and their file, at a million entries (tests/engine/test_peak_memory.py).
@@ -122,7 +122,7 @@ class TrainingDraw:
     def __init__(self, share: float, seed: int) -> None:
         self.share = share
         # An own stream, so that a mask drawn by the user with the same seed does not determine the split.
-        self._rng = np.random.default_rng((seed, SEED_STREAM))
+        self._rng = np.random.default_rng((seed, SPLIT_SEED_STREAM))
 
     def numbers(self, shape: tuple[int, ...]) -> np.ndarray:
         """The random numbers of the next block."""
@@ -167,7 +167,7 @@ def calibrate_round(task: Task, one: Round) -> tuple[CalibratedSplit, Prepared, 
     entries = np.flatnonzero(one.hidden)
     scale = scale_of(task.score, fill, propensity=propensity, values=changed.values, train=train)
     (whole,) = blocks(changed)
-    scores, residuals = score_block(task.score, whole, fill.estimate, entries, scale.at(entries))
+    scores, residuals = score_block(task.score, whole, estimate=fill.estimate, entries=entries, scale=scale.at(entries))
     weights = weights_of(propensity, task.observed, entries, task.weights)
     # Entries are flat indices in C order; a completion may return another memory order.
     estimate = np.ascontiguousarray(fill.estimate)
@@ -176,7 +176,7 @@ def calibrate_round(task: Task, one: Round) -> tuple[CalibratedSplit, Prepared, 
 
 
 def score_block(
-    score: Score, block: Block, estimate: np.ndarray, entries: np.ndarray, scale: np.ndarray
+    score: Score, block: Block, *, estimate: np.ndarray, entries: np.ndarray, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores and residuals of the calibration entries of a block, given by flat indices into it."""
     truth = block.values.reshape(-1)[entries].astype(np.float64)
@@ -220,7 +220,7 @@ def _reach(beyond: int, missing: int) -> Choice:
     return Choice("reach of calibration", "too short", because, code="slices_not_tested", values={"beyond": share})
 
 
-def scale_of(score: Score, fill: Fill, propensity: FittedPropensity, values: np.ndarray, train: np.ndarray) -> Scale:
+def scale_of(score: Score, fill: Fill, *, propensity: FittedPropensity, values: np.ndarray, train: np.ndarray) -> Scale:
     """The scale that a score needs, from training entries only."""
     if getattr(score, "learns_scale", False):
         entries = np.flatnonzero(train)

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -21,7 +21,13 @@ from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedChain, FittedTransform, Transform
 from corten.propensity import FittedPropensity, PropensityModel
 
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from corten.engine import Engine
+
 Progress = Callable[[str, float], None]
+EngineLike: TypeAlias = "str | int | Engine | Client"
 
 
 @dataclass(frozen=True, init=False, eq=False)
@@ -116,7 +122,7 @@ class Task:
     weights: str = "exact"
     transform: Transform | None = None
     seed: int = 0
-    engine: Any = "auto"
+    engine: EngineLike = "auto"
     coverage: float | None = None
     tell: Progress = field(default=lambda stage, share: None)
 
@@ -128,7 +134,7 @@ class Task:
         After the transform the trend in the covariates is removed: `trend` if it is given, else one fitted here.
         """
         observed = self.observed
-        change = changed_by(self.transform, observed, train, self.seed, trend)
+        change = changed_by(self.transform, observed, train=train, seed=self.seed, trend=trend)
         if change is None:
             return observed, None
         values = change.forward(observed.values).astype(observed.values.dtype)
@@ -139,7 +145,9 @@ class Task:
     def fit_propensity(self, model: PropensityModel, mask: np.ndarray, train_share: float) -> FittedPropensity:
         """The propensity model fitted to a mask that kept `train_share` of the observed entries."""
         observed = self.observed
-        return fit_propensity(model, mask, train_share, observed.axes, domain=observed.domain, engine=self.engine)
+        return fit_propensity(
+            model, mask, train_share=train_share, axes=observed.axes, domain=observed.domain, engine=self.engine
+        )
 
     def warn_of_infinite(self, rounds: Sequence[Round], merged: bool = False) -> None:
         """Warn before a fit whose intervals cannot be finite at the nominal coverage."""
@@ -198,20 +206,18 @@ class Calibration(Protocol):
 
 
 def fit_propensity(
-    model: PropensityModel, mask: np.ndarray, train_share: float, axes: Sequence[Axis], **options: Any
-) -> FittedPropensity:
-    """The propensity model fitted to a training mask, or to its spins, on these axes; further options as for `fit`."""
+    model: PropensityModel, mask: np.ndarray, *, train_share: float, axes: Sequence[Axis],
+    domain: np.ndarray | None = None, engine: EngineLike = "auto",
+) -> FittedPropensity:  # fmt: skip
+    """The propensity model fitted to a training mask, or to its spins, on these axes."""
     names, periodic = [axis.name for axis in axes], [axis.periodic for axis in axes]
-    return model.fit(mask, train_share, axis_names=names, periodic=periodic, **options)
+    return model.fit(mask, train_share, domain=domain, axis_names=names, periodic=periodic, engine=engine)
 
 
 def changed_by(
-    transform: Transform | None,
-    observed: ObservedTensor,
-    train: np.ndarray,
-    seed: int,
+    transform: Transform | None, observed: ObservedTensor, *, train: np.ndarray, seed: int,
     trend: FittedTrend | None = None,
-) -> FittedTransform | None:
+) -> FittedTransform | None:  # fmt: skip
     """The transform and the trend in the covariates, both fitted to the entries of `train`; None for neither."""
     change = None if transform is None else transform.fit(observed.values, train, observed.axes)
     if not observed.covariates:

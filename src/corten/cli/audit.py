@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 from corten.cli.options import DataOptions, MethodOptions, ReportFile, refuse_outputs, with_options
-from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, numbers, option, typed
+from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, numbers, option, typed
 
 
 @with_options
 def audit(
-    file: Annotated[Path, argument("FILE", f"Data with gaps: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"Data with gaps: {READABLE_FORMATS}.")],
     data: DataOptions,
     terminal: Terminal,
     method: MethodOptions,
@@ -53,6 +53,8 @@ def audit(
         from corten.report.page import write_report
 
         nearest = min(wanted, key=lambda level: abs(level - 0.9))
-        terminal.wrote(write_report(fitted.intervals(nearest), report, overwrite, found, typed()))
+        terminal.wrote(
+            write_report(fitted.intervals(nearest), report, overwrite=overwrite, audit=found, command=typed())
+        )
     every = found.table("all").to_dict("records")
     terminal.answer({"file": str(file), "rounds": len(found.samples), "levels": every, "verdict": found.verdict()})

@@ -6,11 +6,11 @@ import shlex
 import warnings
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from corten.cli.complete import too_large
 from corten.cli.options import DataOptions, with_options
-from corten.cli.terminal import FORMATS, Terminal, argument
+from corten.cli.terminal import READABLE_FORMATS, Terminal, argument
 from corten.data.printable import printable
 from corten.results.progress import compiling, cost
 
@@ -32,7 +32,7 @@ HIDING = {
 
 @with_options
 def check(
-    file: Annotated[Path, argument("FILE", f"Data with gaps: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"Data with gaps: {READABLE_FORMATS}.")],
     data: DataOptions,
     terminal: Terminal,
 ) -> None:
@@ -78,7 +78,7 @@ def _variables(data: DataOptions, shapes: dict[str, tuple[int, ...]]) -> list[st
     return list(tensors[:MAX_VARIABLES]) if len(tensors) > 1 else [None]
 
 
-def _facts(file: Path, data: DataOptions) -> dict[str, Any]:
+def _facts(file: Path, data: DataOptions) -> dict[str, str]:
     """What is found in one variable; a variable that cannot be completed has a note that says why."""
     import numpy as np
 
@@ -92,9 +92,9 @@ def _facts(file: Path, data: DataOptions) -> dict[str, Any]:
             warnings.simplefilter("ignore", UserWarning)  # suspected values are shown below
             observed = data.tensor(loaded)
     except (ValueError, TypeError) as problem:
-        return {"variable": data.variable, "note": " ".join(str(problem).split())}
+        return {"variable": data.variable or "", "note": " ".join(str(problem).split())}
     size, entries = int(np.count_nonzero(observed.inside)), observed.n_missing
-    facts: dict[str, Any] = {
+    facts: dict[str, str] = {
         "variable": loaded.variable,
         "tensor": ", ".join(f"{axis.name} {axis.length}" for axis in observed.axes),
         "missing": f"{entries:,} of {size:,} entries ({entries / size:.1%})",
@@ -172,7 +172,7 @@ def _axis(axis: Axis) -> str:
     return f"{kind}, uneven: steps of {words[0]} to {words[1]}"
 
 
-def _step(step: Any, units: str | None) -> str:
+def _step(step: np.timedelta64 | float, units: str | None) -> str:
     import numpy as np
 
     if isinstance(step, np.timedelta64):
@@ -203,7 +203,7 @@ def _command(file: Path, variable: str | None, data: DataOptions, suffix: str | 
     return shlex.join([*words, "-o", f"{stem}-filled{suffix}"])
 
 
-def _show(terminal: Terminal, name: str, facts: dict[str, Any]) -> None:
+def _show(terminal: Terminal, name: str, facts: dict[str, str]) -> None:
     """One variable as a short table."""
     from rich.table import Table
     from rich.text import Text

@@ -6,16 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from corten.cli.options import DataOptions, MethodOptions, OutputFile, ReportFile, refuse_outputs, with_options
-from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, numbers, option, typed
+from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, numbers, option, typed
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
+    from corten.engine import Engine
+    from corten.engine.cluster import Cluster
     from corten.io import Loaded
+    from corten.io.formats import ArrayData
 
 _resources = partial(option, rich_help_panel="Resources")
 CLUSTER_PAYS = 5_000_000  # entries from which a second worker saves time (docs/howto/cluster.md)
@@ -55,7 +58,7 @@ class _Targets:
 def complete(
     context: typer.Context,
     files: Annotated[
-        list[Path], argument("FILE", f"Data with gaps: {FORMATS}. Several files are completed one by one.")
+        list[Path], argument("FILE", f"Data with gaps: {READABLE_FORMATS}. Several files are completed one by one.")
     ],
     targets: _Targets,
     data: DataOptions,
@@ -103,9 +106,12 @@ def complete(
             from corten.cli.many import Job, complete_files
 
             job = Job(completer, method.backend, tuple(levels), data)
-            complete_files(files, named, read, job, workers, terminal, targets.overwrite)
+            complete_files(
+                files, named, read=read, job=job, cluster=workers, terminal=terminal, overwrite=targets.overwrite
+            )
             return
-        completer = completer if workers is None else replace(completer, engine=workers)
+        if workers is not None:
+            completer = replace(completer, engine=cast("Engine", workers))
         (file,) = files
         if too_large(file, data.variable, memory):
             refused = {
@@ -114,18 +120,21 @@ def complete(
                 "--quality": data.quality, "--covariates": data.covariates,
             }  # fmt: skip
             complete_from_disk(
-                file, targets.output, completer, data, levels, memory, terminal, refused, overwrite=targets.overwrite
-            )
+                file, targets.output, completer=completer, data=data, coverages=levels, memory=memory,
+                terminal=terminal, refused=refused, overwrite=targets.overwrite,
+            )  # fmt: skip
             return
         move("reading", 0.0)
         loaded = read(file)
         if workers is not None and loaded.data.size < CLUSTER_PAYS:
             terminal.say(f"{file}: {loaded.data.size:,} entries; below 5 million one machine alone is faster")
-        _in_memory(file, loaded, completer, data, levels, targets, terminal, full)
+        _in_memory(
+            file, loaded, completer=completer, data=data, levels=levels, targets=targets, terminal=terminal, full=full
+        )
 
 
 def _in_memory(
-    file: Path, loaded: Loaded, completer: ConformalCompleter, data: DataOptions, levels: list[float],
+    file: Path, loaded: Loaded, *, completer: ConformalCompleter, data: DataOptions, levels: list[float],
     targets: _Targets, terminal: Terminal, full: bool,
 ) -> None:  # fmt: skip
     """Fit, write the result and what else was asked for, and report."""
@@ -150,7 +159,7 @@ def _in_memory(
     if targets.report is not None:
         from corten.report.page import write_report
 
-        written.append(write_report(first, targets.report, targets.overwrite, command=typed()))
+        written.append(write_report(first, targets.report, overwrite=targets.overwrite, command=typed()))
     if targets.save is not None:
         written.append(fitted.save(targets.save, overwrite=targets.overwrite))
     if kept is not None:
@@ -171,7 +180,7 @@ def _in_memory(
     )
 
 
-def _on_cluster(address: str | None, engine: str | int, context: typer.Context) -> Any:
+def _on_cluster(address: str | None, engine: str | int, context: typer.Context) -> Cluster | None:
     """The workers behind an address as an engine, each with the engine asked for inside; None without an address."""
     if address is None:
         return None
@@ -206,13 +215,13 @@ def too_large(file: Path, variable: str | None, memory: str | None) -> bool:
 def complete_from_disk(
     file: Path,
     output: Path,
+    *,
     completer: ConformalCompleter,
     data: DataOptions,
     coverages: Sequence[float],
     memory: str | None,
     terminal: Terminal,
-    refused: Mapping[str, Any],
-    *,
+    refused: Mapping[str, object],
     overwrite: bool,
 ) -> None:
     """Read, fit and write to Zarr part by part; `refused` are options that need memory for all."""
@@ -241,7 +250,7 @@ def complete_from_disk(
     })  # fmt: skip
 
 
-def _domain(file: Path, data: DataOptions) -> Any:
+def _domain(file: Path, data: DataOptions) -> str | ArrayData | None:
     """The domain for `complete_to_zarr`: a name in the same file, or the mask of another file, which is read whole."""
     if data.elsewhere is None:
         return data.where

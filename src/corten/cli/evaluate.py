@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from corten.cli.options import with_options
 from corten.cli.stored import read_result
 from corten.cli.terminal import Terminal, argument, option
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import ArrayLike
+    from rich.table import Table
+
+    from corten.data.observed import LikeInput
+    from corten.evidence.verification import Given
+    from corten.io.formats import ArrayData
+    from corten.results.intervals import Intervals
+
+Facts = dict[str, Any]  # measures by name, and a list of them for each coverage
 
 
 @with_options
@@ -33,7 +45,7 @@ def evaluate(
 
     Example: [bold]corten evaluate filled.nc sim.nc --variable truth[/bold]
     """
-    facts = compare(result, truth, variable, coverage, None if axes is None else axes.split(","))
+    facts = compare(result, truth, variable=variable, coverage=coverage, axes=None if axes is None else axes.split(","))
     terminal.say(_table(facts))
     terminal.say(
         f"{facts['entries']:,} filled entries with a known truth; mean absolute error "
@@ -44,8 +56,9 @@ def evaluate(
 
 
 def compare(
-    result: Path, truth: Path, variable: str | None = None, coverage: float | None = None, axes: list[str] | None = None
-) -> dict[str, Any]:
+    result: Path, truth: Path, *, variable: str | None = None, coverage: float | None = None,
+    axes: list[str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """All measures of a file of results against a file with the truth."""
     estimate, levels = read_result(result, coverage, axes, variable)
     known = _truth(truth, variable, estimate, result)
@@ -56,7 +69,7 @@ def compare(
     return facts | {"result": str(result), "truth": str(truth)}
 
 
-def measure(truth: Any, estimate: Any, levels: Sequence[Any]) -> dict[str, Any]:
+def measure(truth: ArrayLike, estimate: ArrayLike, levels: Sequence[Given | Intervals]) -> Facts:
     """All measures at every level, as plain numbers; for a fit the mis-coverage is that of the paper's levels."""
     import numpy as np
 
@@ -81,19 +94,19 @@ def measure(truth: Any, estimate: Any, levels: Sequence[Any]) -> dict[str, Any]:
             }
         )
     gaps = [100 * abs(row["nominal"] - row["covered"]) for row in rows]
-    asks = not isinstance(levels[0], Given)
+    first = levels[0]
     error = np.abs(x - middle)[use]
     return {
         "entries": int(np.count_nonzero(use)),
         "mean_absolute_error": float(error.mean()),
         "root_mean_square_error": float(np.sqrt((error**2).mean())),
         "levels": rows,
-        "miscoverage_percent": metrics.miscoverage(x, levels[0]) if asks else float(np.mean(gaps)),
-        "miscoverage_levels": 20 if asks else len(rows),
+        "miscoverage_percent": float(np.mean(gaps)) if isinstance(first, Given) else metrics.miscoverage(x, first),
+        "miscoverage_levels": len(rows) if isinstance(first, Given) else 20,
     }
 
 
-def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any:
+def _truth(path: Path, variable: str | None, estimate: LikeInput, result: Path) -> np.ndarray:
     """The truth on the grid of the estimate; NaN where it is not known."""
     from corten import io
     from corten.data.axes import is_dataarray
@@ -101,10 +114,9 @@ def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any
     from corten.io.formats import contents
     from corten.io.registry import TABLES
 
-    labelled = is_dataarray(estimate)
-    axes = [str(dim) for dim in estimate.dims] if labelled else None
+    axes = [str(dim) for dim in estimate.dims] if is_dataarray(estimate) else None
     table = suffix_of(path) in TABLES
-    if table and variable is None and labelled and estimate.dims[-1] not in contents(path, careful=True):
+    if table and variable is None and axes and axes[-1] not in contents(path, careful=True):
         return _aligned(io.read(path, layout="wide", axes=axes, careful=True).data, estimate, path, result)
     try:
         named = axes if table or suffix_of(path) == ".npz" else None
@@ -116,7 +128,7 @@ def _truth(path: Path, variable: str | None, estimate: Any, result: Path) -> Any
     return _aligned(data, estimate, path, result)
 
 
-def _aligned(data: Any, estimate: Any, path: Path, result: Path) -> Any:
+def _aligned(data: ArrayData, estimate: LikeInput, path: Path, result: Path) -> np.ndarray:
     """The truth in the order of the labels of the estimate, as an array."""
     import numpy as np
 
@@ -134,7 +146,7 @@ def _aligned(data: Any, estimate: Any, path: Path, result: Path) -> Any:
     return np.asarray(data)
 
 
-def _table(facts: dict[str, Any]) -> Any:
+def _table(facts: Facts) -> Table:
     from rich.table import Table
 
     table = Table(title="intervals against the truth", title_justify="left")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from corten.cli.options import FileOptions, OutputFile, ReportFile, refuse_outputs, with_options
-from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, option, typed
+from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, option, typed
 
 if TYPE_CHECKING:
     from corten.io import Loaded
@@ -19,7 +19,7 @@ FitFile = Annotated[Path, argument("FIT", "A saved fit: corten complete --save, 
 @with_options
 def fill(
     fit: FitFile,
-    file: Annotated[Path, argument("FILE", f"New data on the same axes: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"New data on the same axes: {READABLE_FORMATS}.")],
     output: OutputFile,
     data: FileOptions,
     terminal: Terminal,
@@ -62,7 +62,7 @@ def fill(
     if report is not None:
         from corten.report.page import write_report
 
-        written.append(write_report(result, report, overwrite, command=typed(), scores=past))
+        written.append(write_report(result, report, overwrite=overwrite, command=typed(), scores=past))
     terminal.say(result.summary())
     if adaptive:
         terminal.say(f"adaptive coverage after {level.steps} step(s): {level.next_coverage:.4g}")

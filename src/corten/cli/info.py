@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from corten.cli.options import with_options
 from corten.cli.terminal import Terminal
@@ -31,7 +30,7 @@ def info(terminal: Terminal) -> None:
     terminal.answer(facts)
 
 
-def gather() -> dict[str, Any]:
+def gather() -> dict[str, object]:
     """Facts about this installation and machine."""
     from corten import __version__
     from corten.engine import as_engine

@@ -11,17 +11,25 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from corten.cli.options import DataOptions
 from corten.cli.terminal import Terminal
 from corten.engine.cluster_blocks import LOOK_SECONDS
 
 if TYPE_CHECKING:
+    from distributed import Future
+
     from corten.completer import ConformalCompleter
+    from corten.data.plain import Json
     from corten.engine.cluster import Cluster
     from corten.io import Loaded
     from corten.options import EngineName
+
+Done: TypeAlias = "tuple[bytes, dict[str, Json]]"
+"""A NetCDF file, as bytes, and its summary."""
+Answers: TypeAlias = "Iterator[tuple[int, Done | BaseException]]"
+"""By the number of the file."""
 
 EXPECTED = (ValueError, TypeError, OSError, MemoryError)  # errors that a file can cause
 TENSORS_PER_THREAD = 2  # sent ahead for each thread of the cluster
@@ -37,7 +45,7 @@ class Job:
     levels: tuple[float, ...]
     data: DataOptions
 
-    def run(self, loaded: Loaded) -> tuple[bytes, dict[str, Any]]:
+    def run(self, loaded: Loaded) -> Done:
         """A NetCDF file, as bytes, and its summary."""
         from corten import io
 
@@ -67,35 +75,32 @@ def targets(files: Sequence[Path], folder: Path, overwrite: bool) -> list[Path]:
 
 
 def complete_files(
-    files: Sequence[Path],
-    named: Sequence[Path],
-    read: Callable[[Path], Loaded],
-    job: Job,
-    cluster: Cluster | None,
-    terminal: Terminal,
-    overwrite: bool,
-) -> None:
+    files: Sequence[Path], named: Sequence[Path], *, read: Callable[[Path], Loaded], job: Job, cluster: Cluster | None,
+    terminal: Terminal, overwrite: bool,
+) -> None:  # fmt: skip
     """Complete every file; those that fail are named at the end, the others are written."""
     from corten.io.whole import whole_file
 
     named[0].parent.mkdir(parents=True, exist_ok=True)
-    done: dict[int, Any] = {}
+    done: dict[int, dict[str, object]] = {}
     failed: dict[int, str] = {}
+    filled: dict[int, Json] = {}
     stage = f"completing {len(files)} files"
     with terminal.progress() as move:
         move(stage, 0.0)
         found = _here(files, read, job) if cluster is None else _there(files, read, job, cluster)
         for k, answer in found:
-            if isinstance(answer, Exception):
+            if isinstance(answer, BaseException):
                 kind = "" if isinstance(answer, EXPECTED) else f"{type(answer).__name__}: "
                 failed[k] = kind + " ".join(str(answer).split())
             else:
                 with whole_file(named[k], overwrite) as temporary:
                     temporary.write_bytes(answer[0])
                 done[k] = {"output": str(named[k]), "summary": answer[1]}
+                filled[k] = answer[1]["missing"]
             move(stage, (len(done) + len(failed)) / len(files))
-    for k, one in sorted(done.items()):
-        terminal.say(f"{files[k]}: {one['summary']['missing']} entries filled, wrote {one['output']}")
+    for k, missing in sorted(filled.items()):
+        terminal.say(f"{files[k]}: {missing} entries filled, wrote {named[k]}")
     terminal.answer(
         {
             "files": {str(files[k]): one for k, one in sorted(done.items())},
@@ -114,7 +119,7 @@ def _listed(files: Sequence[Path], failed: dict[int, str]) -> str:
     return "; ".join(f"{', '.join(those)}: {why}" for why, those in by_reason.items())
 
 
-def _here(files: Sequence[Path], read: Callable[[Path], Loaded], job: Job) -> Iterator[tuple[int, Any]]:
+def _here(files: Sequence[Path], read: Callable[[Path], Loaded], job: Job) -> Answers:
     for k, path in enumerate(files):
         try:
             yield k, job.run(read(path))
@@ -122,16 +127,14 @@ def _here(files: Sequence[Path], read: Callable[[Path], Loaded], job: Job) -> It
             yield k, problem
 
 
-def _there(
-    files: Sequence[Path], read: Callable[[Path], Loaded], job: Job, cluster: Cluster
-) -> Iterator[tuple[int, Any]]:
+def _there(files: Sequence[Path], read: Callable[[Path], Loaded], job: Job, cluster: Cluster) -> Answers:
     """As tasks, of one thread each unless another engine was asked for; a few tensors are sent at a time."""
     from distributed import wait
 
     client = cluster.client
     job = replace(job, engine=cluster.inside or 1)
     waiting = [(k, 1) for k in range(len(files))]
-    running: dict[Any, tuple[int, int]] = {}
+    running: dict[Future, tuple[int, int]] = {}
     while waiting or running:
         try:
             threads = sum(cluster.workers().values())

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from corten.cli.terminal import numbers, option
 
 if TYPE_CHECKING:
+    import numpy as np
 
     from corten.completer import ConformalCompleter
     from corten.data.observed import ObservedTensor
     from corten.io import Loaded
+    from corten.io.formats import ArrayData
 
 Text = str | None
 Repeated = list[str] | None
@@ -55,7 +57,7 @@ class FileOptions:
     ] = None
 
     @property
-    def axis_kinds(self) -> dict[Any, str]:
+    def axis_kinds(self) -> dict[str | int, str]:
         return {}
 
     @property
@@ -75,7 +77,7 @@ class FileOptions:
         loaded = io.read(
             path, self.variable, domain=self.where if self.elsewhere is None else None, quality=flags, accept=accept,
             axes=None if self.axes is None else [name.strip() for name in self.axes.split(",")],
-            axis_kinds=self.axis_kinds, layout=self.layout,
+            axis_kinds={str(name): kind for name, kind in self.axis_kinds.items()}, layout=self.layout,
             missing_value=self.codes,
             careful=careful,
         )  # fmt: skip
@@ -86,7 +88,7 @@ class FileOptions:
         mask, inside = self.mask_elsewhere(careful)
         return replace(loaded, where=domain_like(spread(mask.path, mask.variable, inside, loaded.data), loaded.data))
 
-    def mask_elsewhere(self, careful: bool) -> tuple[Loaded, Any]:
+    def mask_elsewhere(self, careful: bool) -> tuple[Loaded, ArrayData]:
         """The mask of another file, and True in the domain that it gives, with the labels of that file."""
         from corten import io
         from corten.io.formats import domain_like, inside_of
@@ -120,7 +122,7 @@ class DataOptions(FileOptions):
     def read(self, path: Path, *, careful: bool = True) -> Loaded:
         """The tensor that these options ask for, with its covariates."""
         loaded = super().read(path, careful=careful)
-        found: dict[str, Any] = {}
+        found: dict[str, np.ndarray] = {}
         for text in self.covariates or []:
             file, variable = _elsewhere(text) or (path, text)
             name, array = _covariate(file, variable, loaded.data, careful)
@@ -130,8 +132,9 @@ class DataOptions(FileOptions):
         return replace(loaded, covariates=found)
 
     @property
-    def axis_kinds(self) -> dict[Any, str]:
-        return dict.fromkeys(self.ordered_axis or (), "ordered") | dict.fromkeys(self.unordered_axis or (), "unordered")
+    def axis_kinds(self) -> dict[str | int, str]:
+        kinds: dict[str | int, str] = dict.fromkeys(self.ordered_axis or (), "ordered")
+        return kinds | dict.fromkeys(self.unordered_axis or (), "unordered")
 
     def tensor(self, loaded: Loaded) -> ObservedTensor:
         """The tensor for `ConformalCompleter.fit`: with its domain and axes, and without never observed land."""
@@ -232,7 +235,7 @@ def _elsewhere(name: str) -> tuple[Path, str | None] | None:
     return (Path(name), None) if Path(name).suffix and Path(name).exists() else None
 
 
-def _covariate(file: Path, variable: str | None, data: Any, careful: bool) -> tuple[str, Any]:
+def _covariate(file: Path, variable: str | None, data: ArrayData, careful: bool) -> tuple[str, np.ndarray]:
     """The name of an array and the array in a shape that broadcasts to the data."""
     from corten import io
     from corten.io.formats import contents, spread

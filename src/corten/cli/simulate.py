@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from corten.cli.options import with_options
 from corten.cli.terminal import Overwrite, Seed, Terminal, argument, option
@@ -118,7 +118,7 @@ def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
     about = json.dumps({"settings": settings})  # where results keep it too
     with whole_file(out, overwrite) as temporary:
         if suffix == ".npz":
-            arrays: dict[str, Any] = {str(key): one.values for key, one in dataset.variables.items()}
+            arrays = {str(key): one.values for key, one in dataset.variables.items()}
             write_arrays(temporary, suffix, arrays | {"about": np.array(about)})
             return
         frame = dataset[[name, "truth"]].to_dataframe().reset_index()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-OPTIONS = {
+OPTION_SPELLINGS = {
     "axis_kinds": "unordered-axis", "value": "variable",
     **{name: name.replace("_", "-") for name in (
         "axes", "axis", "bounds", "calibration", "checkpoint", "completion", "covariates", "coverage", "engine",
@@ -13,7 +13,7 @@ OPTIONS = {
     )},
 }  # fmt: skip
 KEYWORD = re.compile(
-    rf"(?<!in Python )\b({'|'.join(OPTIONS)})="
+    rf"(?<!in Python )\b({'|'.join(OPTION_SPELLINGS)})="
     r"(\{[^}]*\}|\([^)]*\)|\[[^]]*\]|'[^']*'|\"[^\"]*\"|corten\.\w+\([^)]*\)|-?\w[\w.+-]*\w|\w)?"
 )
 PYTHON_ONLY = re.compile(r" \((?:result|fitted|corten)\.[^)]*\)")  # a name in brackets, beside what it is about
@@ -28,7 +28,7 @@ def in_options(text: str) -> str:
 
 def _option(found: re.Match[str]) -> str:
     """One keyword and its value as an option."""
-    name, value = f"--{OPTIONS[found[1]]}", found[2] or ""
+    name, value = f"--{OPTION_SPELLINGS[found[1]]}", found[2] or ""
     if value.startswith("corten."):  # an object, which the command line has no name for
         return f"in Python {found[0]}"
     if value in ("", "True"):

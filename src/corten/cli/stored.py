@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, NEVER
 from corten.io.names import companion
+
+if TYPE_CHECKING:
+    import numpy as np
+    import xarray as xr
+    from numpy.typing import ArrayLike
+
+    from corten.data.observed import LikeInput
+    from corten.evidence.verification import Given
+    from corten.io.formats import ArrayData
+    from corten.results.intervals import Intervals
 
 IS_FILLED = (FILLED, INFINITE, FORECAST, BEYOND, NEVER)
 _BESIDE = ("lower", "upper", "flag")
@@ -18,7 +28,7 @@ _PART = re.compile(r"flag|(lower|upper)(_\d+(?:_\d+)?)?")  # with the coverage: 
 
 def read_result(
     path: Path, coverage: float | None, places: list[str] | None, variable: str | None = None
-) -> tuple[Any, list[Any]]:
+) -> tuple[LikeInput, Sequence[Given | Intervals]]:
     """The estimate, and a `Given` for every coverage of a file or the `Intervals` of a saved fit.
 
     coverage, places: for files that do not store them; variable: which one, of a file with the results of several.
@@ -27,6 +37,7 @@ def read_result(
     from corten.io.registry import WRITABLE
 
     suffix, file = suffix_of(path), Unchanged(existing(path))
+    found: Sequence[Given | Intervals]
     if suffix == ".npy":
         found = _levels(path, _stacked(path), coverage)
     elif suffix in WRITABLE:
@@ -37,7 +48,7 @@ def read_result(
     return found[0].estimate, found
 
 
-def _fit(path: Path) -> Any:
+def _fit(path: Path) -> Intervals:
     """The intervals of a saved fit; bounds are computed here, which fails if parts of a forged file do not match."""
     from corten.io.files import reading
     from corten.results.saving import load
@@ -50,7 +61,7 @@ def _fit(path: Path) -> Any:
 
 def _variables(
     path: Path, coverage: float | None, places: list[str] | None, variable: str | None
-) -> tuple[dict[str, Any], Any]:
+) -> tuple[Mapping[str, ArrayData], ArrayLike | None]:
     """Estimate, bounds and flags of a file (in NetCDF sst, sst_lower, ..., in a table columns), and the coverage."""
     from corten import io
     from corten.io.files import suffix_of
@@ -86,7 +97,7 @@ def _variables(
     return arrays, stored
 
 
-def _columns(path: Path, mains: list[str]) -> dict[str, Any]:
+def _columns(path: Path, mains: list[str]) -> dict[str, xr.DataArray]:
     """The arrays of a wide table: labels of the rows, A, B, ..., then A_lower, A_upper, A_flag, B_lower, ..."""
     from corten.io.formats import read_columns
     from corten.io.wide import from_wide
@@ -104,13 +115,13 @@ def _columns(path: Path, mains: list[str]) -> dict[str, Any]:
     }
 
 
-def _parts(names: Any, before: str) -> list[str]:
+def _parts(names: Iterable[str], before: str) -> list[str]:
     """Which bounds and flags there are, "lower" or "upper_95", from names with something in front."""
     after = [name.removeprefix(before) for name in names if name.startswith(before)]
     return [what for what in after if _PART.fullmatch(what)]
 
 
-def _stacked(path: Path) -> dict[str, Any]:
+def _stacked(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npy file, which has no flags."""
     import numpy as np
 
@@ -126,7 +137,7 @@ def _stacked(path: Path) -> dict[str, Any]:
     return {"estimate": stack[0], "lower": stack[1], "upper": stack[2], "flag": flag}
 
 
-def _levels(path: Path, arrays: Mapping[str, Any], coverage: Any) -> list[Any]:
+def _levels(path: Path, arrays: Mapping[str, ArrayData], coverage: ArrayLike | None) -> list[Given]:
     """The intervals of every coverage, the main one first."""
     import numpy as np
 
@@ -134,7 +145,7 @@ def _levels(path: Path, arrays: Mapping[str, Any], coverage: Any) -> list[Any]:
     from corten.evidence.verification import Given
 
     estimate = arrays["estimate"]
-    shape, labelled = np.shape(estimate), is_dataarray(estimate)
+    shape = np.shape(estimate)
     plain = {name: np.asarray(array) for name, array in arrays.items()}
     for name, array in plain.items():
         if array.dtype.kind not in "biuf" or array.shape != shape:
@@ -142,8 +153,8 @@ def _levels(path: Path, arrays: Mapping[str, Any], coverage: Any) -> list[Any]:
                 f"{path}: {name!r} has dtype {array.dtype} and shape {array.shape}: numbers in the shape of the "
                 f"estimate, {shape}, are expected"
             )
-    axes = axes_of_dataarray(estimate) if labelled else axes_of_names(None, shape)
-    units = str(estimate.attrs.get("units", "")) if labelled else ""
+    axes = axes_of_dataarray(estimate) if is_dataarray(estimate) else axes_of_names(None, shape)
+    units = str(estimate.attrs.get("units", "")) if is_dataarray(estimate) else ""
     missing = np.isin(plain["flag"], IS_FILLED)
     levels = []
     for name in sorted((name for name in plain if name.startswith("lower")), key=lambda name: name != "lower"):
@@ -152,11 +163,13 @@ def _levels(path: Path, arrays: Mapping[str, Any], coverage: Any) -> list[Any]:
             raise ValueError(f"{path} is not a result of corten complete: it has {name!r} and not {upper!r}")
         percent = name.removeprefix("lower_").replace("_", ".")
         level = _level(path, coverage if name == "lower" else round(float(percent) / 100, 12))
-        levels.append(Given(estimate, plain[name], plain[upper], missing, axes, level, units))
+        levels.append(
+            Given(estimate, plain[name], upper=plain[upper], missing=missing, axes=axes, coverage=level, units=units)
+        )
     return levels
 
 
-def _level(path: Path, coverage: Any) -> float:
+def _level(path: Path, coverage: ArrayLike | None) -> float:
     import numpy as np
 
     from corten.data.coverage import check_coverage

@@ -5,21 +5,26 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from corten.data.printable import printable, spelling
 from corten.results.progress import COMPILING_SECONDS, STAGES, compiling, cost
 
-FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
+if TYPE_CHECKING:
+    from rich.progress import Task
+
+    from corten.data.plain import Json
+
+READABLE_FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed; the same seed gives the same bits.")]
 
@@ -49,7 +54,7 @@ class Terminal:
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False
 
-    def say(self, what: Any, *, style: str | None = None) -> None:
+    def say(self, what: object, *, style: str | None = None) -> None:
         """Show text or a table to a person."""
         if self.quiet or self.json:
             return
@@ -62,10 +67,10 @@ class Terminal:
             held = " (estimate, lower and upper along a new first axis)" if path.suffix == ".npy" else ""
             self.say(f"wrote {path}{held}")
 
-    def answer(self, facts: dict[str, Any]) -> None:
+    def answer(self, facts: Mapping[str, object]) -> None:
         """Print the JSON object that scripts read."""
         if self.json:
-            from corten.results.summary import plain
+            from corten.data.plain import plain
 
             with _without_bar():
                 print(json.dumps(_spelled(plain(facts)), indent=2))
@@ -90,7 +95,7 @@ class Terminal:
             _active.reset(token)
 
 
-def _spelled(value: Any) -> Any:
+def _spelled(value: Json) -> Json:
     """JSON values whose texts name options of the command line."""
     if isinstance(value, dict):
         return {key: _spelled(one) for key, one in value.items()}
@@ -143,7 +148,7 @@ class _Bar(_Move):
         clock = self.clock
 
         class Clock(ProgressColumn):
-            def render(self, task: Any) -> Text:
+            def render(self, task: Task) -> Text:
                 return Text(clock(monotonic()))
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=18), Clock())

@@ -7,13 +7,13 @@ from typing import Annotated
 
 from corten.cli.fill import FitFile, read_new
 from corten.cli.options import FileOptions, refuse_outputs, with_options
-from corten.cli.terminal import FORMATS, Overwrite, Terminal, argument, option
+from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, option
 
 
 @with_options
 def update(
     fit: FitFile,
-    file: Annotated[Path, argument("FILE", f"New slices on the same axes: {FORMATS}.")],
+    file: Annotated[Path, argument("FILE", f"New slices on the same axes: {READABLE_FORMATS}.")],
     data: FileOptions,
     terminal: Terminal,
     save: Annotated[Path | None, option("PATH", "Where to save the new fit. Default: FIT is replaced.")] = None,

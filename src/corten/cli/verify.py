@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 from corten.cli.options import FileOptions, with_options
 from corten.cli.stored import read_result
-from corten.cli.terminal import FORMATS, Terminal, argument, option
+from corten.cli.terminal import READABLE_FORMATS, Terminal, argument, option
 
 
 @with_options
 def verify(
     result: Annotated[Path, argument("RESULT", "What corten fill or complete wrote.")],
-    late: Annotated[Path, argument("LATE", f"Values that arrived later: {FORMATS}.")],
+    late: Annotated[Path, argument("LATE", f"Values that arrived later: {READABLE_FORMATS}.")],
     data: FileOptions,
     terminal: Terminal,
     log: Annotated[

@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, TypeGuard, TypeVar
 
 import numpy as np
 
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+Labelled = TypeVar("Labelled", "xr.DataArray", "xr.Dataset")
+
 AxisKind = Literal["ordered", "unordered"]
-KINDS = ("ordered", "unordered")
+AXIS_KINDS = ("ordered", "unordered")
 LONGITUDE_NAMES = {"lon", "long", "longitude", "glon"}
 LATITUDE_NAMES = {"lat", "latitude", "glat", "gdlat"}
 ANGLE = re.compile("deg(ree)?s?([ _]?(n|e|north|east))?", re.IGNORECASE)
@@ -82,12 +88,12 @@ class Axis:
         return str(value)
 
 
-def is_dataarray(x: Any) -> bool:
+def is_dataarray(x: object) -> TypeGuard[xr.DataArray]:
     """Whether x is an xarray.DataArray, without importing xarray."""
     return any(c.__name__ == "DataArray" and c.__module__.split(".")[0] == "xarray" for c in type(x).__mro__)
 
 
-def zone_of(coordinate: Any) -> str | None:
+def zone_of(coordinate: xr.DataArray) -> str | None:
     """The time zone of a coordinate of times, or None."""
     if coordinate.ndim != 1 or (isinstance(coordinate.dtype, np.dtype) and not coordinate.dtype.hasobject):
         return None
@@ -95,7 +101,7 @@ def zone_of(coordinate: Any) -> str | None:
     return None if zone is None else str(zone)
 
 
-def in_utc(data: Any) -> Any:
+def in_utc(data: Labelled) -> Labelled:
     """A DataArray or Dataset whose times are in UTC, as files hold no zones; the attribute `time_zone` says so."""
     zones = {name: zone for name, one in data.coords.items() if (zone := zone_of(one)) is not None}
     changed = {
@@ -106,11 +112,11 @@ def in_utc(data: Any) -> Any:
     return data.drop_vars(list(changed)).assign_coords(changed) if changed else data
 
 
-def _utc(coordinate: Any) -> np.ndarray:
+def _utc(coordinate: xr.DataArray) -> np.ndarray:
     return np.asarray(_times(coordinate).tz_convert("UTC").tz_localize(None).to_numpy())
 
 
-def _times(coordinate: Any) -> Any:
+def _times(coordinate: xr.DataArray) -> pd.Index:
     """The index of a coordinate, times that are objects as times; a stacked index holds no times."""
     index = coordinate.to_index()
     return index if index.nlevels > 1 else index.infer_objects()
@@ -154,7 +160,7 @@ def axes_of_names(names: Sequence[str | Axis] | None, shape: tuple[int, ...]) ->
     return tuple(found)
 
 
-def axes_of_dataarray(x: Any) -> tuple[Axis, ...]:
+def axes_of_dataarray(x: xr.DataArray) -> tuple[Axis, ...]:
     """Axes of a DataArray with their coordinates; text labels are unordered, all others ordered."""
     found = []
     for dim, length in zip(x.dims, x.shape):
@@ -164,8 +170,8 @@ def axes_of_dataarray(x: Any) -> tuple[Axis, ...]:
             coordinates = _utc(x.coords[dim]) if zoned else np.asarray(x.coords[dim].values)
             units = x.coords[dim].attrs.get("units")
         kind: AxisKind = "ordered" if coordinates is None or _is_numeric(coordinates) else "unordered"
-        key = None if isinstance(dim, str) else dim
-        found.append(Axis(str(dim), length, coordinates, kind, False, None if units is None else str(units), key))
+        unit, key = None if units is None else str(units), None if isinstance(dim, str) else dim
+        found.append(Axis(str(dim), length, coordinates, kind, units=unit, key=key))
     return tuple(found)
 
 
@@ -179,8 +185,8 @@ def refine(
     closed = {position(name, names, "periodic") for name in periodic}
     kinds: dict[int, AxisKind] = {}
     for name, kind in axis_kinds.items():
-        if kind not in KINDS:
-            raise ValueError(f"axis_kinds: {name!r} is {kind!r}; allowed are {', '.join(map(repr, KINDS))}")
+        if kind not in AXIS_KINDS:
+            raise ValueError(f"axis_kinds: {name!r} is {kind!r}; allowed are {', '.join(map(repr, AXIS_KINDS))}")
         kinds[position(name, names, "axis_kinds")] = "unordered" if kind == "unordered" else "ordered"
     refined = []
     for k, axis in enumerate(axes):
@@ -221,7 +227,7 @@ def period_of(axis: Axis) -> float | None:
     return 360.0 if _is_longitude(axis) else None
 
 
-def check_axes(where: Any, x: Any) -> None:
+def check_axes(where: xr.DataArray, x: xr.DataArray) -> None:
     """Refuse a DataArray of flags whose axes are not among those of x, or have other coordinates."""
     extra = [str(dim) for dim in where.dims if dim not in x.dims]
     if extra:
@@ -240,7 +246,7 @@ def check_axes(where: Any, x: Any) -> None:
             raise ValueError(f"where and x have different coordinates along {dim!r}: align them first (xarray.align)")
 
 
-def broadcast_by_name(where: Any, x: Any) -> np.ndarray:
+def broadcast_by_name(where: xr.DataArray, x: xr.DataArray) -> np.ndarray:
     """A DataArray of flags in the order of the axes of x, matched by name; coordinates must be equal."""
     check_axes(where, x)
     ordered = where.transpose(*[dim for dim in x.dims if dim in where.dims])

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from corten.data.axes import broadcast_by_name, is_dataarray
 from corten.data.wide import WideLabels, is_frame
 
-Covariates = Mapping[str, Any]
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+    from numpy.typing import ArrayLike
+
+Covariates: TypeAlias = "Mapping[str, ArrayLike | pd.DataFrame | xr.DataArray] | xr.Dataset"
 """Names and arrays, DataArrays or tables; an xarray.Dataset is one."""
 
 
 def covariates_of(
-    given: Covariates | None, x: Any, shape: tuple[int, ...], table: WideLabels | None = None
+    given: Covariates | None, x: object, shape: tuple[int, ...], table: WideLabels | None = None
 ) -> dict[str, np.ndarray]:
     """The covariates as arrays of as many axes as the tensor, with length 1 where they do not vary; NaN is missing.
 
@@ -30,11 +35,11 @@ def covariates_of(
             f"covariates is a {type(given).__name__}: give a dict of names and arrays, {{'elevation': z}}, or a Dataset"
         )
     own = str(x.name) if is_dataarray(x) and x.name is not None else None
-    return {name: _one(name, array, x, shape, table, own) for name, array in given.items()}
+    return {str(name): _one(name, array, x=x, shape=shape, table=table, own=own) for name, array in given.items()}
 
 
 def _one(
-    name: Any, given: Any, x: Any, shape: tuple[int, ...], table: WideLabels | None, own: str | None
+    name: object, given: object, *, x: object, shape: tuple[int, ...], table: WideLabels | None, own: str | None
 ) -> np.ndarray:
     """One covariate, checked."""
     said = f"covariate {name!r}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from corten.data.axes import Axis, is_dataarray
 from corten.data.missing_values import MissingValue
-from corten.data.observed import ObservedTensor
+from corten.data.observed import DomainLike, ObservedTensor, TensorLike
 from corten.data.wide import is_frame, matrix_of
 
 MAX_STEP_DIFFERENCE = 0.1  # relative: months have 28 to 31 days
@@ -18,7 +18,7 @@ MAX_ROUNDING = 1e-6  # relative, of the only position of an axis
 
 
 def matching(
-    fit: ObservedTensor, x: Any, where: Any = None, missing_value: MissingValue = None, least: int = 2
+    fit: ObservedTensor, x: TensorLike, *, where: DomainLike = None, missing_value: MissingValue = None, least: int = 2
 ) -> ObservedTensor:
     """New data as a tensor with the axes of `fit`; kinds and periods are those of the fit.
 
@@ -176,12 +176,13 @@ def joined(fit: ObservedTensor, new: ObservedTensor, axis: int, window: int) -> 
         import xarray as xr
 
         dim = fit.axes[axis].dim
-        first, second = fit.wrap(fit.mask).isel({dim: kept}), new.wrap(new.mask)
+        first, second = (cast(xr.DataArray, one.wrap(one.mask)) for one in (fit, new))
+        first = first.isel({dim: kept})
         second = second.drop_vars([name for name in second.coords if name not in first.coords])
         if dim in second.coords:
             second = second.assign_coords({dim: second[dim].copy(data=new_at)})
-        coords = xr.concat([first, second], dim, coords="minimal", compat="override", join="override")
-        coords = coords.isel({dim: order}).coords
+        both = xr.concat([first, second], dim, coords="minimal", compat="override", join="override")
+        coords = both.isel({dim: order}).coords
     values = join(fit.values, new.values.astype(fit.values.dtype))
     own = fit.axes[axis]
     positions = None if old_at is None or new_at is None else np.concatenate([old_at[kept], new_at])[order]

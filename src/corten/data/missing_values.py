@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
@@ -32,17 +31,17 @@ def codes_of(missing_value: MissingValue) -> tuple[float, ...]:
     """
     if missing_value is None:
         return ()
-    several = isinstance(missing_value, Sequence | np.ndarray | set) and not isinstance(missing_value, str)
-    given: Any = missing_value if several else (missing_value,)
+    many = isinstance(missing_value, Sequence | np.ndarray | set) and not isinstance(missing_value, str)
+    given: Sequence[float] = missing_value if many else (missing_value,)  # type: ignore[assignment]  # checked below
     for one in given:
         if isinstance(one, bool | np.bool_) or not isinstance(one, Real):
             raise TypeError(f"missing_value is {missing_value!r}: give numbers, such as -9999 or [-9999, 1e20]")
     return tuple(float(one) for one in given)
 
 
-def declared_by(attrs: Mapping[Any, Any]) -> tuple[float, ...]:
+def declared_by(attrs: Mapping[str, object]) -> tuple[float, ...]:
     """Missing values in the attributes of a DataArray (present if the file was not decoded)."""
-    given = [np.ravel(attrs[key]) for key in ("_FillValue", "missing_value") if key in attrs]
+    given = [np.ravel(np.asarray(attrs[key])) for key in ("_FillValue", "missing_value") if key in attrs]
     return tuple(float(one) for values in given if values.dtype.kind in "iuf" for one in values)
 
 
@@ -84,10 +83,12 @@ def suspects(values: np.ndarray) -> list[tuple[float, int]]:
     return found
 
 
-def _from_the_end(flat: np.ndarray, extreme: Any, inside: Any, beyond: float) -> list[tuple[float, int]]:
+def _from_the_end(
+    flat: np.ndarray, extreme: Callable[..., float], inside: np.ufunc, beyond: float
+) -> list[tuple[float, int]]:
     """The outermost values of one side with their counts, up to the second that is not repeated."""
     found: list[tuple[float, int]] = []
-    within: Any = ~np.isnan(flat)
+    within: np.ndarray = ~np.isnan(flat)
     while len(found) <= MAX_SUSPECTS and within.any() and sum(count < MIN_REPEATS for _, count in found) < 2:
         end = extreme(flat, where=within, initial=beyond)
         found.append((float(end), int(np.count_nonzero(flat == end))))

@@ -8,15 +8,18 @@ if it lies in a region of a map with the sharp edge of a coast. All others are f
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from corten.data.axes import Axis, is_latitude, is_longitude
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 CODE = "never_observed"  # of the record
 MASK_NAMES = {
@@ -36,6 +39,21 @@ MIN_TIMES = 10  # below which a place that is only rarely observed is not told a
 RARE_SHARE, MIN_RATIO = 0.1, 2.0  # never observed places must outnumber those observed in at most a tenth of the times
 MIN_REGION = 10  # places of a region of land
 SHARP_EDGE, MIN_SEEN = 0.5, 8  # places around land are observed at least half as often as usual, and 8 times
+
+
+class Described(Protocol):
+    """What is known of a tensor without its values: `ObservedTensor`, or `LazyTensor` from a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def axes(self) -> tuple[Axis, ...]: ...
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def attrs(self) -> Mapping[str, object]: ...
+    @property
+    def coords(self) -> xr.Coordinates | None: ...
 
 
 @dataclass(frozen=True)
@@ -124,7 +142,7 @@ def skip_never_observed(
 
 
 def land_among(
-    about: Any, seen: np.ndarray, along: tuple[int, ...], masks: Mapping[str, np.ndarray]
+    about: Described, seen: np.ndarray, along: tuple[int, ...], masks: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray | None, np.ndarray | None, Choice | None]:
     """Never observed places that are not filled, those that have a flag, and a record, for a tensor out of memory.
 
@@ -141,13 +159,13 @@ def land_among(
     return outside, flagged, _record(about, found, outside, why)
 
 
-def may_have_land(about: Any) -> bool:
+def may_have_land(about: Described) -> bool:
     """Whether the name of a variable, or axes of latitude and longitude, suggest land (or sea) without values."""
     sea, land, everywhere = _words(about)
     return sea != land or (_is_map(about.axes) and not everywhere)
 
 
-def _record(about: Any, found: NeverObserved, outside: np.ndarray | None, why: str) -> Choice:
+def _record(about: Described, found: NeverObserved, outside: np.ndarray | None, why: str) -> Choice:
     """The setting that says which never observed places are filled."""
     axes = [axis.name for k, axis in enumerate(about.axes) if k not in found.along]
     what = f"{found.count:,} positions of {', '.join(axes)} ({found.entries:,} entries) have no observation"
@@ -163,7 +181,7 @@ def _record(about: Any, found: NeverObserved, outside: np.ndarray | None, why: s
     return Choice("never observed", "skipped", because, code=CODE, values=values)
 
 
-def _outside(about: Any, found: NeverObserved, masks: Mapping[str, np.ndarray]) -> tuple[np.ndarray | None, str]:
+def _outside(about: Described, found: NeverObserved, masks: Mapping[str, np.ndarray]) -> tuple[np.ndarray | None, str]:
     """The places to skip and the reason; None if nothing suggests that they are land or sea."""
     for name, mask in {**masks_of(about), **masks}.items():
         marked = _marked(about.shape, found, mask)
@@ -183,7 +201,7 @@ def _outside(about: Any, found: NeverObserved, masks: Mapping[str, np.ndarray]) 
     return (outside, "their regions have sharp edges, as land has") if outside.any() else (None, "")
 
 
-def _words(about: Any) -> tuple[bool, bool, bool]:
+def _words(about: Described) -> tuple[bool, bool, bool]:
     """Whether names and unit of a variable are of the sea, of land, and of the air, which is everywhere."""
     given = [about.name or "", *(about.attrs.get(key, "") for key in ("standard_name", "long_name", "units"))]
     words = [str(one).lower().replace(" ", "_") for one in given]
@@ -233,7 +251,7 @@ def _marked(whole: tuple[int, ...], found: NeverObserved, mask: np.ndarray) -> n
     return np.asarray(np.isin(classes, outside).all(axis=found.along, keepdims=True))
 
 
-def masks_of(about: Any, variables: Any = None) -> dict[str, np.ndarray]:
+def masks_of(about: Described, variables: Mapping[Hashable, xr.DataArray] | None = None) -> dict[str, np.ndarray]:
     """Masks among the coordinates of a DataArray, or among variables, with length 1 along the axes they do not have."""
     found: dict[str, np.ndarray] = {}
     dims = [axis.dim for axis in about.axes]
@@ -245,7 +263,7 @@ def masks_of(about: Any, variables: Any = None) -> dict[str, np.ndarray]:
     return found
 
 
-def is_mask_name(name: str, attrs: Mapping[Any, Any] | None = None) -> bool:
+def is_mask_name(name: str, attrs: Mapping[str, object] | None = None) -> bool:
     """Whether a variable of this name and these attributes is a mask of land and sea."""
     return name.lower() in MASK_NAMES or str((attrs or {}).get("standard_name", "")) in MASK_STANDARD_NAMES
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import ArrayLike
 
-FOLD = "fold a regular series into days x hours (x.reshape(-1, 24) of an array), or interpolate it with pandas"
+TO_FOLD = "fold a regular series into days x hours (x.reshape(-1, 24) of an array), or interpolate it with pandas"
 MAX_SIZE = 1e100  # of the largest absolute value; 1 / MAX_SIZE is the smallest
 
 InputKind = Literal["array", "masked", "dataarray", "frame"]
 TensorLike: TypeAlias = "ArrayLike | pd.DataFrame | xr.DataArray | ObservedTensor"
-DomainLike: TypeAlias = "ArrayLike | xr.DataArray | None"
+DomainLike: TypeAlias = "ArrayLike | pd.DataFrame | xr.DataArray | None"
+LikeInput: TypeAlias = "np.ndarray | pd.DataFrame | xr.DataArray"
+"""An array in the type of the input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +82,9 @@ class ObservedTensor:
     domain: np.ndarray | None
     axes: tuple[Axis, ...]
     name: str | None = None
-    attrs: Mapping[str, Any] = field(default_factory=dict)
+    attrs: Mapping[str, object] = field(default_factory=dict)
     kind: InputKind = "array"
-    coords: Any = None
+    coords: xr.Coordinates | None = None
     choices: tuple[Choice, ...] = ()
     table: WideLabels | None = None
     covariates: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -90,8 +92,8 @@ class ObservedTensor:
     @classmethod
     def of(
         cls,
-        x: Any,
-        where: Any = None,
+        x: TensorLike,
+        where: DomainLike = None,
         *,
         axes: Sequence[str | Axis] | None = None,
         periodic: Sequence[str | int] = (),
@@ -149,23 +151,25 @@ class ObservedTensor:
             x, table = matrix_of(x)
             where = table.flags(where)
         refuse_foreign(x)
-        labelled = _axes.is_dataarray(x)
-        if labelled and axes is not None:
+        labelled = x if _axes.is_dataarray(x) else None
+        if labelled is not None and axes is not None:
             how = "x.rename(old='new')" if table is None else "x.rename_axis(index='time', columns='station')"
             raise ValueError(f"axes= is for plain arrays; x has axes with names of its own: {how} changes them")
-        kind: InputKind = "dataarray" if labelled else "masked" if isinstance(x, np.ma.MaskedArray) else "array"
-        kind = kind if table is None else "frame"
-        values, mask, choices = _numbers(x, (*codes_of(missing_value), *declared_by(x.attrs if labelled else {})))
+        kind: InputKind = "masked" if isinstance(x, np.ma.MaskedArray) else "array"
+        kind = "frame" if table is not None else kind if labelled is None else "dataarray"
+        attrs = {} if labelled is None else dict(labelled.attrs)
+        values, mask, choices = _numbers(x, (*codes_of(missing_value), *declared_by(attrs)))
         if values.ndim < 2:
             raise ValueError(
-                f"x has shape {values.shape}: two or more axes are needed; {FOLD} (x[:, None] has an axis of length 1)"
+                f"x has shape {values.shape}: two or more axes are needed; {TO_FOLD} "
+                "(x[:, None] has an axis of length 1)"
             )
         if 0 in values.shape:
             raise ValueError(f"x has an axis of length 0, shape {values.shape}: it has no entries")
-        described = _axes.axes_of_dataarray(x) if labelled else _axes.axes_of_names(axes, values.shape)
+        described = _axes.axes_of_names(axes, values.shape) if labelled is None else _axes.axes_of_dataarray(labelled)
         described = _axes.refine(described, periodic, axis_kinds or {})
-        choices += _zones(x) if labelled else ()
-        domain = _domain(where, x, values.shape, labelled)
+        choices += () if labelled is None else _zones(labelled)
+        domain = _domain(where, labelled, values.shape)
         if domain is not None:
             mask &= domain
         infinite = np.isinf(values)
@@ -184,24 +188,19 @@ class ObservedTensor:
         values[~mask] = np.nan
         refuse_extreme(largest_size(values))
         choices += report_suspects(values)
-        if not labelled or table is not None:
-            described, found = _ordered_or_not(described, axes, periodic, axis_kinds or {}, values, mask)
+        if labelled is None or table is not None:
+            described, found = _ordered_or_not(
+                described, axes, periodic=periodic, axis_kinds=axis_kinds or {}, values=values, mask=mask
+            )
             choices = (*found, *choices)
         for array in (values, mask, *(() if domain is None else (domain,))):
             array.setflags(write=False)
         return cls(
-            values=values,
-            mask=mask,
-            domain=domain,
-            axes=described,
-            name=None if not labelled or x.name is None else str(x.name),
-            attrs=dict(x.attrs) if labelled else {},
-            kind=kind,
-            coords=x.coords.copy(deep=True) if labelled else None,
-            choices=choices,
-            table=table,
+            values=values, mask=mask, domain=domain, axes=described,
+            name=None if labelled is None or labelled.name is None else str(labelled.name), attrs=attrs, kind=kind,
+            coords=None if labelled is None else labelled.coords.copy(deep=True), choices=choices, table=table,
             covariates=covariates_of(covariates, x, values.shape, table),
-        )
+        )  # fmt: skip
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -271,7 +270,7 @@ class ObservedTensor:
         beyond.setflags(write=False)
         return beyond
 
-    def wrap(self, array: np.ndarray, name: str | None = None, attrs: Mapping[str, Any] | None = None) -> Any:
+    def wrap(self, array: np.ndarray, name: str | None = None, attrs: Mapping[str, object] | None = None) -> LikeInput:
         """An array of the tensor's shape in the type of the input; a masked array is masked outside the domain.
 
         name, attrs: of a DataArray; those of the input by default.
@@ -301,25 +300,25 @@ class ObservedTensor:
         return printable(f"<ObservedTensor {self.name or ''}({sizes}) {counts}>")
 
 
-def refuse_foreign(x: Any) -> None:
+def refuse_foreign(x: object) -> None:
     """Refuse containers that are not one tensor (tables, datasets, file names) with advice."""
     module, kind = type(x).__module__.split(".")[0], type(x).__name__
     if module == "xarray" and kind == "Dataset":
         raise TypeError(
             "x is a Dataset: corten.complete(x) fills every variable; here give one of them, x[name] with name one of "
-            f"{sorted(map(str, x))}"
+            f"{sorted(map(str, cast('xr.Dataset', x)))}"
         )
     if module in ("pandas", "polars"):
         cures = {
             "LazyFrame": "give x.collect()",
-            "Series": f"two or more axes are needed; {FOLD}",
+            "Series": f"two or more axes are needed; {TO_FOLD}",
         }
         raise TypeError(f"x is a {module} {kind}: {cures.get(kind, 'give a table with rows and columns, or an array')}")
     if isinstance(x, str | bytes) or hasattr(x, "__fspath__"):
         raise TypeError(f"x is the text {str(x)!r}: read a file first, corten.io.read(path).data")
 
 
-def _zones(x: Any) -> tuple[Choice, ...]:
+def _zones(x: xr.DataArray) -> tuple[Choice, ...]:
     """Records of times with a zone."""
     zones = {str(dim): _axes.zone_of(x.coords[dim]) for dim in x.dims if dim in x.coords}
     said = "the labels have the zone {}: they are compared in UTC; results keep the zone, files hold UTC"
@@ -327,13 +326,9 @@ def _zones(x: Any) -> tuple[Choice, ...]:
 
 
 def _ordered_or_not(
-    described: tuple[Axis, ...],
-    given: Sequence[str | Axis] | None,
-    periodic: Sequence[str | int],
-    axis_kinds: Mapping[str | int, str],
-    values: np.ndarray,
-    mask: np.ndarray,
-) -> tuple[tuple[Axis, ...], tuple[Choice, ...]]:
+    described: tuple[Axis, ...], given: Sequence[str | Axis] | None, *, periodic: Sequence[str | int],
+    axis_kinds: Mapping[str | int, str], values: np.ndarray, mask: np.ndarray,
+) -> tuple[tuple[Axis, ...], tuple[Choice, ...]]:  # fmt: skip
     """The kinds of axes without a description, found from the values: ordered or unordered."""
     names = [axis.name for axis in described]
     closed = (periodic,) if isinstance(periodic, str | int) else periodic
@@ -352,11 +347,11 @@ def _ordered_or_not(
     return tuple(axes), tuple(choices)
 
 
-def _numbers(x: Any, codes: Sequence[float]) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
+def _numbers(x: TensorLike, codes: Sequence[float]) -> tuple[np.ndarray, np.ndarray, tuple[Choice, ...]]:
     """A new float array, a mask of its numbers, and records of missing values and of rounded integers."""
     covered = np.ma.getmaskarray(x) if isinstance(x, np.ma.MaskedArray) else None
     try:
-        raw = np.asarray(x.data if covered is not None else x)
+        raw = np.asarray(x.data if isinstance(x, np.ma.MaskedArray) else x)
     except ValueError as problem:
         raise ValueError(
             f"x is not a full array: {problem}; every row of a nested list needs the same length"
@@ -395,12 +390,12 @@ def refuse_extreme(largest: float) -> None:
         )
 
 
-def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> np.ndarray | None:
+def _domain(where: DomainLike, x: xr.DataArray | None, shape: tuple[int, ...]) -> np.ndarray | None:
     """The domain as a boolean array of the tensor's shape, or None if it is everything."""
     if where is None:
         return None
     if _axes.is_dataarray(where):
-        if not labelled:
+        if x is None:
             raise TypeError("where is a DataArray but x is not: give where.to_numpy(), or x as a DataArray")
         where = _axes.broadcast_by_name(where, x)
     flags = np.ma.filled(where, False) if isinstance(where, np.ma.MaskedArray) else np.asarray(where)

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -26,10 +25,10 @@ WINDOWS = 2
 WINDOW_ENTRIES, WINDOW_LENGTH = 50_000, 500
 """Number of windows, and the most entries of a window and steps along one of its axes."""
 
-MIN_HIDDEN = 50
+MIN_ORDER_ENTRIES = 50
 """Hidden entries over all windows; with fewer, all axes are ordered."""
 
-WIDTHS = (40.0, 16.0, 6.5, 2.6, 1.0, 0.5)
+ORDER_WIDTHS = (40.0, 16.0, 6.5, 2.6, 1.0, 0.5)
 """Widths of the smoother in steps, from coarse to fine."""
 
 ORDERED = ((1.0,), (0.1,), (0.3,), (3.0,), (10.0,), (10.0, 0.3), (10.0, 0.1), (3.0, 0.1))
@@ -122,7 +121,7 @@ def _evidence(values: np.ndarray, mask: np.ndarray, seed: int) -> tuple[AxisEvid
     """The evidence for every axis at the steps of the array."""
     rng = np.random.default_rng((seed, 0xA11))
     windows = [_window(values, mask, rng) for _ in range(WINDOWS)]
-    if sum(int(window.hidden.sum()) for window in windows) < MIN_HIDDEN:
+    if sum(int(window.hidden.sum()) for window in windows) < MIN_ORDER_ENTRIES:
         return ()
     tests = [order_p_value(values, mask, axis, seed) for axis in range(mask.ndim)]
     known: dict[Plan, float] = {}
@@ -179,7 +178,7 @@ class _Window:
         for stretches in product(*plan):
             pooled = tuple(k + 1 for k, stretch in enumerate(stretches) if stretch == np.inf)
             smoothed = [(k, stretch) for k, stretch in enumerate(stretches) if 0 < stretch < np.inf]
-            for width in WIDTHS if smoothed else WIDTHS[:1]:
+            for width in ORDER_WIDTHS if smoothed else ORDER_WIDTHS[:1]:
                 both = np.stack([left, weight]).sum(axis=pooled, keepdims=True)
                 for k, stretch in smoothed:
                     both = _along(_kernel(left.shape[k], width * stretch), both, k + 1)
@@ -286,7 +285,7 @@ def order_p_value(values: np.ndarray, mask: np.ndarray, axis: int, seed: int = 0
     rest = mask.shape[:axis] + mask.shape[axis + 1 :]
     size = int(np.prod(rest))
     some = np.arange(size) if size <= TEST_ENTRIES else np.unique(rng.integers(size, size=TEST_ENTRIES))
-    part: Any = (slice(skip, skip + TEST_SLICES), *np.unravel_index(some, rest))
+    part: tuple[slice | np.ndarray, ...] = (slice(skip, skip + TEST_SLICES), *np.unravel_index(some, rest))
     observed, y = np.moveaxis(mask, axis, 0)[part], np.moveaxis(values, axis, 0)[part]
     if len(observed) < 3 or not observed.any():
         return 1.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 NOTHING = "Nothing was missing: no entry was filled, and every interval has width 0."
 FOOTNOTE = "The intervals cover a new noisy observation, on average over the missing entries, not the noiseless field."
@@ -20,7 +22,7 @@ def percent(part: int, whole: int) -> str:
     return "less than 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Json:
     """A value as JSON types: NumPy scalars, arrays and tuples are converted; infinities and NaN become text."""
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}

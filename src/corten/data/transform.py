@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -155,7 +155,7 @@ class Power:
 class Chain:
     """Transforms one after another."""
 
-    steps: tuple[Any, ...]
+    steps: tuple[Transform, ...]
 
     def fit(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis]) -> FittedChain:
         done = []
@@ -170,7 +170,7 @@ class Chain:
 class FittedChain:
     """Fitted transforms one after another."""
 
-    steps: tuple[Any, ...]
+    steps: tuple[FittedTransform, ...]
 
     def forward(self, values: np.ndarray) -> np.ndarray:
         for step in self.steps:
@@ -183,20 +183,21 @@ class FittedChain:
         return values
 
 
-def as_transform(transform: Any, climatology: str | None = None) -> Transform | None:
+def as_transform(transform: str | Transform | None, climatology: str | None = None) -> Transform | None:
     """The transform behind a name ("log", "box-cox", "standardise", "standardise:AXIS") or an object, or None.
 
     A climatology is removed first, but after a logarithm or Box-Cox map, because differences from a mean can be
     negative.
     """
-    steps: list[Any] = []
+    steps: list[Transform] = []
     if climatology is not None:
         if not isinstance(climatology, str):
             raise TypeError(f"climatology is {climatology!r}; give the name of the axis to average over")
         steps.append(Climatology(climatology))
     if isinstance(transform, str):
         name, _, axis = transform.partition(":")
-        makers = {"log": BoxCox(0.0), "box-cox": BoxCox(), "standardise": Standardise(axis or None)}
+        standardise = Standardise(axis or None)
+        makers: dict[str, Transform] = {"log": BoxCox(0.0), "box-cox": BoxCox(), "standardise": standardise}
         if name not in makers or (axis and name != "standardise"):
             raise ValueError(
                 f'transform is {transform!r}; give "log", "box-cox", "standardise", "standardise:AXIS" or an object'

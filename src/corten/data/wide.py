@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from numpy.typing import ArrayLike
+    from pandas.api.extensions import ExtensionDtype
 
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
 OTHER_DATE = re.compile(r"(\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}[./]\d{1,2}[./]\d{1,2})([T ]|$)")
@@ -21,8 +23,8 @@ OTHER_DATE = re.compile(r"(\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}[./]\d{1,2
 class WideLabels:
     """What a wide table has beside its numbers: index, columns, and the types of columns that NumPy does not know."""
 
-    index: Any
-    columns: Any
+    index: pd.Index
+    columns: pd.Index
     types: tuple[str | None, ...]
 
     def frame(self, array: np.ndarray) -> pd.DataFrame:
@@ -43,7 +45,9 @@ class WideLabels:
         types = np.concatenate([np.array(self.types, object)[kept], np.array(new.types, object)])[order]
         return replace(self, columns=self.columns[kept].append(new.columns)[order], types=tuple(types))
 
-    def flags(self, where: Any) -> Any:
+    def flags(
+        self, where: ArrayLike | pd.DataFrame | xr.DataArray | None
+    ) -> ArrayLike | pd.DataFrame | xr.DataArray | None:
         """A domain that is given as a table, as an array; its labels must be those of the values."""
         if not is_frame(where):
             return where
@@ -52,19 +56,19 @@ class WideLabels:
         return where.to_numpy()
 
 
-def is_frame(x: Any) -> bool:
+def is_frame(x: object) -> TypeGuard[pd.DataFrame]:
     """Whether x is a pandas.DataFrame, without importing pandas."""
     return any(c.__name__ == "DataFrame" and c.__module__.split(".")[0] == "pandas" for c in type(x).__mro__)
 
 
-def is_foreign_frame(x: Any) -> bool:
+def is_foreign_frame(x: object) -> bool:
     """Whether x is a table of another library (polars, pyarrow) that pandas can read."""
     if is_frame(x) or type(x).__module__.split(".")[0] == "xarray":
         return False
     return hasattr(x, "__dataframe__") or (hasattr(x, "columns") and hasattr(x, "to_pandas"))
 
 
-def frame_of(x: Any) -> pd.DataFrame:
+def frame_of(x: object) -> pd.DataFrame:
     """A table of another library as a pandas.DataFrame.
 
     Such tables have no index: a first column of dates or text becomes the labels of the rows.
@@ -121,7 +125,7 @@ def matrix_of(frame: pd.DataFrame) -> tuple[xr.DataArray, WideLabels]:
     return data, WideLabels(index, frame.columns, types)
 
 
-def labels_of(index: pd.Index) -> Any:
+def labels_of(index: pd.Index) -> np.ndarray | pd.DatetimeIndex | None:
     """The labels of rows or columns as a coordinate; None where pandas merely numbers them from 0.
 
     Numbers that are not sorted are names, such as the numbers of stations, and become text. Text that is sorted dates
@@ -153,7 +157,7 @@ def refuse_other_dates(text: np.ndarray, what: str, cure: str) -> None:
         raise ValueError(f"{what} are dates such as {text[0]!r}, where day and month could be confused: {cure}")
 
 
-def _dates(text: np.ndarray) -> Any:
+def _dates(text: np.ndarray) -> pd.DatetimeIndex | None:
     """Sorted dates that are written as text, as times; None for other text."""
     import pandas as pd
 
@@ -166,13 +170,13 @@ def _dates(text: np.ndarray) -> Any:
     return times if times.is_unique and (times.is_monotonic_increasing or times.is_monotonic_decreasing) else None
 
 
-def _is_number(kind: Any) -> bool:
+def _is_number(kind: np.dtype | ExtensionDtype) -> bool:
     import pandas as pd
 
     return bool(pd.api.types.is_numeric_dtype(kind)) and not pd.api.types.is_complex_dtype(kind)
 
 
-def _as_float(kind: Any) -> str:
+def _as_float(kind: np.dtype | ExtensionDtype) -> str:
     """The name of the type of floating-point numbers in the family of a type of pandas or Arrow."""
     import pandas as pd
 

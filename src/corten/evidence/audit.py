@@ -16,14 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from corten.calibration.gap_scale import tested_depth
-from corten.calibration.hiding import KINDS, Hiding, draw_hidings
+from corten.calibration.hiding import HIDING_KINDS, Hiding, draw_hidings
 from corten.calibration.renewal import Settled
-from corten.calibration.task import Progress, changed_by, trend_of
+from corten.calibration.split import SplitCalibration
+from corten.calibration.task import Calibration, Progress, changed_by, trend_of
 from corten.completion.stack import PreparedStack
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.depth import DepthWeights, depth
@@ -42,10 +43,12 @@ from corten.lowrank import TensorTrain
 from corten.propensity import FittedPropensity, IsingPropensity, PropensityModel
 
 if TYPE_CHECKING:
+    from corten.completer import ConformalCompleter
+    from corten.completion.protocol import Prepared
     from corten.results.fitted import Fitted
 
-MIN_EFFECTIVE_SIZE = 200.0  # hidden entries: a standard error of two percentage points at 90 %
-MIN_EFFECTIVE_SHARE = 0.1  # of the hidden entries, where that is less
+MIN_AUDIT_EFFECTIVE_SIZE = 200.0  # hidden entries: a standard error of two percentage points at 90 %
+MIN_AUDIT_EFFECTIVE_SHARE = 0.1  # of the hidden entries, where that is less
 NO_METHOD = (
     "this fit cannot be audited, because its method is unknown (a file does not keep code of your own, and a "
     "calibration of your own cannot be repeated): fit again to audit it"
@@ -84,15 +87,17 @@ def audit(
     if model is not reference and not pooled:
         odds = rake(odds, fitted.observed.mask, fitted.observed.missing)
     own = np.asarray(fitted.propensity.log_odds(fitted.observed.mask), np.float64)
-    chosen = tuple(kinds) if kinds is not None else ("moved",) if pooled else KINDS
+    chosen = tuple(kinds) if kinds is not None else ("moved",) if pooled else HIDING_KINDS
     samples: list[Sample] = []
     reruns: Iterator[Fitted | None]
-    hidings = draw_hidings(fitted.observed, model, rounds, seed, chosen, whole=pooled)
+    hidings = draw_hidings(fitted.observed, model, rounds=rounds, seed=seed, kinds=chosen, whole=pooled)
     if pooled and inner_rounds == 0:
         reruns = _as_if_missing(fitted, hidings)
     else:
-        first = fitted.options["seed"] + 1 + 1000 * seed
-        reruns = (rerun(fitted, one, own, max(1, inner_rounds), first + k) for k, one in enumerate(hidings))
+        first = int(fitted.options["seed"]) + 1 + 1000 * seed
+        fewer = max(1, inner_rounds)
+        numbered = enumerate(hidings, first)
+        reruns = (rerun(fitted, one, own_log_odds=own, inner_rounds=fewer, seed=k) for k, one in numbered)
     for number, (again, hiding) in enumerate(zip(reruns, hidings)):
         tell("audit", number / len(hidings))
         if again is None:
@@ -103,7 +108,8 @@ def audit(
         left = fitted.observed.mask & ~hiding.hidden
         logs = odds.reshape(-1)[entries] - np.broadcast_to(hiding.log_hidden, odds.shape).reshape(-1)[entries]
         deep = depth(left, fitted.observed.axes, np.ones(left.ndim)).reshape(-1)[entries]
-        samples.append(Sample(hiding.kind, entries, logs, deep, (lower <= truth) & (truth <= upper), upper - lower))
+        hits = (lower <= truth) & (truth <= upper)
+        samples.append(Sample(hiding.kind, entries, log_weights=logs, depth=deep, covered=hits, width=upper - lower))
     if len(samples) < 2:
         raise ValueError("too few entries are observed to hide some and still calibrate: this fit cannot be audited")
     logs, note, untested = _weights(samples, fitted.observed, pooled)
@@ -113,8 +119,9 @@ def audit(
     notes = (note,) if pooled else (because, note) if note else (because,)
     tell("audit", 1.0)
     return Audit(
-        fitted.observed, wanted, tuple(samples), logs, model.probability(fitted.observed.mask),
-        pooled, fitted.calibrated.effective_sample_size(), notes, perf_counter() - began, untested,
+        fitted.observed, wanted, samples=tuple(samples), log_weights=logs, gap_shaped=pooled, notes=notes,
+        probability=model.probability(fitted.observed.mask), untested=untested, seconds=perf_counter() - began,
+        effective_sample_size=fitted.calibrated.effective_sample_size(),
     )  # fmt: skip
 
 
@@ -177,7 +184,7 @@ def _weights(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) 
         return by_depth, "Hidden entries are weighted to have the depths of the missing entries.", beyond
     logs = np.concatenate([one.log_weights for one in samples])
     entries = np.concatenate([one.entries for one in samples])
-    need = min(MIN_EFFECTIVE_SIZE, MIN_EFFECTIVE_SHARE * np.unique(entries).size)
+    need = min(MIN_AUDIT_EFFECTIVE_SIZE, MIN_AUDIT_EFFECTIVE_SHARE * np.unique(entries).size)
     power = next((p for p in POWERS if pooled_effective_sample_size(p * logs, entries) >= need), 0.0)
     flattened = (
         f"The odds enter to the power {power:g}, because otherwise the effective sample size of the hidden entries is "
@@ -219,30 +226,35 @@ class _TablePropensity(FittedPropensity):
     def log_odds(self, mask: np.ndarray) -> np.ndarray:
         return self.table
 
-    def fit(self, training_mask: np.ndarray, train_share: float = 0.7, **options: Any) -> FittedPropensity:
+    def fit(self, training_mask: np.ndarray, train_share: float = 0.7, **options: object) -> FittedPropensity:
         """Nothing is fitted again."""
         return self
 
 
-def rerun(fitted: Fitted, hiding: Hiding, own_log_odds: Numbers, inner_rounds: int, seed: int) -> Fitted:
+def rerun(fitted: Fitted, hiding: Hiding, *, own_log_odds: Numbers, inner_rounds: int, seed: int) -> Fitted:
     """The fit without the hidden entries: ranks, scales and the propensity model stay, splits are drawn again.
 
     The hiding keeps a calibration entry s with probability k_s, so its weight is divided by k_s.
     """
-    completer = fitted.completer
-    if completer is None or not hasattr(fitted.completion, "fill"):
-        raise ValueError(NO_METHOD)
+    completer, completion = _method(fitted)
     left = _without(fitted.observed, hiding)
-    assert fitted.propensity is not None
+    assert fitted.propensity is not None and fitted.calibration is not None
     known = {one.name: getattr(fitted.propensity, one.name) for one in fields(FittedPropensity)}
     table = _TablePropensity(**known, table=np.asarray(own_log_odds + hiding.log_kept, np.float32))
     return replace(
         completer,
-        completion=Settled(fitted.completion),
+        completion=Settled(completion),
         propensity=table,
         calibration=_same_training(fitted.calibration, inner_rounds, hiding.hidden.sum() / fitted.observed.n_observed),
         seed=seed,
     ).fit(left)
+
+
+def _method(fitted: Fitted) -> tuple[ConformalCompleter, Prepared]:
+    """The options and the completion of a fit; a ValueError where a file did not keep them."""
+    if fitted.completer is None or not hasattr(fitted.completion, "fill"):
+        raise ValueError(NO_METHOD)
+    return fitted.completer, cast("Prepared", fitted.completion)
 
 
 def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
@@ -253,16 +265,17 @@ def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
     only.
     """
     known = fitted.calibrated
-    if not isinstance(known, CalibratedSplit) or known.local is None or not hasattr(fitted.completion, "fill"):
+    completer, completion = _method(fitted)
+    if not isinstance(known, CalibratedSplit) or known.local is None:
         raise ValueError(NO_METHOD)
     left = _without(fitted.observed, hiding)
-    completer, values = fitted.completer, left.values
+    values = left.values
     # Learned again: the first transform was learned from the hidden entries too.
     transform = as_transform(completer.transform, completer.climatology)
-    undo = changed_by(transform, left, left.mask, int(fitted.options["seed"]), trend_of(known.change))
+    undo = changed_by(transform, left, train=left.mask, seed=int(fitted.options["seed"]), trend=trend_of(known.change))
     if undo is not None:
         values = undo.forward(left.values).astype(left.values.dtype)
-    fill = fitted.completion.fill(values, left.mask)
+    fill = completion.fill(values, left.mask)
     entries = np.flatnonzero(hiding.hidden)
     scale, table = np.ones(values.size), np.zeros(values.size)
     scale[entries], table[entries] = known.local.hidden_again(entries, values, left.mask, fill)
@@ -288,14 +301,15 @@ def _without(observed: ObservedTensor, hiding: Hiding) -> ObservedTensor:
     return replace(observed, values=values, mask=np.asarray(observed.mask & ~hiding.hidden))
 
 
-def _same_training(calibration: Any, rounds: int, hidden_share: float) -> Any:
+def _same_training(calibration: Calibration, rounds: int, hidden_share: float) -> Calibration:
     """The same calibration with fewer rounds of pseudo-gaps, or with as many training entries as the first fit had.
 
     With fewer training entries all errors would be larger and more alike, and the audit would miss wrong weights.
     """
-    names = {one.name for one in fields(calibration)} if is_dataclass(calibration) else set()
+    names: set[str] = {one.name for one in fields(calibration)} if is_dataclass(calibration) else set()
     if "rounds" in names:
         return replace(calibration, rounds=rounds)  # type: ignore[type-var]
     if "train_share" in names:
-        return replace(calibration, train_share=min(0.9, calibration.train_share / (1.0 - hidden_share)))
+        share = min(0.9, cast(SplitCalibration, calibration).train_share / (1.0 - hidden_share))
+        return replace(calibration, train_share=share)  # type: ignore[type-var]  # it has fields
     return calibration

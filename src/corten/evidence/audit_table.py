@@ -6,10 +6,9 @@ import html
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from corten.data.arrays import Entries, Flags, Floats, Numbers
@@ -158,7 +157,9 @@ class Audit:
         """What the coverage of each level means; levels of the same meaning share a sentence."""
         alike: dict[str, list[Row]] = {}
         for row in map(self._overall, self.levels):
-            _, text = conclusion(row.level, row.coverage, row.standard_error, len(self.samples), self.tolerance)
+            _, text = conclusion(
+                row.level, row.coverage, error=row.standard_error, rounds=len(self.samples), tolerance=self.tolerance
+            )
             alike.setdefault(text, []).append(row)
         return [f"{_found(rows)}: {text}" for text, rows in alike.items()]
 
@@ -174,7 +175,7 @@ class Audit:
                 return row
         raise ValueError(f"level {level!r} was not audited; there are {', '.join(f'{one:g}' for one in self.levels)}")
 
-    def _joined(self, name: str) -> NDArray[Any]:
+    def _joined(self, name: str) -> np.ndarray:
         """One array of all rounds: entries, depth, covered or width; the last two have a row for each level."""
         return np.concatenate([getattr(one, name) for one in self.samples], axis=-1)
 
@@ -222,7 +223,10 @@ class Audit:
         heavy = weight[finite].sum()
         mean = float(weight[finite] @ width[finite] / heavy) if heavy > 0 else float("nan")
         infinite = float(weight[~finite].sum() / weight.sum())
-        return Row(level, by, label, share, error, mean, infinite, int(np.unique(entries[at]).size))
+        return Row(
+            level, by, group=label, coverage=share, standard_error=error, width=mean, infinite_share=infinite,
+            count=int(np.unique(entries[at]).size),
+        )  # fmt: skip
 
     def __str__(self) -> str:
         entries = np.unique(self._joined("entries")).size
@@ -259,7 +263,7 @@ def _found(rows: list[Row]) -> str:
     return f"The audited coverage is {', '.join(listed[:-1])} and {listed[-1]}"
 
 
-def conclusion(level: float, coverage: float, error: float, rounds: int, tolerance: float) -> tuple[str, str]:
+def conclusion(level: float, coverage: float, *, error: float, rounds: int, tolerance: float) -> tuple[str, str]:
     """What a coverage found with a standard error means, "good", "warn" or "info", and the sentence."""
     if not np.isfinite(error):
         return "info", "too few entries were hidden for a conclusion."

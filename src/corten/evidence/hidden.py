@@ -10,20 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corten.conformal.quantile import Tail, WeightedScores
+from corten.conformal.split import CalibratedSplit
 from corten.data.axes import Axis
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
 MAX_COMPARED_ENTRIES = 20_000  # hidden entries on which a plain method is tried
-MIN_ENTRIES = 20  # calibration entries below which nothing is said
-FOLDS = 5  # of the calibration entries of one random split
-MOST = (0.1, 0.9)  # quantiles between which most rounds lie
+MIN_SCORES = 20  # calibration entries below which nothing is said
+SCORE_FOLDS = 5  # of the calibration entries of one random split
+MOST_ROUNDS = (0.1, 0.9)  # quantiles between which most rounds lie
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def hidden_error(fitted: Fitted) -> HiddenError | None:
     calibrated = fitted.calibrated
     if fitted.carried:  # the hidden entries lie in other data
         return None
-    if calibrated is None or len(fitted.entries) < MIN_ENTRIES or len(fitted.residuals) != len(fitted.entries):
+    if calibrated is None or len(fitted.entries) < MIN_SCORES or len(fitted.residuals) != len(fitted.entries):
         return None
     entries, number = np.asarray(fitted.entries), np.asarray(calibrated.round_numbers)
     if int(number.max()) + 1 != len(fitted.rounds):  # scores of an earlier fit, or rounds that cannot be told apart
@@ -88,30 +89,30 @@ def hidden_coverage(fitted: Fitted, coverage: float) -> HiddenCoverage | None:
     None for grouped, joint and robust intervals, which have no list of scores of their own, and for few entries.
     """
     lists = () if fitted.calibrated is None else fitted.calibrated.lists
-    if not lists or len(fitted.entries) < MIN_ENTRIES:
+    if not lists or len(fitted.entries) < MIN_SCORES:
         return None
     of_lists, by_part = [], np.empty(0)
     rounds = len(lists) > 1 or int(lists[0].round_numbers.max()) > 0
     for one in lists:
         part = one.round_numbers
         if not part.any():
-            part = np.random.default_rng(0).permutation(len(one.scores)) % FOLDS
+            part = np.random.default_rng(0).permutation(len(one.scores)) % SCORE_FOLDS
         weight = _weights(one.log_weights)
         covered = _covered_by_others(one, part, coverage)
         of_lists.append(float(weight @ covered))
         within, whole = np.bincount(part, weight * covered), np.bincount(part, weight)
         by_part = within[whole > 0] / whole[whole > 0]
     by_part = np.array(of_lists) if len(lists) > 1 else by_part
-    low, high = np.quantile(by_part, MOST)
+    low, high = np.quantile(by_part, MOST_ROUNDS)
     found = sum(of_lists) / len(lists)
     return HiddenCoverage(found, float(low), float(high), by_part.size, "rounds" if rounds else "folds")
 
 
-def _covered_by_others(one: Any, part: np.ndarray, coverage: float) -> np.ndarray:
+def _covered_by_others(one: CalibratedSplit, part: np.ndarray, coverage: float) -> np.ndarray:
     """Whether each score lies within the cutoffs computed from the scores of the other parts."""
     scores, logs = np.asarray(one.scores, np.float64), np.asarray(one.log_weights, np.float64)
     tails = one.score.tails(coverage)
-    levels: list[tuple[Tail, float | None, Callable[..., Any]]] = [
+    levels: list[tuple[Tail, float | None, np.ufunc]] = [
         ("lower", tails.lower, np.greater_equal), ("upper", tails.upper, np.less_equal)
     ]  # fmt: skip
     covered = np.ones(scores.size, bool)
@@ -132,10 +133,10 @@ def _weights(log_weights: np.ndarray) -> np.ndarray:
 
 def _data_residuals(fitted: Fitted, entries: np.ndarray, residuals: np.ndarray) -> np.ndarray:
     """Residuals in the unit of the data, of entries of one round."""
-    base: Any = fitted.calibrated
+    base: object = fitted.calibrated
     while hasattr(base, "inner"):
         base = base.inner
-    if not hasattr(base, "to_model"):  # merged splits have residuals in the unit of the data
+    if not isinstance(base, CalibratedSplit):  # merged splits have residuals in the unit of the data
         return residuals
     truth = fitted.observed.values.reshape(-1)[entries].astype(np.float64)
     return np.asarray(truth - base.to_data(entries, base.to_model(entries, truth) - residuals))
@@ -152,7 +153,7 @@ def _plain_methods(axes: tuple[Axis, ...]) -> list[tuple[str, Method]]:
     return [(f"interpolation along {axes[k].name}", partial(linear_along, k=k, axis=axes[k])) for k in ordered]
 
 
-def linear_along(values: np.ndarray, train: np.ndarray, entries: np.ndarray, k: int, axis: Axis) -> np.ndarray:
+def linear_along(values: np.ndarray, train: np.ndarray, entries: np.ndarray, *, k: int, axis: Axis) -> np.ndarray:
     """Linear interpolation along axis k between training entries, the nearest one at an end.
 
     Entries whose line has no training entry get the mean of all training entries.

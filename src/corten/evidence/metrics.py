@@ -22,12 +22,14 @@ Examples
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from corten.data.axes import is_dataarray
 from corten.data.coverage import check_coverage
+from corten.data.observed import LikeInput
 
 __all__ = [
     "Group", "IntervalsLike", "coverage", "coverage_by_decile", "coverage_by_slice", "covered", "crps",
@@ -41,14 +43,20 @@ class IntervalsLike(Protocol):
     """A result that can be measured."""
 
     @property
-    def lower(self) -> Any: ...
+    def lower(self) -> LikeInput: ...
     @property
-    def upper(self) -> Any: ...
+    def upper(self) -> LikeInput: ...
     @property
-    def missing(self) -> Any: ...
+    def missing(self) -> LikeInput: ...
     @property
     def coverage(self) -> float: ...
+
+
+class Predictive(IntervalsLike, Protocol):
+    """A result with intervals of any coverage and predictive quantiles."""
+
     def at(self, coverage: float, /) -> IntervalsLike: ...
+    def quantile(self, level: float) -> LikeInput: ...
 
 
 class Group(NamedTuple):
@@ -117,7 +125,7 @@ def coverage(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | None = 
 
 
 def miscoverage(
-    truth: ArrayLike, result: IntervalsLike, levels: Sequence[float] = _PAPER_COVERAGES, where: ArrayLike | None = None
+    truth: ArrayLike, result: Predictive, levels: Sequence[float] = _PAPER_COVERAGES, where: ArrayLike | None = None
 ) -> float:
     """Mean absolute difference of nominal and empirical coverage over levels, in percent (equation coverage-l1-loss).
 
@@ -146,7 +154,7 @@ def interval_score(truth: ArrayLike, result: IntervalsLike, where: ArrayLike | N
     return _mean(interval_scores(x[use], lower, upper, float(result.coverage)))
 
 
-def crps(truth: ArrayLike, result: Any, where: ArrayLike | None = None, levels: int = 50) -> float:
+def crps(truth: ArrayLike, result: Predictive, where: ArrayLike | None = None, levels: int = 50) -> float:
     """Mean continuous ranked probability score of the predictive distributions, in the unit of the data.
 
     It is the integral over levels p of twice the quantile (pinball) loss at p, computed at the midpoints of `levels`
@@ -219,25 +227,24 @@ def _use(result: IntervalsLike, where: ArrayLike | None) -> NDArray[np.bool_]:
     return use & region
 
 
-def _mean(values: NDArray[Any]) -> float:
+def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if values.size else float("nan")
 
 
-def _plain(array: Any) -> NDArray[np.float64]:
+def _plain(array: ArrayLike) -> NDArray[np.float64]:
     if isinstance(array, np.ma.MaskedArray):
         return np.where(np.ma.getmaskarray(array), np.nan, np.asarray(array.data, dtype=np.float64))
     return np.asarray(array, dtype=np.float64)
 
 
-def _aligned(array: Any, like: Any) -> Any:
+def _aligned(array: ArrayLike, like: LikeInput) -> ArrayLike:
     """The array with its named axes in the order of `like`, where both have names."""
-    names, wanted = getattr(array, "dims", None), getattr(like, "dims", None)
-    if names is not None and wanted is not None and names != wanted and set(names) == set(wanted):
-        return array.transpose(*wanted)
+    if is_dataarray(array) and is_dataarray(like) and array.dims != like.dims and set(array.dims) == set(like.dims):
+        return array.transpose(*like.dims)
     return array
 
 
-def _like(array: Any, like: Any) -> NDArray[np.float64]:
+def _like(array: ArrayLike, like: LikeInput) -> NDArray[np.float64]:
     x = _plain(_aligned(array, like))
     if x.shape != np.shape(like):
         raise ValueError(f"shapes differ: the result has {np.shape(like)}, the given array {x.shape}")

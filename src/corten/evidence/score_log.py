@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,11 @@ from corten.conformal.adaptive import AdaptiveCoverage
 from corten.io.files import existing
 from corten.io.whole import whole_file
 
+Row: TypeAlias = dict[str, Any]
+"""One row of a table: a name, and numbers."""
+
 FORMAT, VERSION = "corten scores", 1
-MAX_ENTRIES = 1 << 31  # of one slice, that a line of a log may claim
+MAX_SLICE_ENTRIES = 1 << 31  # of one slice, that a line of a log may claim
 WORST_BLOCKS = 3  # shown
 MIN_STRETCHES = 8  # of time, whose errors count as independent
 
@@ -158,7 +161,7 @@ class ScoreLog:
         return int(sum(one.entries.sum() for one in self.records))
 
     @cached_property
-    def _all(self) -> dict[str, Any]:
+    def _all(self) -> Row:
         return _row("axis", self.grid.axis, self.records)
 
     @property
@@ -194,14 +197,14 @@ class ScoreLog:
                 stretches.append((sum(one.entries.sum() for one in own), sum(one.covered.sum() for one in own)))
         return float(np.fmax(_clustered(*np.reshape(places, (-1, 2)).T), _clustered(*np.reshape(stretches, (-1, 2)).T)))
 
-    def _grouped(self, key: str) -> dict[Any, list[SliceScores]]:
+    def _grouped(self, key: str) -> dict[Any, list[SliceScores]]:  # by a name, or a number
         """The records with each value of an attribute."""
         groups: dict[Any, list[SliceScores]] = {}
         for one in self.records:
             groups.setdefault(getattr(one, key), []).append(one)
         return groups
 
-    def over_time(self) -> list[dict[str, Any]]:
+    def over_time(self) -> list[Row]:
         """One row for each slice, in order of its name.
 
         With keys slice, entries, nominal, coverage, standard_error, interval_score, mean_error, infinite.
@@ -209,11 +212,11 @@ class ScoreLog:
         by_name = self._grouped("name")
         return [_row("slice", name, by_name[name]) for name in sorted(by_name, key=_in_order)]
 
-    def by_step(self) -> list[dict[str, Any]]:
+    def by_step(self) -> list[Row]:
         """One row for each verification, with the same keys as `over_time` and step instead of slice."""
         return [_row("step", step, some) for step, some in sorted(self._grouped("step").items())]
 
-    def by_block(self) -> list[dict[str, Any]]:
+    def by_block(self) -> list[Row]:
         """One row for each block of a slice, the lowest coverage first: where intervals fail.
 
         With keys block, entries, nominal, coverage, standard_error (slices count as independent).
@@ -237,7 +240,7 @@ class ScoreLog:
         own = replace(self, records=tuple(one for one in self.records if one.target == coverage))
         return AdaptiveCoverage(coverage, rate).after_all(1.0 - row["coverage"] for row in own.by_step())
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Row:
         """Plain numbers: entries, nominal and found coverage, standard error, interval score, slices."""
         return {
             "entries": self.entries, "added": self.added, "slices": len({one.name for one in self.records}),
@@ -266,12 +269,12 @@ def _grid_of(line: dict[str, Any]) -> Grid:
     if line["format"] != FORMAT or line["version"] > VERSION:
         raise ValueError(f"it is version {line['version']} of {line['format']!r}; this corten reads version {VERSION}")
     shape = tuple(int(n) for n in line["shape"])
-    if min(shape, default=1) < 1 or np.prod([float(n) for n in shape]) > MAX_ENTRIES:
+    if min(shape, default=1) < 1 or np.prod([float(n) for n in shape]) > MAX_SLICE_ENTRIES:
         raise ValueError(f"its slices have shape {shape}")
     return Grid(str(line["axis"]), shape, str(line["digest"]), tuple(str(one) for one in line["blocks"]))
 
 
-def _row(kind: str, name: Any, some: Sequence[SliceScores]) -> dict[str, Any]:
+def _row(kind: str, name: str | int, some: Sequence[SliceScores]) -> Row:
     """One row of a table over slices or steps; NaN where there are no entries."""
     if not some:
         return dict.fromkeys(("nominal", "coverage", "interval_score"), float("nan"))
@@ -304,7 +307,7 @@ def _clustered(n: np.ndarray, k: np.ndarray) -> float:
     return float(np.sqrt((off**2).sum() * len(n) / (len(n) - 1)) / n.sum())
 
 
-def _in_order(name: str) -> tuple[Any, ...]:
+def _in_order(name: str) -> tuple[int, float, str]:
     """Numbers by their size, dates and other names as text."""
     try:
         return (0, float(name), "")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from corten.data.axes import Axis, is_dataarray, position
 from corten.data.coverage import check_coverage
 from corten.data.matching import on_grid
 from corten.data.missing_values import MissingValue, blank_declared, codes_of
+from corten.data.observed import LikeInput, TensorLike
 from corten.data.wide import is_frame
 from corten.evidence.metrics import covered, interval_scores
 from corten.evidence.score_log import Grid, ScoreLog, SliceScores
@@ -29,7 +29,7 @@ SINGLE_DIGITS = 7  # of a number in single precision: the same grid in double pr
 class Given:
     """Intervals as they were given: plain arrays, the axes, and the labelled estimate that late data align with."""
 
-    estimate: Any
+    estimate: LikeInput
     lower: np.ndarray
     upper: np.ndarray
     missing: np.ndarray
@@ -40,7 +40,7 @@ class Given:
 
 def verify(
     given: Given,
-    late: Any,
+    late: TensorLike,
     log: str | os.PathLike[str] | None = None,
     *,
     axis: str | int | None = None,
@@ -147,40 +147,40 @@ def _short(label: str, digits: int = 4) -> str:
         return label
 
 
-def _aligned(given: Given, late: Any, missing_value: MissingValue) -> np.ndarray:
+def _aligned(given: Given, late: TensorLike, missing_value: MissingValue) -> np.ndarray:
     """Late values on the grid of the intervals, NaN where none arrived."""
-    labelled = is_dataarray(given.estimate)
+    estimate = given.estimate
     if is_dataarray(late):
-        if not labelled:
+        if not is_dataarray(estimate):
             raise ValueError("the late data have labels and the intervals have none: give late.to_numpy()")
-        names, wanted = sorted(map(str, late.dims)), sorted(map(str, given.estimate.dims))
+        names, wanted = sorted(map(str, late.dims)), sorted(map(str, estimate.dims))
         if names != wanted:
             raise ValueError(f"the late data have the axes {', '.join(names)}, the intervals {', '.join(wanted)}")
         units = str(late.attrs.get("units", ""))
         if units and given.units and units != given.units:
             raise ValueError(f"the late data are in {units}, the intervals in {given.units}: convert them")
-        for dim in given.estimate.dims:
-            if dim in late.coords and dim in given.estimate.coords:
-                positions = _shared(late.coords[dim].values, given.estimate.coords[dim].values, dim)
+        for dim in estimate.dims:
+            if dim in late.coords and dim in estimate.coords:
+                positions = _shared(late.coords[dim].values, estimate.coords[dim].values, dim)
                 late = late.assign_coords({dim: late.coords[dim].copy(data=positions)})
-            elif late.sizes[dim] != given.estimate.sizes[dim]:
+            elif late.sizes[dim] != estimate.sizes[dim]:
                 raise ValueError(f"the late data have length {late.sizes[dim]} along {dim!r}, the intervals "
-                                 f"{given.estimate.sizes[dim]}, and no coordinates to align them by")  # fmt: skip
-        late = late.transpose(*given.estimate.dims).reindex_like(given.estimate)
-    if is_frame(late) and is_frame(given.estimate):
-        for axis, own, wanted in zip(given.axes, late.axes, given.estimate.axes):
-            _shared(own.values, wanted.values, axis.name)
-        late = late.reindex_like(given.estimate)
+                                 f"{estimate.sizes[dim]}, and no coordinates to align them by")  # fmt: skip
+        late = late.transpose(*estimate.dims).reindex_like(estimate)
+    if is_frame(late) and is_frame(estimate):
+        for axis, own, other in zip(given.axes, late.axes, estimate.axes):
+            _shared(own.values, other.values, axis.name)
+        late = late.reindex_like(estimate)
     late = getattr(late, "values", late)
     filled = np.ma.filled(np.ma.asarray(late).astype(np.float64), np.nan)
     values = np.array(filled, np.float64)
-    if values.shape != np.shape(given.estimate):
-        raise ValueError(f"the late data have shape {values.shape}, the intervals {np.shape(given.estimate)}")
+    if values.shape != np.shape(estimate):
+        raise ValueError(f"the late data have shape {values.shape}, the intervals {np.shape(estimate)}")
     blank_declared(values, codes_of(missing_value))
     return values
 
 
-def _shared(own: np.ndarray, wanted: np.ndarray, name: Any) -> np.ndarray:
+def _shared(own: np.ndarray, wanted: np.ndarray, name: Hashable) -> np.ndarray:
     """Positions of late data along one axis, as the intervals write them; some are in common, and none is repeated."""
     own = on_grid(own, wanted)
     if not np.isin(own, wanted).any():

@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,14 +14,14 @@ from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.shaped import tolerated_odds_error
 from corten.data.arrays import Flags, Floats
 from corten.data.coverage import check_coverage
-from corten.data.plain import plain
+from corten.data.plain import Json, plain
 from corten.data.printable import printable
 from corten.propensity import FittedPropensity, IsingPropensity
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
-COVERAGES = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
+REPORT_COVERAGES = (0.5, 0.7, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
 MAX_LOG_ODDS_DIFFERENCE = np.log(2.0)  # between two comparable entries: a factor of two in the odds of being missing
 MIN_COMPARABLE = 10.0  # calibration entries; a missing entry with fewer has no overlap
 MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
@@ -30,7 +30,7 @@ MAX_AFFECTED_SHARE = 0.01  # of the missing entries, with an infinite interval o
 MAX_PROBABILITY_ERROR = 0.05  # of the propensity model in one bin
 COVERAGE_LOSS = 0.05  # nominal minus actual coverage, for the tolerated error of the odds
 TRAIN_SHARE = 0.9  # of the mask, for the reliability of a model that was fitted to all of it
-MAX_SAMPLE = 50_000  # missing entries, for the share of infinite intervals
+MAX_SAMPLED_ENTRIES = 50_000  # missing entries, for the share of infinite intervals
 TILTS = (0.0, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 
 
@@ -92,9 +92,9 @@ class WeightReport:
             found.append(f"The fitted probability of being observed is wrong by more than {allowed:g} in {bins}.")
         return found
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
-        return dict(plain(asdict(self)))
+        return {key: plain(value) for key, value in asdict(self).items()}
 
     def lines(self) -> list[tuple[str, str]]:
         """The rows of the table: a name and a value, as text."""
@@ -133,7 +133,7 @@ class WeightEvidence:
             raise ValueError("nothing was missing, so there are no weights to report on")
         self.fitted = fitted
 
-    def report(self, coverage: float = 0.9, coverages: Sequence[float] = COVERAGES) -> WeightReport:
+    def report(self, coverage: float = 0.9, coverages: Sequence[float] = REPORT_COVERAGES) -> WeightReport:
         """All diagnostics at one nominal coverage; the share of infinite intervals also at other `coverages`."""
         level = check_coverage(coverage)
         levels = sorted({level, *(check_coverage(one) for one in coverages)})
@@ -214,8 +214,8 @@ class WeightEvidence:
     def _infinite(self, levels: Sequence[float]) -> list[float]:
         """The share of infinite intervals at each level, in a sample of the missing entries."""
         where, calibrated = self.fitted.missing_entries, self.fitted.calibrated
-        if where.size > MAX_SAMPLE:
-            where = np.sort(np.random.default_rng(0).choice(where, MAX_SAMPLE, replace=False))
+        if where.size > MAX_SAMPLED_ENTRIES:
+            where = np.sort(np.random.default_rng(0).choice(where, MAX_SAMPLED_ENTRIES, replace=False))
         assert calibrated is not None
         low, high = calibrated.intervals(where, list(levels))
         return np.mean(np.isinf(low) | np.isinf(high), axis=1).tolist()

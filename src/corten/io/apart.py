@@ -15,21 +15,26 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from corten.data.axes import is_dataarray
+from corten.data.plain import Json
 from corten.io.files import MAX_BYTES, reading
 from corten.io.registry import resolve
 from corten.io.wire import decode, encode, receive_array, send_array
 
+Answer: TypeAlias = tuple[dict[str, Any], list[np.ndarray]]
+"""The JSON of an answer, and its arrays."""
+
 SECONDS, BYTES_PER_SECOND = 20, 5e6  # CPU time allowed: far more than any intact file has needed
 WALL_FACTOR = 10  # wall-clock time allowed, relative to CPU time: disks are slow, machines busy
 IDLE_SECONDS = 5.0  # the process waits so long for the next request about the same file
-MAX_HEADER_BYTES = 2**26  # of an answer without its arrays: text and attributes
+MAX_ANSWER_BYTES = 2**26  # of an answer without its arrays: text and attributes
 OPERATIONS = {
     "load": "corten.io.formats:load",
     "contents": "corten.io.formats:list_contents",
@@ -39,7 +44,7 @@ _ERRORS = (ImportError, MemoryError, OSError, TypeError, ValueError)  # that rea
 _INVALID = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
-def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **arguments: Any) -> Any:
+def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **arguments: object) -> Any:
     """What an operation on a file returns or raises, in another process; a ValueError if that process ends."""
     seconds = SECONDS + int(_size(path) / BYTES_PER_SECOND)
     request = {"operation": operation, "path": os.fspath(path), "max_bytes": max_bytes, "seconds": seconds}
@@ -97,7 +102,7 @@ class _Reader:
             env={**os.environ, "PYTHONPATH": known},
         )  # fmt: skip
 
-    def ask(self, request: dict[str, Any], seconds: float, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+    def ask(self, request: Mapping[str, object], seconds: float, max_bytes: int) -> Answer:
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None and stdout is not None
         watch = threading.Timer(seconds, self.process.kill)
@@ -107,7 +112,7 @@ class _Reader:
             with suppress(OSError):  # it has ended: found below
                 stdin.write(json.dumps(request).encode() + b"\n")
                 stdin.flush()
-            header = stdout.readline(MAX_HEADER_BYTES)
+            header = stdout.readline(MAX_ANSWER_BYTES)
             if not header.endswith(b"\n"):
                 raise EOFError
             answer, arrays = json.loads(header), list[np.ndarray]()
@@ -137,7 +142,7 @@ _reader: _Reader | None = None
 _idle: threading.Timer | None = None
 
 
-def _ask(path: Path, request: Any, seconds: float, max_bytes: int) -> tuple[dict[str, Any], list[np.ndarray]]:
+def _ask(path: Path, request: Mapping[str, object], seconds: float, max_bytes: int) -> Answer:
     """One process for all requests about one file; another file gets another process."""
     global _reader, _idle
     with _lock:
@@ -201,10 +206,10 @@ def serve() -> None:
                 with reading(request["path"], "numbers, text and dates"):
                     answer = {"found": encode(found, arrays)}
             except Exception as raised:
-                answer, arrays = {"error": _as_builtin(raised)}, []
+                answer, arrays = {"error": [*_as_builtin(raised)]}, []
         about = {"warnings": [[str(one.message), one.category.__name__] for one in heard]}
         header = json.dumps(answer | about | {"arrays": len(arrays)}).encode()
-        if len(header) >= MAX_HEADER_BYTES:
+        if len(header) >= MAX_ANSWER_BYTES:
             refused = f"{request['path']} has more text than a reading in another process can send: use careful=False"
             arrays, header = [], json.dumps({"error": ["ValueError", [refused]], "arrays": 0} | about).encode()
         answers.write(header + b"\n")
@@ -229,7 +234,7 @@ def _limit(seconds: int, more_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _as_builtin(raised: Exception) -> tuple[str, list[Any]]:
+def _as_builtin(raised: Exception) -> tuple[str, list[Json]]:
     """Name and arguments of the nearest built-in exception."""
     kind = next(one for one in type(raised).__mro__ if getattr(builtins, one.__name__, None) is one)
     if isinstance(raised, OSError) and raised.errno is not None:

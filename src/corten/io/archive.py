@@ -9,10 +9,10 @@ import json
 import os
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from corten.data.plain import Json
 from corten.io.files import check_size, existing
 from corten.io.whole import whole_file
 
@@ -41,7 +41,7 @@ def write_archive(
 
 def read_archive(
     path: str | os.PathLike[str], kind: str, max_bytes: int = MAX_UNPACKED_BYTES
-) -> tuple[Any, dict[str, np.ndarray]]:
+) -> tuple[dict[str, Json], dict[str, np.ndarray]]:
     """The tree and the arrays of a file; whatever is wrong with it is a ValueError that names the file."""
     found = existing(path)
     try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -19,13 +19,15 @@ from corten.io.whole import whole_file
 
 if TYPE_CHECKING:
     import xarray as xr
+    import zarr
+    from zarr.core.common import JSON
 
-CHUNK_ENTRIES = 1 << 21
+STORE_CHUNK_ENTRIES = 1 << 21
 
 
 def chunk_shape(shape: Sequence[int], planes: int) -> tuple[int, ...]:
     """Chunks of `planes` planes, their rows cut so that a chunk holds about two million entries."""
-    room, cut = max(1, CHUNK_ENTRIES // planes), []
+    room, cut = max(1, STORE_CHUNK_ENTRIES // planes), []
     for length in reversed(shape[1:]):
         cut.append(min(int(length), max(1, room)))
         room //= cut[-1]
@@ -36,8 +38,8 @@ def chunk_shape(shape: Sequence[int], planes: int) -> tuple[int, ...]:
 class ChunkedStore:
     """Arrays of one shape in an unfinished store; blocks may be written in any order and by several threads."""
 
-    arrays: dict[str, Any]
-    group: Any
+    arrays: dict[str, zarr.Array]
+    group: zarr.Group
     folder: Path
     dims: tuple[str, ...]
 
@@ -61,9 +63,9 @@ class ChunkedStore:
                 raise
             raise full_disk(self.folder, values.nbytes, f"a chunk of {name!r}", problem) from None
 
-    def describe(self, attrs: Mapping[str, Any], name: str | None = None) -> None:
+    def describe(self, attrs: Mapping[str, object], name: str | None = None) -> None:
         """Set attributes of an array, or of the store."""
-        (self.group if name is None else self.arrays[name]).attrs.update(_plain(attrs))
+        (self.group if name is None else self.arrays[name]).attrs.update(cast("dict[str, JSON]", _plain(attrs)))
 
 
 @contextmanager
@@ -89,5 +91,5 @@ def write_in_chunks(
         zarr.consolidate_metadata(temporary, zarr_format=2)
 
 
-def _plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(attrs: Mapping[str, object]) -> dict[str, object]:
     return {k: v.tolist() if isinstance(v, np.ndarray | np.generic) else v for k, v in attrs.items()}

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from corten.io.whole import whole_file
 if TYPE_CHECKING:
     import xarray as xr
 
+    from corten.data.never_observed import Described
     from corten.results.intervals import Intervals
 
 
@@ -34,7 +35,7 @@ def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Seque
     name = variable_name(observed.name)
     dims = [str(axis.dim) for axis in observed.axes]
     refuse_clash([*dims, *map(str, observed.coords if observed.coords is not None else ())], name)
-    coords: Any = observed.coords
+    coords: xr.Coordinates | dict[str, tuple[str, np.ndarray, dict[str, str]]] | None = observed.coords
     if coords is None:
         coords = {
             axis.name: (axis.name, axis.coordinates, {} if axis.units is None else {"units": axis.units})
@@ -50,40 +51,39 @@ def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Seque
         arrays[companion(name, "propensity")] = np.where(observed.inside, probability, np.nan)
     attrs = described(observed.attrs, observed.name, coverages, propensity=probability is not None)
     about = about_result(
-        observed, like, result.coverage, result.choices, result.source.warnings(), result.source.settings()
-    )
+        observed, like, coverage=result.coverage, choices=result.choices, warnings=result.source.warnings(),
+        settings=result.source.settings(),
+    )  # fmt: skip
     variables = {key: (dims, arrays[key], own) for key, own in attrs.items()}
     return with_references(xr.Dataset(variables, coords=coords, attrs=about), like)
 
 
-def quantity_of(attrs: Mapping[Any, Any], name: str | None) -> str:
+def quantity_of(attrs: Mapping[str, object], name: str | None) -> str:
     """What was measured, in words."""
     return str(attrs.get("long_name") or name or UNNAMED)
 
 
 def about_result(
-    x: Any,
-    like: xr.Dataset | None,
-    coverage: float,
-    choices: Sequence[Choice],
-    warnings: Sequence[str],
-    settings: Mapping[str, Any],
-) -> dict[str, Any]:
+    x: Described, like: xr.Dataset | None, *, coverage: float, choices: Sequence[Choice], warnings: Sequence[str],
+    settings: Mapping[str, object],
+) -> dict[str, object]:  # fmt: skip
     """Global attributes of a result: x is the input, with `attrs` and `name`; like: the Dataset that it comes from."""
     history = {"history": x.attrs["history"]} if "history" in x.attrs else {}
     before = history | ({} if like is None else dict(like.attrs))
-    return global_attrs(quantity_of(x.attrs, x.name), before, coverage, choices, warnings, settings)
+    return global_attrs(
+        quantity_of(x.attrs, x.name), before, coverage=coverage, choices=choices, warnings=warnings, settings=settings
+    )
 
 
 def described(
-    attrs: Mapping[Any, Any], name: str | None, coverages: Sequence[float], *, propensity: bool = False
-) -> dict[str, dict[str, Any]]:
+    attrs: Mapping[str, object], name: str | None, coverages: Sequence[float], *, propensity: bool = False
+) -> dict[str, dict[str, object]]:
     """Every variable of a result and its attributes by the CF conventions, from those of the input."""
     quantity, main, first = quantity_of(attrs, name), variable_name(name), own_attrs(attrs)
     first["long_name"] = quantity
     first.setdefault("units", "1")  # what the conventions assume where nothing is said
     grid = {key: first[key] for key in ("grid_mapping", "cell_measures") if key in first}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, object]] = {}
     for pair, coverage in zip(level_names(coverages, main), coverages):
         for bound, what in zip(pair, ("lower", "upper")):
             about = bound_attrs(what, quantity, coverage)
@@ -95,13 +95,13 @@ def described(
     return {main: first | {"ancillary_variables": " ".join(found)}} | found
 
 
-def bound_attrs(what: str, quantity: str, coverage: float) -> dict[str, Any]:
+def bound_attrs(what: str, quantity: str, coverage: float) -> dict[str, object]:
     """Attributes of a lower or upper bound, or of a width."""
     kind = {"lower": "lower bound", "upper": "upper bound", "width": "width"}[what]
     return {"long_name": f"{kind} of the {coverage:.4g} prediction interval of {quantity}", "coverage": coverage}
 
 
-def flag_attrs() -> dict[str, Any]:
+def flag_attrs() -> dict[str, object]:
     """Attributes of the flags."""
     return {
         "long_name": "how each entry got its value",
@@ -152,12 +152,12 @@ def with_text_aside(dataset: xr.Dataset) -> xr.Dataset:
     return dataset
 
 
-def _small_integers(variable: xr.Variable) -> dict[str, Any]:
+def _small_integers(variable: xr.Variable) -> dict[str, object]:
     """How integers and times are stored: in 32 bits where they fit (CF before 1.9), times in the unit of their file."""
     from xarray.coding.times import encode_cf_datetime
 
     kept = {key: variable.encoding[key] for key in ("calendar",) if key in variable.encoding}
-    numbers: Any = variable.values if variable.dtype == np.int64 else np.empty(0)
+    numbers: np.ndarray = variable.values if variable.dtype == np.int64 else np.empty(0)
     if variable.dtype.kind == "M" and variable.size and not variable.isnull().any():
         for given in dict.fromkeys([variable.encoding.get("units"), None]):
             with warnings.catch_warnings():
@@ -179,10 +179,11 @@ _NETCDF = Lock()  # the C library crashes when two threads of a cluster worker w
 def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
     """Write a compressed NetCDF-4 file; it appears when it is complete."""
     ready = with_text_aside(prepare_for_file(dataset))
-    named: Any = (ready, *ready.variables.values())
+    named: list[xr.Dataset | xr.Variable] = [ready, *ready.variables.values()]
     refuse_names(path, "NetCDF", [*ready.variables, *ready.dims], [key for one in named for key in one.attrs])
     numeric = [name for name, data in ready.data_vars.items() if data.dtype.kind in "iuf" and data.ndim]
-    packed: Any = {name: {"zlib": True, "complevel": 4, **ready[name].encoding} for name in numeric}
+    packing: dict[str, object] = {"zlib": True, "complevel": 4}
+    packed = {name: {**packing, **ready[name].encoding} for name in numeric}
     with whole_file(path, overwrite) as temporary, _NETCDF:
         try:
             ready.to_netcdf(temporary, format="NETCDF4", encoding=packed)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
 
 import numpy as np
 
@@ -27,9 +27,31 @@ from corten.io.wide import WideTable, from_wide, why_not_wide
 from corten.io.writers import WRITABLE, check_target, write
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
+    from corten.io.lazy import LazyTensor
+
+ArrayData: TypeAlias = "np.ndarray | xr.DataArray"
+
 __all__ = ["READABLE", "WRITABLE", "Loaded", "check_target", "contents", "read", "write"]
+
+
+class About(TypedDict):
+    """Global attributes of a file, and the variables that others refer to."""
+
+    attrs: dict[str, object]
+    variables: Mapping[str, ArrayData]
+
+
+class Read(TypedDict):
+    """What `load` reads of a file: one variable, its name, further ones that were asked for, masks of land."""
+
+    name: str
+    data: ArrayData
+    others: dict[str, ArrayData]
+    masks: dict[str, ArrayData]
+    about: About
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +64,15 @@ class Loaded:
     arrays for the fit, by name.
     """
 
-    data: Any
-    where: Any
+    data: ArrayData
+    where: ArrayData | None
     path: Path
     variable: str
     notes: tuple[str, ...] = ()
     table: LongTable | WideTable | None = None
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
     like: xr.Dataset | None = None
-    covariates: Mapping[str, Any] = field(default_factory=dict)
+    covariates: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def read(
@@ -125,8 +147,9 @@ def read(
     if isinstance(accept, str) or not (accept is None or np.iterable(accept)):
         raise TypeError(f"accept is {accept!r}: give a list of flags, such as [0, 1]")
     wanted = _Wanted(
-        found, variable, domain, quality, () if accept is None else accept, axes, dict(axis_kinds or {}), fold or {},
-        codes_of(missing_value), max_bytes, careful, layout,
+        found, variable, domain=domain, quality=quality, accept=() if accept is None else accept, axes=axes,
+        axis_kinds=dict(axis_kinds or {}), fold=fold or {}, codes=codes_of(missing_value),
+        max_bytes=max_bytes, careful=careful, layout=layout,
     )  # fmt: skip
     return wanted.table() if format_of(found).opener is None else wanted.tensor()
 
@@ -137,12 +160,12 @@ def contents(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -
     return {name: tuple(shape) for name, shape in found.items()}
 
 
-def read_columns(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -> Any:
-    """A table as it is, as a pandas DataFrame."""
+def read_columns(path: Path, *, max_bytes: int = MAX_BYTES, careful: bool = False) -> pd.DataFrame:
+    """A table as it is."""
     return _guarded(existing(path), "frame", max_bytes, careful)
 
 
-def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **arguments: Any) -> Any:
+def _guarded(path: Path, operation: str, max_bytes: int, careful: bool, **arguments: object) -> Any:
     """The result of an operation on a file, in another process where that is safer; a file that changes is refused."""
     file, form = Unchanged(path), format_of(path)
     if form.apart == "always" or (careful and form.apart == "careful"):
@@ -166,22 +189,21 @@ def list_contents(path: Path, *, max_bytes: int) -> dict[str, tuple[int, ...]]:
             return {name: one.shape for name, one in store.items()}
 
 
-def load(
-    path: Path, *, max_bytes: int, variable: str | None, extra: Sequence[str], axes: Sequence[str] | None
-) -> dict[str, Any]:
+def load(path: Path, *, max_bytes: int, variable: str | None, extra: Sequence[str], axes: Sequence[str] | None) -> Read:
     """The variable, its name, and further variables by name."""
     with reading(path, "a tensor", *_EXPECTED), format_of(path).open(path, max_bytes) as store:
         name = choose(path, store, variable, extra)
         data = _load(path, store, name, max_bytes)
         if axes is not None and not is_dataarray(data):
-            data = _name_axes(path, store, data, axes, name, max_bytes)
+            data = _name_axes(path, store, data=data, axes=axes, name=name, max_bytes=max_bytes)
         masks = [key for key in store if is_mask_name(key) and key not in (name, *extra) and len(store[key].shape) > 1]
         kept = {key: _load(path, store, key, max_bytes) for key in masks if store[key].dtype.kind in "biuf"}
         others = {key: _load(path, store, key, max_bytes) for key in extra}
-        about: dict[str, dict[str, Any]] = {"attrs": dict(store.attrs), "variables": {}}
+        variables = {}
         for key in store.beside(name):
             with suppress(ValueError):  # damaged, but not asked for
-                about["variables"][key] = _load(path, store, key, max_bytes)
+                variables[key] = _load(path, store, key, max_bytes)
+        about: About = {"attrs": dict(store.attrs), "variables": variables}
         return {"name": name, "data": data, "others": others, "masks": kept, "about": about}
 
 
@@ -208,7 +230,7 @@ class _Wanted:
         names = (None if self.domain is None else self.domain.removeprefix("!"), self.quality)
         return sorted({name for name in names if name is not None})
 
-    def inside(self, flags: Any) -> np.ndarray:
+    def inside(self, flags: ArrayData) -> np.ndarray:
         return inside_of(flags, str(self.domain))
 
     def accepted(self, flags: np.ndarray) -> np.ndarray:
@@ -224,13 +246,13 @@ class _Wanted:
     def tensor(self) -> Loaded:
         axes = None if self.axes is None else list(self.axes)
         asked = {"variable": self.variable, "extra": self.extra, "axes": axes}
-        read = _guarded(self.path, "load", self.max_bytes, self.careful, **asked)
+        read: Read = _guarded(self.path, "load", self.max_bytes, self.careful, **asked)
         name, data = read["name"], read["data"]
         flags = {key: spread(self.path, key, other, data) for key, other in read["others"].items()}
         data, declared = _without_codes(data, self.codes)
         if self.quality is not None:
             data = _blank(data, self.accepted(flags[self.quality]))
-        where: Any = None
+        where: ArrayData | None = None
         if self.domain is not None:
             where = domain_like(self.inside(flags[self.domain.removeprefix("!")]), data)
         masks = {}
@@ -265,7 +287,9 @@ class _Wanted:
         kept = frame
         if self.quality is not None and value in names:
             kept = frame.assign(**{value: frame[value].where(self.accepted(frame[self.quality].to_numpy()))})
-        options: Any = {"axis_kinds": self.axis_kinds, "max_bytes": self.max_bytes, "source": str(self.path)}
+        options: dict[str, Any] = {
+            "axis_kinds": self.axis_kinds, "max_bytes": self.max_bytes, "source": str(self.path)
+        }  # fmt: skip
         table = replace(from_table(kept, self.variable, axes, missing_value=self.codes, **options), frame=frame)
         data, where = table.data, None
         if self.domain is not None:
@@ -274,19 +298,19 @@ class _Wanted:
         if self.fold:
             data, where = _folded(self.path, data, where, self.fold)
         table = replace(table, data=data, where=where, fold=dict(self.fold))
-        return Loaded(data, where, self.path, table.value, table.notes, table)
+        return Loaded(data, where, path=self.path, variable=table.value, notes=table.notes, table=table)
 
-    def wide(self, frame: Any) -> Loaded:
+    def wide(self, frame: pd.DataFrame) -> Loaded:
         """A wide table has one variable, without a column of flags."""
         asked = {"variable": self.variable, "domain": self.domain, "quality": self.quality, "fold": self.fold or None}
         given = [name for name, one in asked.items() if one is not None]
         if given:
             raise ValueError(f"{self.path} is read as a wide table, which has no {given[0]}: use a long one (layout)")
         table = from_wide(frame, self.axes, missing_value=self.codes, max_bytes=self.max_bytes, source=str(self.path))
-        return Loaded(table.data, None, self.path, UNNAMED, table.notes, table)
+        return Loaded(table.data, None, path=self.path, variable=UNNAMED, notes=table.notes, table=table)
 
 
-def spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
+def spread(path: Path, name: str, flags: ArrayData, data: ArrayData | LazyTensor) -> np.ndarray:
     """Flags in the shape of the data: matched by axis names if both have them, else by lengths, first axes first."""
     if is_dataarray(flags) and is_dataarray(data):
         try:
@@ -302,19 +326,19 @@ def spread(path: Path, name: str, flags: Any, data: Any) -> np.ndarray:
     return plain.reshape([length if k in fitting[0] else 1 for k, length in enumerate(shape)])
 
 
-def inside_of(flags: Any, name: str) -> np.ndarray:
+def inside_of(flags: ArrayData, name: str) -> np.ndarray:
     """True in the domain, where a variable is nonzero (with ! before its name: zero); what is not known is zero."""
     nonzero: np.ndarray = np.nan_to_num(np.asarray(flags, dtype=float)) != 0
     return ~nonzero if name.startswith("!") else nonzero
 
 
-def domain_like(inside: np.ndarray, data: Any) -> Any:
+def domain_like(inside: np.ndarray, data: ArrayData) -> ArrayData:
     """A domain in the shape of the data, with their labels if they have any."""
     whole = np.array(np.broadcast_to(inside, data.shape))
     return data.copy(data=whole) if is_dataarray(data) else whole
 
 
-def _blank(data: Any, keep: np.ndarray) -> Any:
+def _blank(data: ArrayData, keep: np.ndarray) -> ArrayData:
     """The data, missing where `keep` is False."""
     if is_dataarray(data):
         return data.copy(data=_blank(data.values, keep))
@@ -323,41 +347,47 @@ def _blank(data: Any, keep: np.ndarray) -> Any:
     return np.where(np.broadcast_to(keep, data.shape), data, np.array(np.nan)).astype(wide)
 
 
-def _without_codes(data: Any, codes: Sequence[float]) -> tuple[Any, tuple[str, ...]]:
+def _without_codes(data: ArrayData, codes: Sequence[float]) -> tuple[ArrayData, tuple[str, ...]]:
     """The data with declared missing values as NaN, and notes about them."""
     if not codes or np.asarray(data).dtype.kind not in "iuf":
         return data, ()
     data = _blank(data, np.array(True))
-    found = blank_declared(data.values if is_dataarray(data) else data, codes)
+    found = blank_declared(data.values if is_dataarray(data) else cast(np.ndarray, data), codes)
     return data, tuple(f"missing value {one.taken}: {one.because}" for one in found)
 
 
-def _in_sorted_order(data: Any, where: Any, axis_kinds: Mapping[str, str]) -> tuple[Any, Any, tuple[str, ...]]:
+def _in_sorted_order(
+    data: ArrayData, where: ArrayData | None, axis_kinds: Mapping[str, str]
+) -> tuple[ArrayData, ArrayData | None, tuple[str, ...]]:
     """Sort ordered axes by their coordinate; repeated coordinates are refused later."""
     notes = []
-    for dim in data.dims if is_dataarray(data) else ():
+    if not is_dataarray(data):
+        return data, where, ()
+    for dim in data.dims:
         values = data[dim].values
         if dim not in data.coords or values.dtype.kind not in "iufM" or axis_kinds.get(str(dim)) == "unordered":
             continue
         if (np.sort(values) == values).all() or (np.sort(values)[::-1] == values).all():
             continue
-        data, where = data.sortby(dim), None if where is None else where.sortby(dim)
+        data, where = data.sortby(dim), where.sortby(dim) if is_dataarray(where) else None
         notes.append(f"the coordinates of {dim} were not sorted, and are now")
     return data, where, tuple(notes)
 
 
-def _folded(path: Path, data: Any, where: Any, fold: Mapping[str, tuple[str, str]]) -> tuple[Any, Any]:
+def _folded(
+    path: Path, data: ArrayData, where: ArrayData | None, fold: Mapping[str, tuple[str, str]]
+) -> tuple[xr.DataArray, xr.DataArray | None]:
     """Data and domain with a time axis folded into two; entries without a time are outside the domain."""
     if not is_dataarray(data):
         raise ValueError(f"{path} has no axis names, so fold cannot find its time axis: name them (axes=)")
     folded, reached = fold_time(data, fold)
-    if where is None:
+    if not is_dataarray(where):  # a domain has labels where the data have
         return folded, reached
     inside, _ = fold_time(where.astype(np.float32), fold)
     return folded, inside == 1
 
 
-def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) -> Any:
+def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) -> ArrayData:
     one = store[name]
     if one.dtype.hasobject and one.dims is None:
         raise ValueError(f"{path}: {name!r} holds objects, not numbers; objects are never unpickled")
@@ -366,18 +396,18 @@ def _load(path: Path, store: Mapping[str, Stored], name: str, max_bytes: int) ->
         return one.load()
 
 
-def _like(about: Mapping[str, Any]) -> Any:
+def _like(about: About) -> xr.Dataset | None:
     """Global attributes and variables beside the data as a Dataset; None if there are none."""
     if not about["attrs"] and not about["variables"]:
         return None
     import xarray as xr
 
-    variables = {name: one.variable for name, one in about["variables"].items()}
+    variables = {name: one.variable for name, one in about["variables"].items() if is_dataarray(one)}
     return xr.Dataset(variables, attrs=about["attrs"])
 
 
 def _name_axes(
-    path: Path, store: Mapping[str, Stored], data: Any, axes: Sequence[str], name: str, max_bytes: int
+    path: Path, store: Mapping[str, Stored], *, data: Any, axes: Sequence[str], name: str, max_bytes: int
 ) -> Any:
     """Give names to the axes of a plain array, and coordinates where the file has them under that name."""
     import xarray as xr

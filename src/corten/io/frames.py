@@ -5,16 +5,22 @@ from __future__ import annotations
 import gzip
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from corten.io.files import MAX_BYTES, check_size, reading, suffix_of
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+    import pandas as pd
+    from pyarrow.parquet import ParquetFile
 
 MAX_TEXT_ROWS = 1024  # of a Parquet file, read at a time while its text is counted
 _START = 1 << 16  # bytes of a CSV file from which its marks are found
 _DECIMAL_COMMA = re.compile(rb"(^|[;\t\n])-?\d+,\d+([;\t\r\n]|$)")
 
 
-def read_frame(path: Path, max_bytes: int = MAX_BYTES, rows: int | None = None) -> Any:
+def read_frame(path: Path, max_bytes: int = MAX_BYTES, rows: int | None = None) -> pd.DataFrame:
     """The table, or its names of columns alone (rows=0); a ValueError as soon as it is larger than `max_bytes`."""
     import pandas as pd
 
@@ -30,7 +36,7 @@ def read_frame(path: Path, max_bytes: int = MAX_BYTES, rows: int | None = None) 
             return pd.read_csv(stream, nrows=rows, **marks)
 
 
-def _marks(start: bytes) -> dict[str, Any]:
+def _marks(start: bytes) -> dict[str, str]:
     """What separates columns, and the decimal mark: `;` or tabs where the first line has no comma."""
     first, _, rest = start.partition(b"\n")
     sep = next((mark for mark in (b";", b"\t") if mark in first and b"," not in first), b",")
@@ -38,7 +44,7 @@ def _marks(start: bytes) -> dict[str, Any]:
     return {"sep": sep.decode(), "decimal": decimal}
 
 
-def _from_parquet(path: Path, max_bytes: int, rows: int | None) -> Any:
+def _from_parquet(path: Path, max_bytes: int, rows: int | None) -> pd.DataFrame:
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
@@ -59,7 +65,7 @@ def _from_parquet(path: Path, max_bytes: int, rows: int | None) -> Any:
     return frame.reset_index(drop=index.nlevels == 1 and index.name is None and index.dtype.kind in "iu")
 
 
-def _refuse_larger_text(file: Any, max_bytes: int) -> None:
+def _refuse_larger_text(file: ParquetFile, max_bytes: int) -> None:
     """Count text before all of it is read: repeated text and prefixes are stored once, and expand to any size."""
     import pyarrow as pa
 
@@ -83,5 +89,5 @@ def _refuse_larger(size: int, max_bytes: int) -> None:
         raise ValueError(f"decompresses to more than the limit of {max_bytes} bytes: raise max_bytes")
 
 
-def _opened(path: Path) -> Any:
+def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
     return gzip.open(path, "rb") if suffix_of(path) == ".csv.gz" else path.open("rb")

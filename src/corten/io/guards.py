@@ -9,11 +9,16 @@ import struct
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from corten.data.plain import Json
 from corten.io.files import by_desktop, check_size
+
+if TYPE_CHECKING:
+    import h5py
+    import netCDF4
 
 _CODECS = {
     "adler32", "astype", "bitround", "blosc", "bytes", "bz2", "categorize", "crc32", "crc32c", "delta", "endian",
@@ -41,14 +46,14 @@ def check_netcdf(path: Path, max_bytes: int) -> None:
         raise ValueError("it begins neither like NetCDF 3 nor like NetCDF 4")
 
 
-def _check_group(path: Path, file: Any, max_bytes: int) -> None:
+def _check_group(path: Path, file: h5py.Group, max_bytes: int) -> None:
     import h5py
 
-    def link(name: str, found: Any) -> None:
+    def link(name: str, found: object) -> None:
         if isinstance(found, h5py.ExternalLink):
             raise ValueError(f"{name!r} is a link into another file")
 
-    def item(name: str, found: Any) -> None:
+    def item(name: str, found: object) -> None:
         if isinstance(found, h5py.Dataset):
             refuse_outside(f"{path}, {name}", found, max_bytes)
             # Coordinates and text are read when the file is opened.
@@ -59,7 +64,7 @@ def _check_group(path: Path, file: Any, max_bytes: int) -> None:
     file.visititems(item)
 
 
-def refuse_outside(what: str, dataset: Any, max_bytes: int) -> None:
+def refuse_outside(what: str, dataset: h5py.Dataset, max_bytes: int) -> None:
     """Refuse an HDF5 dataset with values in other files, or with chunks larger than their shape."""
     if dataset.is_virtual or dataset.external is not None:
         raise ValueError(f"{what} keeps its values in other files, which are never followed: copy them into one")
@@ -69,7 +74,7 @@ def refuse_outside(what: str, dataset: Any, max_bytes: int) -> None:
     check_size(dataset.chunks, size, max_bytes, f"{what}, a chunk,")
     whole = math.prod(dataset.chunks) * size
 
-    def look(chunk: Any) -> None:
+    def look(chunk: h5py.h5d.StoreInfo) -> None:
         # Compression never makes data an eighth larger.
         if chunk.size > whole + whole // 8 + 4096:
             raise ValueError(f"{what}: a chunk of {whole} bytes is stored as {chunk.size}: it is damaged")
@@ -102,13 +107,13 @@ def _check_classic(path: Path, version: int) -> None:
             raise ValueError(f"it is cut short or damaged: {problem}") from None
 
 
-def _least_size(file: Any) -> int:
+def _least_size(file: netCDF4.Dataset) -> int:
     """Bytes of a CDF-5 file with these dimensions, attributes and variables: its header and its values."""
 
     def padded(name: str) -> int:
         return 8 + -(-len(name.encode()) // 4) * 4
 
-    def attributes(one: Any) -> int:
+    def attributes(one: netCDF4.Dataset | netCDF4.Variable) -> int:
         values = [(name, one.getncattr(name)) for name in one.ncattrs()]
         sizes = [len(v.encode()) if isinstance(v, str) else np.asarray(v).nbytes for _, v in values]
         return 12 + sum(padded(name) + 12 + -(-size // 4) * 4 for (name, _), size in zip(values, sizes))
@@ -143,7 +148,7 @@ def check_zarr(path: Path, max_bytes: int) -> None:
                 _check_frame(at.relative_to(path), at, behind, max_bytes)
 
 
-def _arrays(at: Path, described: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _arrays(at: Path, described: Json) -> Iterator[tuple[Path, dict[str, Json]]]:
     """The arrays that a metadata file describes, each with its folder; consolidated metadata describe many."""
     if not isinstance(described, dict):
         return
@@ -159,7 +164,7 @@ def _arrays(at: Path, described: Any) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield (place.parent if place.name == ".zarray" else place), one
 
 
-def _check_codecs(array: dict[str, Any]) -> int | None:
+def _check_codecs(array: dict[str, Json]) -> int | None:
     """Refuse unknown codecs; the bytes that follow a Blosc frame in a chunk, None where there are no such frames.
 
     Blosc trusts the sizes in a frame and may read outside its memory. Frames that are a file of their own are checked
@@ -180,7 +185,7 @@ def _check_codecs(array: dict[str, Any]) -> int | None:
     return behind
 
 
-def _names(part: Any, named: bool = True) -> Iterator[str]:
+def _names(part: Json, named: bool = True) -> Iterator[str]:
     """What a codec calls itself, in the second and the third version of Zarr, then the names of codecs inside it."""
     if isinstance(part, dict):
         for key in ("id", "name"):
@@ -206,17 +211,20 @@ def _check_frame(name: Path, at: Path, behind: int, max_bytes: int) -> None:
     check_size((unpacked,), 1, max_bytes, str(name))
 
 
-def _check_sizes(path: Path, array: dict[str, Any], max_bytes: int) -> None:
+def _check_sizes(path: Path, array: dict[str, Json], max_bytes: int) -> None:
     """Arrays of more axes are checked when they are read; coordinates are read when the folder is opened."""
     grid = array.get("chunk_grid")
     inner = grid.get("configuration") if isinstance(grid, dict) else None
     for chunks in (array.get("chunks"), inner.get("chunk_shape") if isinstance(inner, dict) else None):
-        shapes = [one for one in (array.get("shape"), chunks) if one is not None]
-        for one in shapes:
+        shapes: list[list[int]] = []
+        for one in (array.get("shape"), chunks):
+            if one is None:
+                continue
             if not isinstance(one, list) or not all(type(length) is int and length >= 0 for length in one):
                 raise ValueError(f"a shape or chunk is {str(one)[:80]!r}: expected whole numbers")
+            shapes.append(cast(list[int], one))
             if one is chunks or len(one) == 1:
-                check_size(one, 1, max_bytes, str(path))
+                check_size(shapes[-1], 1, max_bytes, str(path))
         number = math.prod(-(-length // max(step, 1)) for length, step in zip(shapes[0], shapes[-1])) if shapes else 0
         if number > MAX_CHUNKS:
             raise ValueError(

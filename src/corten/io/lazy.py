@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -21,10 +21,26 @@ from corten.io import npy
 from corten.io.files import MAX_BYTES, Unchanged, existing, reading, suffix_of
 from corten.io.formats import contents
 from corten.io.provenance import surroundings
-from corten.io.registry import PARTS
+from corten.io.registry import READ_IN_PARTS
 from corten.io.stores import choose, of_dataset, open_dataset
 
-OPENABLE = PARTS
+if TYPE_CHECKING:
+    import xarray as xr
+    from numpy.typing import ArrayLike, DTypeLike
+
+
+class Sliceable(Protocol):
+    """An array that is read by slices of its first axis, such as one of Zarr or HDF5, or a memory map."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> DTypeLike: ...
+    def __getitem__(self, key: slice, /) -> ArrayLike: ...
+
+
+ArraySource: TypeAlias = "Sliceable | xr.DataArray"
+OPENABLE = READ_IN_PARTS
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,9 +60,9 @@ class LazyTensor:
     _read: Callable[[int, int], np.ndarray] = field(repr=False)
     _inside: Callable[[int, int], np.ndarray] | None = field(default=None, repr=False)
     name: str | None = None
-    attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    coords: Any = field(default=None, repr=False)
-    like: Any = field(default=None, repr=False)
+    attrs: Mapping[str, object] = field(default_factory=dict, repr=False)
+    coords: xr.Coordinates | None = field(default=None, repr=False)
+    like: xr.Dataset | None = field(default=None, repr=False)
     _file: Unchanged | None = field(default=None, repr=False)
     codes: tuple[float, ...] = ()
     masks: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
@@ -89,7 +105,7 @@ class LazyTensor:
 
     def within(self, inside: np.ndarray) -> LazyTensor:
         """The same values in a domain, of length 1 along the axes it does not depend on."""
-        return replace(self, _inside=_domain(inside, None, self.shape, False))
+        return replace(self, _inside=_domain(inside, None, self.shape))
 
     def inverted(self) -> LazyTensor:
         """The same values in the complement of the domain."""
@@ -122,8 +138,8 @@ class LazyTensor:
     @classmethod
     def of(
         cls,
-        x: Any,
-        where: Any = None,
+        x: ArraySource,
+        where: ArraySource | None = None,
         *,
         periodic: Sequence[str | int] = (),
         axis_kinds: Mapping[str | int, str] | None = None,
@@ -131,7 +147,7 @@ class LazyTensor:
         source: str = "x",
     ) -> LazyTensor:
         """From a lazily loaded DataArray, a Zarr or HDF5 array, a memory map, or anything sliced like them."""
-        labelled = _axes.is_dataarray(x)
+        labelled = x if _axes.is_dataarray(x) else None
         if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")):
             raise TypeError(
                 f"x is a {type(x).__name__}: give the path of a file ({', '.join(OPENABLE)}), a DataArray, or an array"
@@ -141,33 +157,34 @@ class LazyTensor:
             raise TypeError(f"{source} has dtype {dtype}: real numbers (float, integer, bool) are allowed")
         if len(shape) < 2 or 0 in shape:
             raise ValueError(f"{source} has shape {shape}: a tensor needs two or more axes, none of length 0")
-        axes = _axes.axes_of_dataarray(x) if labelled else _axes.axes_of_names(None, shape)
+        axes = _axes.axes_of_names(None, shape) if labelled is None else _axes.axes_of_dataarray(labelled)
         axes = _axes.refine(axes, periodic, axis_kinds or {})
         single = dtype.kind == "f" and dtype.itemsize <= 4
+        attrs = {} if labelled is None else dict(labelled.attrs)
 
         def read(start: int, stop: int) -> np.ndarray:
             part = x[start:stop]
-            if labelled:
+            if _axes.is_dataarray(part):
                 return np.asarray(part.values)
             if not is_mapped(part):
                 return np.asanyarray(part)
             read = np.array(part)
-            let_go(part)
+            let_go(cast(np.ndarray, part))
             return read
 
         return cls(
             shape, np.dtype(np.float32 if single else np.float64), axes, _chunk_of(x), source, read,
-            None if where is None else _domain(where, x, shape, labelled),
-            None if not labelled or x.name is None else str(x.name),
-            dict(x.attrs) if labelled else {}, x.coords if labelled else None,
-            codes=(*codes_of(missing_value), *declared_by(x.attrs if labelled else {})),
+            None if where is None else _domain(where, labelled, shape),
+            None if labelled is None or labelled.name is None else str(labelled.name),
+            attrs, None if labelled is None else labelled.coords,
+            codes=(*codes_of(missing_value), *declared_by(attrs)),
         )  # fmt: skip
 
 
 @contextmanager
 def open_lazily(
-    x: Any,
-    where: Any = None,
+    x: str | os.PathLike[str] | ArraySource,
+    where: str | ArraySource | None = None,
     *,
     variable: str | None = None,
     periodic: Sequence[str | int] = (),
@@ -179,7 +196,7 @@ def open_lazily(
     if not isinstance(x, str | os.PathLike):
         if variable is not None:
             raise ValueError(f"variable is {variable!r}, but x is an array already: give the file's path, or x[name]")
-        yield LazyTensor.of(x, where, **options)
+        yield LazyTensor.of(x, _array(where, "x"), **options)
         return
     path, suffix = existing(x), suffix_of(x)
     file = Unchanged(path)
@@ -191,15 +208,13 @@ def open_lazily(
     if suffix == ".npy":
         with reading(path, "a NumPy array", OSError):
             planes = npy.Planes.of(path)
-        if isinstance(where, str):
-            raise ValueError(f"where is {where!r}, but {path} holds one array without names: give the array")
-        yield replace(LazyTensor.of(planes, where, source=str(path), **options), _file=file)
+        yield replace(LazyTensor.of(planes, _array(where, str(path)), source=str(path), **options), _file=file)
         return
     with open_dataset(path, MAX_BYTES) as dataset:
         stored = of_dataset(dataset)
         flags = where.removeprefix("!") if isinstance(where, str) else None
         name = choose(path, stored, variable, [] if flags is None else [flags])
-        inside = where if flags is None else dataset[flags]
+        inside = dataset[flags] if isinstance(where, str) else where
         try:
             with reading(path, f"an array {name!r}", ValueError, TypeError):  # labels are read here
                 lazy = LazyTensor.of(dataset[name], inside, source=f"{path}, {name!r}", **options)
@@ -226,7 +241,14 @@ def stored_size(path: Path, variable: str | None = None) -> int:
     return max((prod(shape) for shape in shapes.values() if len(shape) > 1), default=0)
 
 
-def _chunk_of(x: Any) -> int:
+def _array(where: str | ArraySource | None, source: str) -> ArraySource | None:
+    """The domain of one array, which has no variables that a name could mean."""
+    if isinstance(where, str):
+        raise ValueError(f"where is {where!r}, but {source} holds one array without names: give the array")
+    return where
+
+
+def _chunk_of(x: ArraySource) -> int:
     """Planes of the first axis that the store reads at once."""
     if _axes.is_dataarray(x):
         if x.chunks is not None:
@@ -239,16 +261,16 @@ def _chunk_of(x: Any) -> int:
     return int(np.max(chunks[0])) if chunks else 1
 
 
-def _domain(where: Any, x: Any, shape: tuple[int, ...], labelled: bool) -> Callable[[int, int], np.ndarray]:
+def _domain(where: ArraySource, x: xr.DataArray | None, shape: tuple[int, ...]) -> Callable[[int, int], np.ndarray]:
     if _axes.is_dataarray(where):
-        if not labelled:
+        if x is None:
             raise TypeError("where is a DataArray but x is not: give where as an array, or x as a DataArray")
         _axes.check_axes(where, x)
-        first = x.dims[0]
+        flags, first = where, x.dims[0]
 
         def named(start: int, stop: int) -> np.ndarray:
             block = slice(start, stop)
-            part = where.isel({first: block}) if first in where.dims else where
+            part = flags.isel({first: block}) if first in flags.dims else flags
             return _flags(_axes.broadcast_by_name(part, x.isel({first: block})))
 
         return named

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from itertools import permutations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -70,7 +70,7 @@ def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -
             raise problem
 
 
-def _check(what: str, item: Any, max_bytes: int) -> None:
+def _check(what: str, item: object, max_bytes: int) -> None:
     import h5py
 
     if isinstance(item, h5py.Dataset):
@@ -97,7 +97,7 @@ def _from_rows(path: Path, table: h5py.Dataset, max_bytes: int) -> xr.Dataset:
     months = ((clock[0] - 1970) * 12 + clock[1] - 1).astype("timedelta64[M]") + np.datetime64("1970-01", "M")
     seconds = 86400 * (clock[2] - 1) + 3600 * clock[3] + 60 * clock[4] + np.floor(clock[5])
     times = months.astype("datetime64[s]") + seconds.astype("timedelta64[s]")
-    columns: dict[str, Any] = {"lat": rows[fields["gdlat"]].astype(float), "lon": rows[fields["glon"]].astype(float)}
+    columns = {"lat": rows[fields["gdlat"]].astype(float), "lon": rows[fields["glon"]].astype(float)}
     for name, column in columns.items():
         if not np.isfinite(column).all():
             raise ValueError(f"{path}: '{TABLE}' has rows without {name}")
@@ -140,7 +140,7 @@ def _from_arrays(path: Path, group: h5py.Group, max_bytes: int) -> xr.Dataset:
 def _dataset(values: dict[str, np.ndarray], axes: dict[str, np.ndarray], duplicates: int) -> xr.Dataset:
     import xarray as xr
 
-    coords: dict[str, Any] = {
+    coords: dict[str, tuple[str, np.ndarray, dict[str, str]]] = {
         name: (name, labels.astype("datetime64[ns]") if name == "time" else labels, _ATTRS[name])
         for name, labels in axes.items()
     }

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from corten.data.axes import is_dataarray
 from corten.io.files import suffix_of
@@ -50,7 +49,7 @@ def companion(variable: str, what: str) -> str:
     return f"{variable}_{what}"
 
 
-def check_labels(path: str | os.PathLike[str], data: Any) -> None:
+def check_labels(path: str | os.PathLike[str], data: object) -> None:
     """Refuse labels of the input that a file of results could not hold."""
     if not is_dataarray(data):
         return
@@ -86,7 +85,9 @@ def refuse_axes(path: str | os.PathLike[str], axes: Iterable[str]) -> None:
         refuse_names(path, "npz" if suffix == ".npz" else "MAT", axes)
 
 
-def refuse_names(path: str | os.PathLike[str], kind: str, names: Iterable[Any], attrs: Iterable[Any] = ()) -> None:
+def refuse_names(
+    path: str | os.PathLike[str], kind: str, names: Iterable[Hashable], attrs: Iterable[Hashable] = ()
+) -> None:
     """Refuse names that a kind of file cannot hold; only NetCDF limits those of attributes."""
     given = [("an axis or variable", name) for name in map(str, names)]
     given += [("an attribute", name) for name in map(str, attrs) if kind == "NetCDF"]

@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-MAX_HEADER_BYTES = 1 << 16
+MAX_NPY_HEADER = 1 << 16  # bytes
 _PART_BYTES = 1 << 24  # read at a time from a file in Fortran order
 _SKIP_BYTES = 1 << 16  # more than this is faster to skip than to read
 _MAX_RATIO = 1100  # deflate compresses at most 1032 to 1
@@ -25,8 +25,8 @@ def declared(stream: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype, b
         if version[0] not in _READERS:
             raise ValueError(f"expected version 1 or 2 of the npy format, found {version[0]}")
         length = stream.read(2 * version[0])
-        if int.from_bytes(length, "little") > MAX_HEADER_BYTES:  # checked before it is read: NumPy checks afterwards
-            raise ValueError(f"its header declares {int.from_bytes(length, 'little')} bytes, above {MAX_HEADER_BYTES}")
+        if int.from_bytes(length, "little") > MAX_NPY_HEADER:  # checked before it is read: NumPy checks afterwards
+            raise ValueError(f"its header declares {int.from_bytes(length, 'little')} bytes, above {MAX_NPY_HEADER}")
         header = io.BytesIO(length + stream.read(int.from_bytes(length, "little")))
         shape, fortran, dtype = _READERS[version[0]](header)
     except Exception as problem:  # the header is Python text, which can be invalid in many ways

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,19 +30,15 @@ _OF_THE_INPUT = {
 _OF_THE_FILE = {"id", "uuid", "tracking_id", "checksum", "coordinates"}
 
 
-def own_attrs(attrs: Mapping[Any, Any]) -> dict[Any, Any]:
+def own_attrs(attrs: Mapping[str, object]) -> dict[str, object]:
     """Attributes of a variable that are true of its filled version too."""
     return {key: value for key, value in attrs.items() if key not in _OF_THE_INPUT}
 
 
 def global_attrs(
-    quantity: str,
-    before: Mapping[Any, Any],
-    coverage: float,
-    choices: Sequence[Choice],
-    warnings: Sequence[str],
-    settings: Mapping[str, Any],
-) -> dict[str, Any]:
+    quantity: str, before: Mapping[str, object], *, coverage: float, choices: Sequence[Choice], warnings: Sequence[str],
+    settings: Mapping[str, object],
+) -> dict[str, object]:  # fmt: skip
     """Global attributes of a result file: those of `before`, history and comment continued, settings as JSON."""
     from corten import __version__
 
@@ -59,20 +55,20 @@ def global_attrs(
         "history": _appended(kept.get("history"), [done], "\n"),
         "comment": _appended(kept.get("comment"), [FOOTNOTE, *warnings], "\n"),
         "corten_settings": json.dumps(
-            {"coverage": coverage, **plain(settings), "chosen": chosen}, separators=(",", ":")
+            plain({"coverage": coverage, **settings, "chosen": chosen}), separators=(",", ":")
         ),
     }
 
 
-def _appended(before: Any, after: Iterable[str], between: str) -> str:
+def _appended(before: object, after: Iterable[str], between: str) -> str:
     """Text with further text after it; nothing is said twice."""
     said = str(before).rstrip() if before else ""
     return between.join([*([said] if said else []), *(one for one in after if one not in said)])
 
 
-def file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:
+def file_attrs(attrs: Mapping[str, object]) -> dict[str, object]:
     """Attributes that any file format can hold: numbers, text and arrays of numbers; the rest as JSON."""
-    held: dict[str, Any] = {}
+    held: dict[str, object] = {}
     for key, value in attrs.items():
         if isinstance(value, list) and value and all(type(one) in (int, float) for one in value):
             value = np.array(value)
@@ -82,11 +78,11 @@ def file_attrs(attrs: Mapping[Any, Any]) -> dict[str, Any]:
     return held
 
 
-def referred(attrs: Mapping[Any, Any]) -> list[str]:
+def referred(attrs: Mapping[str, object]) -> list[str]:
     """Variables that attributes refer to: a grid mapping, cell measures, the bounds of a coordinate."""
     found: list[str] = []
     for key in REFERENCES:
-        words = attrs[key].split() if isinstance(attrs.get(key), str) else []
+        words = text.split() if isinstance(text := attrs.get(key), str) else []
         if key == "cell_measures":
             words = [word for word in words if not word.endswith(":")]
         elif any(word.endswith(":") for word in words):  # a grid mapping of its coordinates, "crs: x y"
@@ -111,7 +107,7 @@ def with_references(dataset: xr.Dataset, like: xr.Dataset | None) -> xr.Dataset:
         for name, one in dataset.data_vars.items():
             if name not in grids:
                 one.attrs.setdefault("grid_mapping", str(grids[0]))
-    added: dict[str, Any] = {}
+    added: dict[str, xr.Variable] = {}
     for variable in dataset.variables.values():
         kept = dict(variable.attrs)
         for key in REFERENCES:

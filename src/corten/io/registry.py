@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from corten.io.files import suffix_of
 from corten.io.ionex import is_ionex_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from corten.io.stores import Variables
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class Format:
     needs: tuple[str, ...] = ()
     extra: str = "files"
 
-    def open(self, *arguments: Any) -> Any:
+    def open(self, path: Path, max_bytes: int) -> AbstractContextManager[Variables]:
         """Call the opener, after a check of the packages it needs."""
         self.refuse_absent()
         for name in self.needs:
@@ -45,7 +51,8 @@ class Format:
                 import_module(name)
             except Exception as problem:  # such as a C library that the package does not find
                 raise ImportError(f"reading {self.name} needs the package {name}, which fails: {problem}") from None
-        return resolve(str(self.opener))(*arguments)
+        opened: AbstractContextManager[Variables] = resolve(str(self.opener))(path, max_bytes)
+        return opened
 
     def refuse_absent(self) -> None:
         """An ImportError that names the missing package and the extra that has it."""
@@ -55,10 +62,11 @@ class Format:
 
 
 _STORES, _ARRAYS, _NETCDF = "corten.io.stores:", "corten.io.writers:write", "corten.io.dataset:write_netcdf"
+_ZARR = "corten.io.dataset:write_zarr"
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 FORMATS = (
-    Format("NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_variables", _NETCDF, "careful", True),
-    Format("Zarr", (".zarr",), _STORES + "open_variables", "corten.io.dataset:write_zarr", "careful", True, ("zarr",)),
+    Format("NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_variables", _NETCDF, "careful", in_parts=True),
+    Format("Zarr", (".zarr",), _STORES + "open_variables", _ZARR, "careful", in_parts=True, needs=("zarr",)),
     Format("npz", (".npz",), _STORES + "open_npz", _ARRAYS),
     Format("NumPy array", (".npy",), _STORES + "open_npy", _ARRAYS, in_parts=True),
     Format("MAT", (".mat",), _STORES + "open_mat", _ARRAYS, "always"),
@@ -71,7 +79,7 @@ FORMATS = (
 )
 READABLE = tuple(suffix for one in FORMATS for suffix in one.suffixes)
 WRITABLE = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.writer is not None)
-PARTS = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.in_parts)
+READ_IN_PARTS = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.in_parts)
 TABLES = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.opener is None)
 NETCDF = tuple(suffix for one in FORMATS for suffix in one.suffixes if one.writer == _NETCDF)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -35,7 +35,7 @@ class Stored:
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    load: Callable[[], Any]
+    load: Callable[[], np.ndarray | xr.DataArray]
     dims: tuple[str, ...] | None = None
     role: str = "data"
 
@@ -54,7 +54,7 @@ NAMES_OF = "_name"  # what the name of a variable with the labels of an axis end
 class Variables(dict[str, Stored]):
     """The variables of a file by name, its global attributes, and for each variable those that it refers to."""
 
-    attrs: Mapping[str, Any] = {}
+    attrs: Mapping[str, object] = {}
     beside: Callable[[str], list[str]] = staticmethod(lambda name: [])
 
 
@@ -95,7 +95,7 @@ def of_dataset(dataset: xr.Dataset, main: str | None = None) -> Variables:
     return found
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, list):
         return all(type(one) in (int, float) for one in value)
     numbers = isinstance(value, np.ndarray) and value.dtype.kind in "iuf" and value.ndim <= 1
@@ -114,7 +114,7 @@ def opened(path: Path, kind: str, check: Callable[[], None], **options: Any) -> 
         return dataset
 
 
-def is_text(labels: Any) -> bool:
+def is_text(labels: xr.DataArray | xr.Variable) -> bool:
     """Whether a variable holds text only."""
     if labels.dtype.kind not in "OUT":
         return False
@@ -139,7 +139,7 @@ def open_dataset(path: Path, max_bytes: int) -> xr.Dataset:
     return opened(path, "Zarr", partial(check_zarr, path, max_bytes), engine="zarr", consolidated=known)
 
 
-def open_variables(path: Path, max_bytes: int) -> Any:
+def open_variables(path: Path, max_bytes: int) -> AbstractContextManager[Variables]:
     return _closing(open_dataset(path, max_bytes))
 
 
@@ -154,7 +154,7 @@ def open_geotiff(path: Path, max_bytes: int) -> Iterator[Variables]:
         yield store
 
 
-def open_grib(path: Path, max_bytes: int) -> Any:
+def open_grib(path: Path, max_bytes: int) -> AbstractContextManager[Variables]:
     """GRIB by cfgrib; no index is written beside the file."""
     check = partial(_begins, path, (b"GRIB",))
     return _closing(opened(path, "GRIB", check, engine="cfgrib", backend_kwargs={"indexpath": ""}))
@@ -267,7 +267,7 @@ def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[
     with file:
         found = Variables()
 
-        def visit(name: str, item: Any) -> None:
+        def visit(name: str, item: object) -> None:
             if isinstance(item, h5py.Dataset) and not name.startswith("#") and item.shape is not None:
                 refuse_outside(repr(name), item, max_bytes)
                 shape = tuple(reversed(item.shape)) if transposed else tuple(item.shape)
@@ -286,7 +286,7 @@ def _scale_names(item: h5py.Dataset) -> tuple[str, ...] | None:
     return tuple(names) if names and all(names) and len(set(names)) == len(names) else None
 
 
-def _load_hdf5(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | None) -> Any:
+def _load_hdf5(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | None) -> np.ndarray | xr.DataArray:
     import xarray as xr
 
     values = item[()]
@@ -301,9 +301,9 @@ def _load_hdf5(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | Non
     return decoded.values if dims is None else decoded
 
 
-def _scales(item: h5py.Dataset, dims: tuple[str, ...]) -> dict[str, Any]:
+def _scales(item: h5py.Dataset, dims: tuple[str, ...]) -> dict[str, tuple[str, np.ndarray, dict[str, str]]]:
     """Coordinates from attached scales, or from text that is kept beside an axis."""
-    coords: dict[str, Any] = {}
+    coords: dict[str, tuple[str, np.ndarray, dict[str, str]]] = {}
     for k, name in enumerate(dims):
         scale, beside = item.dims[k][0], item.parent.get(f"{name}{NAMES_OF}")
         if not str(_scalar(scale.attrs.get("NAME", ""))).startswith(_NO_LABELS):
@@ -319,7 +319,7 @@ def _labels(scale: h5py.Dataset) -> np.ndarray:
     return np.asarray(scale.asstr("utf-8", "replace")[()] if scale.dtype.kind in "OS" else scale[()])
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: object) -> object:
     if isinstance(value, np.ndarray) and value.size == 1:
         value = value.ravel()[0]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
 
 if TYPE_CHECKING:
+    from datetime import tzinfo
+
     import pandas as pd
     import xarray as xr
 
@@ -48,7 +50,7 @@ class LongTable:
     duplicates: int
     inserted: Mapping[str, int]
     fold: Mapping[str, tuple[str, str]]
-    zones: Mapping[str, Any] = field(default_factory=dict)
+    zones: Mapping[str, tzinfo | str] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -81,7 +83,7 @@ class LongTable:
         extra = np.flatnonzero(~there & (answers["flag"] != 4))
         rows = np.concatenate([self.entries, extra])
         places = np.unravel_index(extra, tuple(grid.sizes[name] for name in self.coordinates))
-        labels: dict[str, Any] = {
+        labels: dict[str, np.ndarray | pd.DatetimeIndex] = {
             name: grid.coords[name].values[place] for name, place in zip(self.coordinates, places)
         }
         for name, zone in self.zones.items():
@@ -157,7 +159,7 @@ def from_table(
     axes: dict[str, np.ndarray] = {}
     places: list[np.ndarray] = []
     inserted: dict[str, int] = {}
-    zones: dict[str, Any] = {}
+    zones: dict[str, tzinfo | str] = {}
     for name in coordinates:
         labels, place, zone = _axis(frame[name], name, source, max_bytes)
         if zone is not None:
@@ -186,8 +188,9 @@ def from_table(
     if fold:
         data, where = fold_time(data, fold)
     return LongTable(
-        data, where, frame, value, tuple(coordinates), entries, duplicates, inserted, dict(fold or {}), zones
-    )
+        data=data, where=where, frame=frame, value=value, coordinates=tuple(coordinates), entries=entries,
+        duplicates=duplicates, inserted=inserted, fold=dict(fold or {}), zones=zones,
+    )  # fmt: skip
 
 
 def long_form(result: Intervals) -> pd.DataFrame:
@@ -196,10 +199,10 @@ def long_form(result: Intervals) -> pd.DataFrame:
 
     observed = result.observed
     keep = np.flatnonzero(observed.inside)
-    columns: dict[str, Any] = {}
+    columns: dict[str, np.ndarray | pd.Index] = {}
     for axis, place in zip(observed.axes, np.unravel_index(keep, observed.shape)):
-        zoned = observed.coords is not None and axis.dim in observed.coords and zone_of(observed.coords[axis.dim])
-        labels = observed.coords[axis.dim].to_index() if zoned else axis.coordinates
+        given = None if observed.coords is None else observed.coords.get(axis.dim)
+        labels = axis.coordinates if given is None or not zone_of(given) else given.to_index()
         columns[axis.name] = place if labels is None else labels[place]
     arrays = (result.estimate_array, result.lower_array, result.upper_array, result.flag_array)
     frame = pd.DataFrame(columns | {name: array.ravel()[keep] for name, array in zip(ANSWERS, arrays)})
@@ -255,7 +258,9 @@ def numbers_of(column: pd.Series, name: str, source: str) -> np.ndarray:
     return np.array(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
 
-def _axis(column: pd.Series, name: str, source: str, max_bytes: int) -> tuple[np.ndarray, np.ndarray, Any]:
+def _axis(
+    column: pd.Series, name: str, source: str, max_bytes: int
+) -> tuple[np.ndarray, np.ndarray, tzinfo | str | None]:
     """Distinct labels (sorted, or in order of appearance for text), the place of each row, and a time zone or None."""
     import pandas as pd
 
@@ -279,7 +284,7 @@ def _text(labels: np.ndarray, name: str, source: str, max_bytes: int) -> np.ndar
     return np.asarray(labels, dtype=str)
 
 
-def _labels(column: pd.Series, name: str, source: str) -> tuple[np.ndarray, Any]:
+def _labels(column: pd.Series, name: str, source: str) -> tuple[np.ndarray, tzinfo | str | None]:
     """Labels as numbers, times in UTC or (dtype object) text, and a time zone or None."""
     import pandas as pd
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -115,7 +115,7 @@ def from_wide(
         dims = [str(name) for name in axes]
     if len(dims) != 2 or dims[0] == dims[1]:
         raise ValueError(f"{source} is a wide table, a matrix: name its two axes, rows and columns, not {dims}")
-    coords: dict[str, Any] = {}
+    coords: dict[str, np.ndarray | pd.DatetimeIndex | None] = {}
     order = np.arange(len(frame))
     if rows:
         labels = labels_in_order(first, rows[0], source, max_bytes)
@@ -128,7 +128,7 @@ def from_wide(
     return WideTable(data, frame, rows, columns, order)
 
 
-def _holds_numbers(kind: Any) -> bool:
+def _holds_numbers(kind: object) -> bool:
     import pandas as pd
 
     return bool(pd.api.types.is_numeric_dtype(kind)) and not pd.api.types.is_bool_dtype(kind)

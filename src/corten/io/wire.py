@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -11,13 +11,21 @@ from corten.data.wide import is_frame
 from corten.io.files import check_size
 from corten.io.npy import declared
 
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+    import pandas as pd
+    import xarray as xr
+
+    from corten.data.plain import Json
+
 _SIMPLE = str | int | float | bool | None
 _KINDS = "biufcmMSU"  # numbers, times and text of fixed length
 _CALENDARS = ("standard", "gregorian", "proleptic_gregorian")  # of times that NumPy holds
 _CLOCK = "microseconds since 1970-01-01"
 
 
-def encode(value: Any, arrays: list[np.ndarray]) -> Any:
+def encode(value: object, arrays: list[np.ndarray]) -> Json:
     """JSON that stands for the value; arrays are appended to `arrays` and referred to by their position."""
     if isinstance(value, np.generic):
         return {"scalar": encode(np.asarray(value), arrays)}
@@ -30,7 +38,7 @@ def encode(value: Any, arrays: list[np.ndarray]) -> Any:
     if isinstance(value, dict):
         return {"dict": [[str(key), encode(one, arrays)] for key, one in value.items()]}
     if is_dataarray(value):
-        coords = [[str(key), _encode_variable(one, arrays)] for key, one in value.coords.items()]
+        coords: list[Json] = [[str(key), _encode_variable(one, arrays)] for key, one in value.coords.items()]
         name = None if value.name is None else str(value.name)
         return {"labelled": _encode_variable(value, arrays), "name": name, "coords": coords}
     if is_frame(value):
@@ -72,28 +80,28 @@ def send_array(stream: IO[bytes], array: np.ndarray) -> None:
     stream.write(_memory(array))
 
 
-def receive_array(stream: Any, max_bytes: int, what: str) -> np.ndarray:
+def receive_array(stream: IO[bytes], max_bytes: int, what: str) -> np.ndarray:
     """Read an array that `send_array` wrote; one that is larger than the limit, or of objects, is a ValueError."""
     shape, dtype, fortran = declared(stream, max_bytes)
     if dtype.kind not in _KINDS:
         raise ValueError(f"an array of {dtype}")
     check_size(shape, max(dtype.itemsize, 1), max_bytes, what)  # NumPy gives text of length 0 a byte
     array = np.empty(shape, dtype, order="F" if fortran else "C")
-    if array.nbytes and stream.readinto(_memory(array)) < array.nbytes:
+    if array.nbytes and cast("BufferedReader", stream).readinto(_memory(array)) < array.nbytes:
         raise EOFError
     return array
 
 
-def _memory(array: np.ndarray) -> Any:
+def _memory(array: np.ndarray) -> memoryview:
     """The memory of an array as bytes, in memory order."""
-    return memoryview(array.reshape(-1, order="A").view(np.uint8)) if array.nbytes else b""  # type: ignore[arg-type]
+    return memoryview(array.reshape(-1, order="A").view(np.uint8)) if array.nbytes else memoryview(b"")  # type: ignore[arg-type]
 
 
-def _unknown(value: Any) -> ValueError:
+def _unknown(value: object) -> ValueError:
     return ValueError(f"it holds a {type(value).__name__}, which is neither numbers, text nor dates")
 
 
-def _encode_array(value: np.ndarray, arrays: list[np.ndarray]) -> Any:
+def _encode_array(value: np.ndarray, arrays: list[np.ndarray]) -> Json:
     if value.dtype.kind in _KINDS:
         arrays.append(value if value.flags.f_contiguous else np.ascontiguousarray(value))
         return {"array": len(arrays) - 1}
@@ -109,17 +117,17 @@ def _encode_array(value: np.ndarray, arrays: list[np.ndarray]) -> Any:
     for one in flat:
         if not isinstance(one, str) and one is not None and one == one:
             raise _unknown(one)
-    words = [one if isinstance(one, str) else None for one in flat]
+    words: list[Json] = [one if isinstance(one, str) else None for one in flat]
     return {"text": words, "shape": list(value.shape), "objects": value.dtype.kind == "O"}
 
 
-def _encode_variable(one: Any, arrays: list[np.ndarray]) -> Any:
+def _encode_variable(one: xr.DataArray, arrays: list[np.ndarray]) -> Json:
     values = np.asarray(one.values)
     calendar = str(one.encoding.get("calendar", "")) if values.dtype.kind == "M" else ""
     return [[str(dim) for dim in one.dims], encode(values, arrays), encode(dict(one.attrs), arrays), calendar]
 
 
-def _decode_labelled(variable: Any, name: str | None, coords: Any, arrays: dict[int, np.ndarray]) -> Any:
+def _decode_labelled(variable: Any, name: str | None, coords: Any, arrays: dict[int, np.ndarray]) -> xr.DataArray:
     import xarray as xr
 
     dims, values, attrs, _ = (decode(one, arrays) for one in variable)
@@ -131,7 +139,7 @@ def _decode_labelled(variable: Any, name: str | None, coords: Any, arrays: dict[
     return array
 
 
-def _arrow_stream(frame: Any) -> np.ndarray:
+def _arrow_stream(frame: pd.DataFrame) -> np.ndarray:
     """A table as an Arrow stream; only Parquet files, which need pyarrow too, are read apart as tables."""
     import pyarrow as pa
 
@@ -141,7 +149,7 @@ def _arrow_stream(frame: Any) -> np.ndarray:
     return np.frombuffer(sink.getvalue(), np.uint8)
 
 
-def _decode_frame(stream: np.ndarray) -> Any:
+def _decode_frame(stream: np.ndarray) -> pd.DataFrame:
     import pyarrow as pa
 
     try:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from corten.io.whole import refuse_taken, whole_file
 from corten.io.wide import WideTable
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
     from corten.results.intervals import Intervals
@@ -81,7 +82,9 @@ def write(
     return Path(path)
 
 
-def _table(results: Sequence[Intervals], bounds: Sequence[tuple[str, int, str]], table: Any) -> Any:
+def _table(
+    results: Sequence[Intervals], bounds: Sequence[tuple[str, int, str]], table: LongTable | WideTable | None
+) -> pd.DataFrame:
     """One table of all coverages, long or wide as the table that was read."""
     if isinstance(table, WideTable):
         return table.to_frame(results[0], results[1:])
@@ -91,7 +94,7 @@ def _table(results: Sequence[Intervals], bounds: Sequence[tuple[str, int, str]],
     return frames[0]
 
 
-def write_table(frame: Any, path: Path, suffix: str) -> None:
+def write_table(frame: pd.DataFrame, path: Path, suffix: str) -> None:
     """Write a table as .parquet, .csv or .csv.gz.
 
     In .csv text that a spreadsheet would take for a formula (=, +, -, @, a tab or a return in front, also after a
@@ -109,7 +112,7 @@ def write_table(frame: Any, path: Path, suffix: str) -> None:
     safe.to_csv(path, index=False, compression="gzip" if suffix.endswith(".gz") else None)
 
 
-def _no_formula(value: Any) -> Any:
+def _no_formula(value: object) -> object:
     if not isinstance(value, str):
         return value
     value = value.replace("\r\n", "\n").replace("\r", "\n")
@@ -122,7 +125,7 @@ def _no_formula(value: Any) -> Any:
 
 def _arrays(result: Intervals) -> dict[str, np.ndarray]:
     """All arrays by name, coordinates as numbers or text, and what was done as JSON."""
-    found: dict[str, Any] = {}
+    found: dict[str, np.ndarray] = {}
     for axis in result.observed.axes:
         if axis.coordinates is not None:
             labels = axis.coordinates

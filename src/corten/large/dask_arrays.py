@@ -20,19 +20,21 @@ from corten.engine.lazy import is_lazy
 from corten.engine.memory import USABLE_SHARE, available, in_words, read_size
 from corten.engine.threads import default_threads, one_library_thread
 from corten.io.dataset import about_result, described
-from corten.io.lazy import LazyTensor
+from corten.io.lazy import ArraySource, LazyTensor
 from corten.io.names import companion
 from corten.large.gaps import TiledField, calibrate
 from corten.large.needs import TileNeeds
 from corten.large.tasks import TileRunner
-from corten.large.tiles import Coarse, Tile, cell_sums, tile_sides, tiles_of
+from corten.large.tiles import Box, Coarse, Tile, cell_sums, tile_sides, tiles_of
 from corten.large.writing import Output, TileArrays
 from corten.options import ScoreName, check_bounds
 from corten.results.settings import circumstances, describe
 
 if TYPE_CHECKING:
+    import dask.array as da
     import xarray as xr
 
+    from corten.checkpoint import Checkpoint
     from corten.data.axes import AxisKind
 
 
@@ -101,7 +103,7 @@ def complete_lazily(
     score: ScoreName | Score = "auto",
     seed: int = 0,
     bounds: tuple[float | None, float | None] | None = None,
-    where: Any = None,
+    where: ArraySource | None = None,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, AxisKind] | None = None,
     missing_value: MissingValue = None,
@@ -157,14 +159,16 @@ def complete_lazily(
     limit, threads = _room(memory)
     with one_library_thread:
         tell("reading", 0.0)
-        data, has_observed = _field(x, where, lazy, TileNeeds.of(lazy.axes, limit, threads).entries)
-        model = calibrate(data, as_score(score), seed, TileRunner(threads), lambda share: tell("completion", share))
+        data, has_observed = _field(x, where, lazy, TileNeeds.of(lazy.axes, limit, threads=threads).entries)
+        model = calibrate(
+            data, as_score(score), seed=seed, runner=TileRunner(threads), tell=lambda share: tell("completion", share)
+        )
     variables = _lazy_variables(data, TileArrays(model, output.flagged(lazy.axes, has_observed)))
     options = {
         "score": describe(score), "bounds": str(bounds), "seed": seed, "memory": in_words(limit),
         "missing_value": describe(missing_value),
     } | circumstances(lazy.axes, x.size - int(data.counts.sum()))  # fmt: skip
-    about = about_result(lazy, None, coverages[0], model.choices, (), options)
+    about = about_result(lazy, None, coverage=coverages[0], choices=model.choices, warnings=(), settings=options)
     attrs = described(lazy.attrs, lazy.name, coverages)
     import xarray as xr
 
@@ -172,7 +176,7 @@ def complete_lazily(
     return LazyIntervals(found, output.main, coverages, model.choices)
 
 
-def refuse_in_tiles(completer: ConformalCompleter, checkpoint: Any = None) -> None:
+def refuse_in_tiles(completer: ConformalCompleter, checkpoint: Checkpoint | None = None) -> None:
     """A ValueError if an option of a completion in memory is not supported in tiles."""
     plain = ConformalCompleter()
     allowed = {"completion": ("auto", "stack"), "calibration": ("auto", "gaps")}
@@ -201,7 +205,9 @@ def _room(memory: int | str | None) -> tuple[int, int]:
     return limit, max((one["nthreads"] for one in workers), default=default_threads())
 
 
-def _field(x: xr.DataArray, where: Any, lazy: LazyTensor, entries: int) -> tuple[TiledField, list[np.ndarray]]:
+def _field(
+    x: xr.DataArray, where: ArraySource | None, lazy: LazyTensor, entries: int
+) -> tuple[TiledField, list[np.ndarray]]:
     """The tensor as Dask arrays in tiles, and for each axis which positions have observed entries; one pass."""
     import dask
     import dask.array as da
@@ -226,10 +232,12 @@ def _field(x: xr.DataArray, where: Any, lazy: LazyTensor, entries: int) -> tuple
             "observed entry: there is nothing to learn from" if missing else "missing entry: there is nothing to fill"
         )
         raise ValueError(f"{lazy.source} has no {what}")
-    return TiledField(lazy.axes, values, spins, tuple(tiles), coarse, np.array(counts)), has_observed
+    return TiledField(
+        lazy.axes, values, spins=spins, tiles=tuple(tiles), coarse=coarse, counts=np.array(counts)
+    ), has_observed
 
 
-def _domain(where: Any, x: xr.DataArray) -> Any:
+def _domain(where: ArraySource, x: xr.DataArray) -> da.Array:
     """The domain as a Dask array of the shape and chunks of x."""
     import dask.array as da
     import xarray as xr
@@ -252,7 +260,9 @@ def _checked(values: np.ndarray, codes: Sequence[float], source: str) -> np.ndar
     return values
 
 
-def _look(values: np.ndarray, spins: np.ndarray, core: Any, factors: Sequence[int]) -> tuple[Any, int, int, list]:
+def _look(
+    values: np.ndarray, spins: np.ndarray, core: Box, factors: Sequence[int]
+) -> tuple[tuple, int, int, list[np.ndarray]]:
     """Sums in coarse cells, numbers of observed and missing entries, and which slices have observed ones."""
     mask = spins == 1
     sums = cell_sums([part.start for part in core], values, mask, factors)
@@ -260,7 +270,7 @@ def _look(values: np.ndarray, spins: np.ndarray, core: Any, factors: Sequence[in
     return sums, int(np.count_nonzero(mask)), int(np.count_nonzero(spins == -1)), some
 
 
-def _lazy_variables(data: TiledField, arrays: TileArrays) -> dict[str, Any]:
+def _lazy_variables(data: TiledField, arrays: TileArrays) -> dict[str, da.Array]:
     """Each variable as a Dask array with one chunk per tile; all variables of a tile come from one task."""
     import dask
     import dask.array as da

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar
 
+from corten import options
 from corten.calibration.gap_scale import reach
 from corten.calibration.task import Progress
 from corten.completer import ConformalCompleter
@@ -16,13 +17,13 @@ from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverages
 from corten.data.missing_values import MissingValue
-from corten.engine import Threads, as_engine
+from corten.engine import Engine, Threads, as_engine
 from corten.engine.memory import USABLE_SHARE, available, in_words, limited, read_size, refuse_full_disk
 from corten.engine.threads import default_threads, one_library_thread
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
 from corten.io.dataset import about_result, described
 from corten.io.files import suffix_of
-from corten.io.lazy import LazyTensor, open_lazily
+from corten.io.lazy import ArraySource, LazyTensor, open_lazily
 from corten.io.names import refuse_names
 from corten.io.provenance import file_attrs, with_references
 from corten.io.whole import refuse_inputs, refuse_taken
@@ -34,13 +35,15 @@ from corten.large.stages import Scratch, look
 from corten.large.tasks import TileRunner
 from corten.large.tiles import tile_sides
 from corten.large.writing import Output, TileArrays, TileWriting, Widths, sum_of
-from corten.options import ScoreName, WeightsName, as_propensity, check_bounds
+from corten.propensity import PropensityModel
 from corten.results.fitted import MIN_EFFECTIVE_SIZE
 from corten.results.settings import circumstances, describe
 from corten.results.summary import Summary
 
 if TYPE_CHECKING:
     import xarray as xr
+
+Needed = TypeVar("Needed", Needs, TileNeeds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,14 +58,14 @@ class FilledStore:
     variable: str
     coverages: tuple[float, ...]
     choices: tuple[Choice, ...] = field(repr=False)
-    settings: dict[str, Any] = field(repr=False)
+    settings: dict[str, str | int] = field(repr=False)
     _summary: Summary = field(repr=False)
 
     def summary(self) -> Summary:
         """Counts, widths of the intervals, automatic settings and warnings."""
         return self._summary
 
-    def open(self) -> Any:
+    def open(self) -> xr.Dataset:
         """The store as an xarray Dataset, nothing loaded."""
         import xarray as xr
 
@@ -70,20 +73,20 @@ class FilledStore:
 
 
 def complete_to_zarr(
-    x: Any,
+    x: str | os.PathLike[str] | ArraySource,
     output: str | os.PathLike[str],
     coverage: float | Sequence[float] = 0.9,
     *,
     variable: str | None = None,
-    completion: Any = "auto",
-    propensity: Any = "auto",
-    calibration: Any = "auto",
-    score: ScoreName | Score = "auto",
-    weights: WeightsName = "exact",
+    completion: options.CompletionOption = "auto",
+    propensity: options.PropensityOption = "auto",
+    calibration: options.CalibrationOption = "auto",
+    score: options.ScoreOption = "auto",
+    weights: options.WeightsName = "exact",
     seed: int = 0,
-    engine: Any = "auto",
-    bounds: tuple[float | None, float | None] | None = None,
-    where: Any = None,
+    engine: options.EngineOption = "auto",
+    bounds: options.Bounds = None,
+    where: str | ArraySource | None = None,
     fill_never_observed: bool = False,
     periodic: Sequence[str | int] = (),
     axis_kinds: Mapping[str | int, str] | None = None,
@@ -159,8 +162,10 @@ def complete_to_zarr(
     """
     began = perf_counter()
     coverages = check_coverages(coverage)
-    ConformalCompleter(completion, propensity, calibration, score, weights, seed, engine, bounds=bounds)  # checks them
-    limits, way = check_bounds(bounds), settings.way_of(calibration, completion)
+    ConformalCompleter(  # checks them
+        completion, propensity, calibration, score, weights, seed=seed, engine=engine, bounds=bounds
+    )
+    limits, way = options.check_bounds(bounds), settings.way_of(calibration, completion)
     target = Path(output)
     if suffix_of(target) != ".zarr":
         raise ValueError(f"{target}: out-of-core mode writes Zarr; give a name that ends in .zarr")
@@ -168,24 +173,24 @@ def complete_to_zarr(
     if isinstance(x, str | os.PathLike):
         refuse_inputs([target], [Path(x)])
     limit = int(USABLE_SHARE * available()) if memory is None else read_size(memory)
-    engine = as_engine(engine)
-    threads = getattr(engine, "count", None) or default_threads()
+    backend = as_engine(engine)
+    threads = getattr(backend, "count", None) or default_threads()
     with (
         open_lazily(
             x, where, variable=variable, periodic=periodic, axis_kinds=axis_kinds, missing_value=missing_value
         ) as lazy,
         one_library_thread,
-        TileRunner.of(engine, threads, target.parent.resolve()) as runner,
+        TileRunner.of(backend, threads, target.parent.resolve()) as runner,
         limited(limit, runner.folder or target.parent.resolve(), named=runner.folder is not None),
     ):
         arrays = 1 + 2 * len(coverages)
-        needs = Needs.of(lazy, limit, arrays, threads)
+        needs = Needs.of(lazy, limit, arrays=arrays, threads=threads)
         refuse_full_disk(needs.disk, target.parent)
 
-        def said(found: Any) -> Any:
+        def said(found: Needed) -> Needed:
             """Say what is needed; without tiles some engines need the whole mask."""
-            if isinstance(found, Needs) and not isinstance(engine, Threads):
-                found = found.with_mask_at_once(lazy, limit, engine.label)
+            if isinstance(found, Needs) and not isinstance(backend, Threads):
+                found = found.with_mask_at_once(lazy, limit, backend.label)
             if say is not None:
                 say(f"{lazy.source}: {found.in_words()}")
             return found
@@ -199,31 +204,43 @@ def complete_to_zarr(
         dims = [str(axis.dim) for axis in lazy.axes]
         with write_in_chunks(target, dims, about.drop_vars([*made.dtypes]), overwrite=overwrite) as store:
             lazy, left_out, never = settings.without_land(lazy, needs.planes, fill=fill_never_observed)
-            run = _Run(lazy, needs, way.split.train_share, seed, progress or (lambda stage, share: None), left_out)
+            run = _Run(
+                lazy, needs, train_share=way.split.train_share, seed=seed, tell=progress or (lambda stage, share: None),
+                choices=left_out,
+            )  # fmt: skip
             run.look()
             made = made.flagged(lazy.axes, run.counts.has_observed, never)
             if run.in_tiles(way):
                 item = lazy.dtype.itemsize
-                sizes = said(TileNeeds.of(lazy.axes, limit, runner.threads, run.counts.missing, item, arrays))
-                done = run.fill_tiles(store, as_score(score), made, sizes, runner)
+                some = {"threads": runner.threads, "missing": run.counts.missing, "item": item, "arrays": arrays}
+                sizes = said(TileNeeds.of(lazy.axes, limit, **some))
+                done = run.fill_tiles(store, as_score(score), output=made, needs=sizes, runner=runner)
             else:
                 run.needs = said(needs) if way.may_tile else needs
-                model = as_propensity(propensity)
-                done = run.fill_split(store, way.completion, model, as_score(score), made, weights, engine)
-            options = {
+                model = options.as_propensity(propensity)
+                done = run.fill_split(
+                    store, way.completion, model=model, score=as_score(score), output=made, weights=weights,
+                    engine=backend,
+                )  # fmt: skip
+            recorded: dict[str, str | int] = {
                 "completion": describe(completion), "propensity": describe(propensity),
                 "calibration": describe(calibration), "score": describe(score), "weights": weights,
-                "bounds": str(bounds), "seed": seed, "engine": engine.label, "memory": in_words(limit),
+                "bounds": str(bounds), "seed": seed, "engine": backend.label, "memory": in_words(limit),
                 "variable": lazy.name or "none", "missing_value": describe(missing_value),
-            } | circumstances(lazy.axes, run.counts.outside)  # fmt: skip
+            }  # fmt: skip
+            recorded |= circumstances(lazy.axes, run.counts.outside)
             summary = run.summary(coverages[0], done, round(perf_counter() - began, 2))
             for name in store.arrays:
                 store.describe(file_attrs(about[name].attrs), name)
-            told = about_result(lazy, lazy.like, coverages[0], summary.choices, summary.warnings, options)
+            told = about_result(
+                lazy, lazy.like, coverage=coverages[0], choices=summary.choices, warnings=summary.warnings,
+                settings=recorded,
+            )  # fmt: skip
             store.describe(file_attrs(told))
             lazy.refuse_changed()
-    return FilledStore(target, made.main, coverages, summary.choices, options, summary)
-
+    return FilledStore(
+        target, made.main, coverages=coverages, choices=summary.choices, settings=recorded, _summary=summary
+    )
 
 
 _Done = tuple[Widths, int, float]  # widths of the intervals, calibration entries, their effective sample size
@@ -245,8 +262,8 @@ class _Run:
         """Read everything once: count entries, and draw the training set."""
         lazy, self.scratch = self.lazy, Scratch.of(self.lazy.shape)
         self.counts = look(
-            lazy, self.scratch, self.needs.block, self.train_share, self.seed,
-            lambda share: self.tell("reading", share / 2),
+            lazy, self.scratch, block=self.needs.block, train_share=self.train_share, seed=self.seed,
+            tell=lambda share: self.tell("reading", share / 2),
         )  # fmt: skip
         if not self.counts.train or not self.counts.hidden:
             raise ValueError(
@@ -271,15 +288,18 @@ class _Run:
         return deep
 
     def fill_tiles(
-        self, store: ChunkedStore, score: Score, output: Output, needs: TileNeeds, runner: TileRunner
+        self, store: ChunkedStore, score: Score, *, output: Output, needs: TileNeeds, runner: TileRunner
     ) -> _Done:
         """Complete a coarse field and tiles, calibrate on pseudo-gaps in some tiles, and write all tiles."""
         lazy, spins = self.lazy, self.scratch.observed
         self.choices += (Choice("work from disk", needs.in_words(), "predicted before starting"),)
         tiled = TiledField.of(
-            lazy, spins, self.needs.block, needs.entries, lambda share: self.tell("reading", (1 + share) / 2)
+            lazy, spins, block=self.needs.block, tile_entries=needs.entries,
+            tell=lambda share: self.tell("reading", (1 + share) / 2),
+        )  # fmt: skip
+        model = calibrate(
+            tiled, score, seed=self.seed, runner=runner, tell=lambda share: self.tell("completion", share)
         )
-        model = calibrate(tiled, score, self.seed, runner, lambda share: self.tell("completion", share))
         store.add(lazy.shape, tile_sides(lazy.axes, needs.entries), output.dtypes)
         put = TileWriting(tiled, TileArrays(model, output), store).put
         widths = sum_of(runner.run(put, tiled.tiles, lambda share: self.tell("writing", share)))
@@ -289,11 +309,14 @@ class _Run:
         return widths, model.scored.scores.size, model.scored.effective_sample_size()
 
     def fill_split(
-        self, store: ChunkedStore, completion: Any, model: Any, score: Score, output: Output, weights: str, engine: Any
-    ) -> _Done:
+        self, store: ChunkedStore, completion: settings.LowRank, *, model: PropensityModel, score: Score,
+        output: Output, weights: str, engine: Engine,
+    ) -> _Done:  # fmt: skip
         """Complete from the training entries, model the missingness, score, and write block by block."""
         store.add(self.lazy.shape, chunk_shape(self.lazy.shape, self.needs.planes), output.dtypes)
-        split = Split(self.lazy, self.scratch, self.counts, self.needs, self.train_share, self.tell)
+        split = Split(
+            self.lazy, self.scratch, counts=self.counts, needs=self.needs, train_share=self.train_share, tell=self.tell
+        )
         estimate, of_completion = split.complete(completion, self.seed)
         propensity, of_propensity = split.model_missingness(model, engine)
         intervals = BlockIntervals(self.scratch, estimate, propensity, score, weights)

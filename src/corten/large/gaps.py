@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from scipy import ndimage
@@ -36,9 +35,9 @@ from corten.large.stages import Tell, blocks
 from corten.large.tasks import TileRunner
 from corten.large.tiles import Box, Coarse, FarField, Tile, cut_axes, tile_sides, tiles_of
 
-SEED_STREAM = 0x711E
+TILE_SEED_STREAM = 0x711E
 SETS = 4  # of tiles hidden at once: the coarse field is completed once for each set
-MIN_HIDDEN = 20  # entries that can be hidden in a tile, at least
+MIN_TILE_HIDDEN = 20  # entries that can be hidden in a tile, at least
 SAMPLED_TILES = 12  # from which depths of missing entries and steps of change are estimated
 
 
@@ -57,7 +56,7 @@ class TiledField:
     counts: np.ndarray = field(repr=False)
 
     @staticmethod
-    def of(lazy: LazyTensor, spins: np.ndarray, block: int, tile_entries: int, tell: Tell) -> TiledField:
+    def of(lazy: LazyTensor, spins: np.ndarray, *, block: int, tile_entries: int, tell: Tell) -> TiledField:
         """Copy the values of a lazy tensor to a file, block by block, and sum them in coarse cells."""
         values, coarse = file_tensor(lazy.shape, lazy.dtype), Coarse.of(lazy.axes)
         rest = (0,) * (len(lazy.shape) - 1)
@@ -69,17 +68,17 @@ class TiledField:
             let_go(spins[start:stop])
         tiles = tiles_of(lazy.axes, tile_sides(lazy.axes, tile_entries))
         counts = np.array([_counts(spins[tile.core]) for tile in tiles])
-        return TiledField(lazy.axes, values, spins, tuple(tiles), coarse, counts)
+        return TiledField(lazy.axes, values, spins=spins, tiles=tuple(tiles), coarse=coarse, counts=counts)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(axis.length for axis in self.axes)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """For another process: files instead of the tensors in them."""
         return self.__dict__ | {"values": MappedFile.of(self.values), "spins": MappedFile.of(self.spins)}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         opened = {name: one.open() for name, one in state.items() if isinstance(one, MappedFile)}
         self.__dict__.update(state | opened)
 
@@ -131,7 +130,7 @@ class TiledModel:
         upper: np.ndarray = lower
         if missing.size:
             axes = cut_axes(self.axes, tile.padded)
-            fill = _filled(self.completion, values, mask, self.far, tile, axes)
+            fill = _filled(self.completion, values, mask=mask, far=self.far, tile=tile, axes=axes)
             whole = depth(mask, axes, self.change)
             features = EntryFeatures(axes, self.change, self.spread).at(
                 missing, values=values, train=mask, estimate=first_estimate(self.first, fill), members=fill.members,
@@ -151,7 +150,7 @@ class TiledModel:
 
 
 def _filled(
-    completion: PreparedMix, values: np.ndarray, mask: np.ndarray, far: FarField, tile: Tile, axes: Sequence[Axis]
+    completion: PreparedMix, values: np.ndarray, *, mask: np.ndarray, far: FarField, tile: Tile, axes: Sequence[Axis]
 ) -> Fill:
     """A tile filled from its observed entries, and from the coarse field where none of them is near."""
     anchors, placed = far.anchors(tile.padded)
@@ -159,16 +158,16 @@ def _filled(
     return on_axes(completion, axes).fill(np.where(placed, anchors, values).astype(values.dtype), mask | placed)
 
 
-def calibrate(data: TiledField, score: Score, seed: int, runner: TileRunner, tell: Tell) -> TiledModel:
+def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, tell: Tell) -> TiledModel:
     """Choose settings, hide entries in a sample of tiles, and learn mix, scale and scores from their errors."""
-    rng = np.random.default_rng((seed, SEED_STREAM))
+    rng = np.random.default_rng((seed, TILE_SEED_STREAM))
     axes, shape, coarse = data.axes, data.shape, data.coarse
     coarse_axes = coarse.axes(axes)
     large = StackedCompletion().prepare(coarse.values, coarse.mask, coarse_axes, seed)
     far = coarse.far_field(large.fill(coarse.values, coarse.mask).estimate)
     tell(0.1)
     observed, missing = data.counts.T.astype(float)
-    useful = np.flatnonzero(observed >= 2 * MIN_HIDDEN).tolist()
+    useful = np.flatnonzero(observed >= 2 * MIN_TILE_HIDDEN).tolist()
     givers = np.flatnonzero(missing)
     if not useful or not givers.size:
         raise ValueError("no part of the tensor has enough observed entries: pseudo-gaps cannot be placed")
@@ -194,7 +193,7 @@ def calibrate(data: TiledField, score: Score, seed: int, runner: TileRunner, tel
         left = coarse.without(_each_once(data, hidings))
         limit = MAX_POOLED_ENTRIES // (len(sets) * len(numbers))
         own = left.far_field(large.fill(left.values, left.mask).estimate)
-        sample = _Sample(data, own, first, change, spread, limit)
+        sample = _Sample(data, own, completion=first, change=change, spread=spread, limit=limit)
         rounds += runner.run(sample.scored, hidings, lambda share: None)
         tell(0.2 + 0.75 * (number + 1) / len(sets))
     rounds = [one for one in rounds if one.entries.size]
@@ -207,7 +206,10 @@ def calibrate(data: TiledField, score: Score, seed: int, runner: TileRunner, tel
     by_depth = DepthWeights.of(np.concatenate(depths), missing_depths)
     # Test entries are named by the bin of their depth: their weight depends on nothing else.
     pooled = PooledWeights(entries, by_depth.at(np.concatenate(depths)), by_depth.log_ratio)
-    score, form = choose_score(score, truth - estimate, learned, pooled.of_calibration(entries), entries, shape)
+    score, form = choose_score(
+        score, truth - estimate, learned=learned, log_weights=pooled.of_calibration(entries), entries=entries,
+        shape=shape,
+    )  # fmt: skip
     scores = score.score(truth, estimate, learned.hidden)
     tested = tested_depth(depths)
     sides = " x ".join(str(part.stop - part.start) for part in data.tiles[0].core)
@@ -220,8 +222,8 @@ def calibrate(data: TiledField, score: Score, seed: int, runner: TileRunner, tel
     )
     tell(1.0)
     return TiledModel(
-        axes, first, completion, far, change, spread, learned, by_depth, tested,
-        CalibratedScores(score, scores, entries, pooled), choices,
+        axes, first, completion=completion, far=far, change=change, spread=spread, learned=learned, by_depth=by_depth,
+        tested=tested, scored=CalibratedScores(score, scores, entries, pooled), choices=choices,
     )  # fmt: skip
 
 
@@ -341,7 +343,7 @@ class _Sample:
         if entries.size > limit:
             entries = np.sort(np.random.default_rng((hiding.seed, 1)).choice(entries, limit, replace=False))
         axes, known = cut_axes(self.data.axes, tile.padded), np.where(train, values, np.nan)
-        fill = _filled(self.completion, known, train, self.far, tile, axes)
+        fill = _filled(self.completion, known, mask=train, far=self.far, tile=tile, axes=axes)
         describe = EntryFeatures(axes, self.change, self.spread)
-        found = reduced(fill, values, train, entries, describe)
+        found = reduced(fill, values, train=train, entries=entries, describe=describe)
         return replace(found, entries=tile.of_tensor(entries, self.data.shape))

@@ -25,7 +25,7 @@ TILE_BYTES, BYTES_PER_TILE_ENTRY = 70_000_000, 130  # of a thread, and per entry
 TILED_SCRATCH_BYTES = 6  # per entry on disk beside a copy of the values: masks, and numbers of the other way
 SECONDS_OF_TILES = 15.0  # CPU time: settings of the coarse field and of the tiles, learned scale
 SECONDS_PER_TILE_ENTRY, SECONDS_PER_MISSING = 2.7e-6, 6.9e-6  # CPU time, measured (`python -m benchmarks tiles`)
-ROUNDS = 24  # tiles in which entries are hidden, at least; of small tiles more, but no tile more often than this
+TILE_ROUNDS = 24  # tiles in which entries are hidden, at least; of small tiles more, but no tile more often than this
 CALIBRATION_ENTRIES = 12_000_000  # entries of tiles that are filled for calibration, if 24 tiles have fewer
 PART_ENTRY, PART_ENTRIES = 90, 20_000_000  # the part that settings are chosen from
 
@@ -41,7 +41,7 @@ class TileNeeds:
 
     @staticmethod
     def of(
-        axes: Sequence[Axis], memory: int, threads: int, missing: int = 0, item: int = 4, arrays: int = 0
+        axes: Sequence[Axis], memory: int, *, threads: int, missing: int = 0, item: int = 4, arrays: int = 0
     ) -> TileNeeds:
         """The largest tiles, so that `threads` of them fit in `memory` bytes; a MemoryError if none does.
 
@@ -85,7 +85,7 @@ def number_of_rounds(tiles: Sequence[Tile], useful: int) -> int:
     96
     """
     size = prod(part.stop - part.start for part in tiles[0].core)
-    return min(ROUNDS * useful, max(ROUNDS, CALIBRATION_ENTRIES // size))
+    return min(TILE_ROUNDS * useful, max(TILE_ROUNDS, CALIBRATION_ENTRIES // size))
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,22 @@ class Needs:
     part: int
 
     @staticmethod
-    def of(lazy: LazyTensor, memory: int, arrays: int, threads: int, radius: int = 1) -> Needs:
+    def of(lazy: LazyTensor, memory: int, *, arrays: int, threads: int, radius: int = 1) -> Needs:
         """The most threads, then the largest blocks, within `memory` bytes; a MemoryError if one plane does not fit."""
         item = lazy.dtype.itemsize
         sizes = _aligned(min(max(1, PIECE_ENTRIES // lazy.plane), lazy.shape[0]), lazy)
-        shortest = _peak(lazy, *sizes[-1], threads, 1, radius)
+        planes, block = sizes[-1]
+        shortest = _peak(lazy, planes, block=block, threads=threads, workers=1, radius=radius)
         for workers, (planes, block) in product(range(threads, 0, -1) if shortest <= memory else (), sizes):
-            needed = _peak(lazy, planes, block, threads, workers, radius)
+            needed = _peak(lazy, planes, block=block, threads=threads, workers=workers, radius=radius)
             if needed <= memory:
                 out = lazy.size * (arrays * item + 1)
                 disk = max(SCRATCH_BYTES * lazy.size, KEPT_BYTES * lazy.size + out)
                 part = int(min(PART_ENTRIES, (needed - BASE) / PART_ENTRY)) // lazy.plane
-                return Needs(planes, block, workers, needed, disk, min(lazy.shape[0], max(2, part)))
-        least = _peak(lazy, 1, 1, threads, 1, radius)
+                return Needs(
+                    planes, block, workers=workers, memory=needed, disk=disk, part=min(lazy.shape[0], max(2, part))
+                )
+        least = _peak(lazy, 1, block=1, threads=threads, workers=1, radius=radius)
         if lazy.chunk > 1 and least <= memory:
             raise MemoryError(
                 f"the chunks of {lazy.source} hold {lazy.chunk} planes of the first axis, {lazy.axes[0].name!r}, and "
@@ -156,7 +159,7 @@ def _aligned(most: int, lazy: LazyTensor) -> list[tuple[int, int]]:
     return whole + [(d, chunk) for d in range(min(most, chunk - 1), 0, -1) if chunk % d == 0]
 
 
-def _peak(lazy: LazyTensor, planes: int, block: int, threads: int, workers: int, radius: int) -> int:
+def _peak(lazy: LazyTensor, planes: int, *, block: int, threads: int, workers: int, radius: int) -> int:
     """Peak bytes of the larger of two steps: a pass over the mask, and computing intervals."""
     item, plane = lazy.dtype.itemsize, lazy.plane
     halo = (planes + 2 * radius) / planes if planes < lazy.shape[0] else 1.0

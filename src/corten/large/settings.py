@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
 from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
 from corten.completion.stack import StackedCompletion
+from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.data.missing_values import report_suspects
 from corten.data.never_observed import land_among, masks_of, may_have_land, times_of
@@ -20,8 +21,10 @@ from corten.io.lazy import LazyTensor
 from corten.large.stages import Scratch
 from corten.large.tiles import cut_axes
 from corten.lowrank import feasible_rank, feasible_tucker_rank
-from corten.options import as_completion
-from corten.propensity import AutoPropensity
+from corten.options import CalibrationOption, CompletionOption, as_completion
+from corten.propensity import AutoPropensity, PropensityModel
+
+LowRank: TypeAlias = TuckerCompletion | TensorTrainCompletion
 
 DEPTH_ENTRIES = 2_000_000  # entries from which the depth of the gaps is measured
 
@@ -32,7 +35,7 @@ class Part:
 
     mask: np.ndarray
     missing: np.ndarray
-    axes: tuple[Any, ...]
+    axes: tuple[Axis, ...]
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Way:
         return self.tiles or self.open
 
 
-def way_of(calibration: Any, completion: Any) -> Way:
+def way_of(calibration: CalibrationOption, completion: CompletionOption) -> Way:
     """The way that two options ask for; what needs the whole tensor in memory is refused."""
     stacked = isinstance(completion, StackedCompletion) or completion == "stack"
     either = isinstance(completion, str) and completion == "auto"
@@ -81,9 +84,7 @@ def way_of(calibration: Any, completion: Any) -> Way:
     )
 
 
-def prepared(
-    completion: TuckerCompletion | TensorTrainCompletion, lazy: LazyTensor, scratch: Scratch, planes: int, seed: int
-) -> PreparedLowRank:
+def prepared(completion: LowRank, lazy: LazyTensor, *, scratch: Scratch, planes: int, seed: int) -> PreparedLowRank:
     """The completion with its rank chosen: on planes spread over the tensor where it was left open."""
     if not isinstance(completion.rank, str):
         stand_in = np.broadcast_to(np.float32(0), lazy.shape)
@@ -107,22 +108,24 @@ def _spread(lazy: LazyTensor, planes: int) -> tuple[list[int], np.ndarray]:
     return which, np.concatenate([lazy.read(i, i + 1)[0] for i in which])
 
 
-def settled(model: Any, lazy: LazyTensor, scratch: Scratch, planes: int, train_share: float) -> tuple[Any, tuple]:
+def settled(
+    model: PropensityModel, lazy: LazyTensor, *, scratch: Scratch, planes: int, train_share: float
+) -> tuple[PropensityModel, tuple[Choice, ...]]:
     """The propensity model with its open settings chosen on one block, and these settings."""
-    automatic = isinstance(model, AutoPropensity)
-    if not automatic and not _open(model):
+    if not isinstance(model, AutoPropensity) and not _open(model):
         return model, ()
     block = _middle(lazy, planes)
     fitted = model.fit(
         np.array(scratch.train[block]), train_share, axis_names=[axis.name for axis in lazy.axes],
         periodic=_periods(lazy, block),
     )  # fmt: skip
-    if automatic:
+    if isinstance(model, AutoPropensity):
         return model.settled(fitted), _on_part(fitted.choices, block.stop - block.start, lazy)
-    names = {f.name for f in fields(model)}
+    names: set[str] = {f.name for f in fields(model)} if is_dataclass(model) else set()
     found = {"rank": fitted.rank, "coupling": fitted.coupling, "link": fitted.link}
     kept = {name: value for name, value in found.items() if name in names}
-    return replace(model, **kept), _on_part(fitted.choices, block.stop - block.start, lazy)
+    chosen = replace(model, **kept)  # type: ignore[type-var]  # a model with open settings is a dataclass
+    return chosen, _on_part(fitted.choices, block.stop - block.start, lazy)
 
 
 def deeper(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) -> tuple[str, float]:
@@ -183,7 +186,7 @@ def middle_box(shape: tuple[int, ...], entries: int) -> tuple[slice, ...]:
     return tuple(slice(a, a + sides[k]) for k, a in enumerate(starts))
 
 
-def _open(model: Any) -> bool:
+def _open(model: PropensityModel) -> bool:
     """Whether a setting of the propensity model is open."""
     parts = [getattr(model, name, None) for name in ("coupling", "link")]
     waiting = [getattr(part, word, False) for part in parts for word in ("is_auto", "is_learned")]

@@ -12,16 +12,15 @@ that a split in memory calls, with the whole tensor as its one block. What is di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from corten.calibration.split import score_block
-from corten.calibration.task import Progress, fit_propensity
+from corten.calibration.task import EngineLike, Progress, fit_propensity
 from corten.completion.riemannian import LowRankEstimate, PreparedLowRank, descend_on
 from corten.conformal.calibrated import ScoreLists, tails_of
 from corten.conformal.neighbours import NeighbourChanges
@@ -39,10 +38,11 @@ from corten.io.lazy import LazyTensor
 from corten.large import settings
 from corten.large.gaps import FilledTile
 from corten.large.needs import Needs
+from corten.large.settings import LowRank
 from corten.large.stages import Counts, Scratch
 from corten.large.writing import Output, Widths, sum_of
 from corten.lowrank import TensorTrain
-from corten.propensity.fitted import FittedPropensity
+from corten.propensity.fitted import FittedPropensity, PropensityModel
 
 MAX_TESTS = 1 << 18  # missing entries whose neighbours are gathered at a time
 
@@ -58,7 +58,7 @@ class Split:
     train_share: float
     tell: Progress
 
-    def complete(self, completion: Any, seed: int) -> tuple[LowRankEstimate, tuple[Choice, ...]]:
+    def complete(self, completion: LowRank, seed: int) -> tuple[LowRankEstimate, tuple[Choice, ...]]:
         """Complete from the training entries, whose rank is chosen on a part; the estimate, and what was chosen."""
         scratch, counts = self.scratch, self.counts
 
@@ -73,19 +73,25 @@ class Split:
         for _ in in_order(scale, whole, self.needs.workers):
             pass
         self.tell("completion", 0.0)
-        prepared: PreparedLowRank = settings.prepared(completion, self.lazy, scratch, self.needs.part, seed)
+        prepared: PreparedLowRank = settings.prepared(
+            completion, self.lazy, scratch=scratch, planes=self.needs.part, seed=seed
+        )
         point, _ = descend_on(prepared, scratch.numbers, scratch.train, counts.train)
         self.tell("completion", 1.0)
         return LowRankEstimate(point, counts.mean, counts.spread, self.lazy.dtype), prepared.choices
 
-    def model_missingness(self, model: Any, engine: Any) -> tuple[FittedPropensity, tuple[Choice, ...]]:
+    def model_missingness(
+        self, model: PropensityModel, engine: EngineLike
+    ) -> tuple[FittedPropensity, tuple[Choice, ...]]:
         """Fit the propensity model to the training mask; its open settings are chosen on a part."""
         self.tell("missingness", 0.0)
         train = self.scratch.train
         for (_, _, trains), (_, _, observed) in zip(parts(train), parts(self.scratch.observed)):
             trains[...] = np.where(observed == 0, 0, 2 * trains - 1)  # spins
-        chosen, choices = settings.settled(model, self.lazy, self.scratch, self.needs.part, self.train_share)
-        fitted = fit_propensity(chosen, train, self.train_share, self.lazy.axes, engine=engine)
+        chosen, choices = settings.settled(
+            model, self.lazy, scratch=self.scratch, planes=self.needs.part, train_share=self.train_share
+        )
+        fitted = fit_propensity(chosen, train, train_share=self.train_share, axes=self.lazy.axes, engine=engine)
         if not isinstance(fitted.parameter, TensorTrain):
             raise ValueError("propensity: in out-of-core mode a known parameter must be a TensorTrain, not an array")
         self.tell("missingness", 1.0)
@@ -100,7 +106,7 @@ class Split:
             hidden = np.flatnonzero((scratch.observed[planes] == 1) & (scratch.train[planes] != 1))
             let_go(scratch.train[planes])
             estimate, scale = intervals.estimate.planes(block.start, block.stop), intervals.scale(block, hidden)
-            cells = cells_of(score_block(intervals.score, block, estimate, hidden, scale)[0])
+            cells = cells_of(score_block(intervals.score, block, estimate=estimate, entries=hidden, scale=scale)[0])
             odds = intervals.log_odds(block.start, block.stop).reshape(-1)[hidden]
             logs = intervals.propensity.limited(-odds, True)
             every = np.full(block.values.size, NO_CELL, np.int32)
@@ -129,7 +135,7 @@ class Split:
 
         return sum_of(in_order(one, self._pieces("writing"), self.needs.workers))
 
-    def _pieces(self, stage: str) -> Any:
+    def _pieces(self, stage: str) -> Iterator[Block]:
         """The blocks that one thread works on."""
         return cut(blocks(self.lazy, self.needs.block, lambda share: self.tell(stage, share)), self.needs.planes)
 
@@ -168,7 +174,10 @@ class BlockIntervals:
         weights = self._weights(block, next(iter(sketches.values())).shift)
         lists = ScoreLists(self.score, sketches, weights, chunk=MAX_TESTS)
         lower, upper = lists.intervals(missing, middle, self.scale(block, missing), coverages)
-        return FilledTile(spins, block.values, estimate, missing, lower, upper, np.zeros(missing.size, bool))
+        return FilledTile(
+            spins, block.values, estimate=estimate, missing=missing, lower=lower, upper=upper,
+            beyond=np.zeros(missing.size, bool),
+        )  # fmt: skip
 
     def _weights(self, block: Block, shift: float) -> PlaneWeights:
         """The weights of a block, on the scale of a sketch, whose `shift` is that of all tails."""

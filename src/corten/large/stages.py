@@ -66,7 +66,7 @@ class Counts:
             self.train = whole
 
 
-def look(lazy: LazyTensor, scratch: Scratch, block: int, train_share: float, seed: int, tell: Tell) -> Counts:
+def look(lazy: LazyTensor, scratch: Scratch, *, block: int, train_share: float, seed: int, tell: Tell) -> Counts:
     """Read everything once: draw the training entries, masks to scratch, and count."""
     draw, largest = TrainingDraw(train_share, seed), 0.0
     counts = Counts(has_observed=[np.zeros(n, bool) for n in lazy.shape])

@@ -14,11 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from corten.engine.cluster import Cluster
 from corten.engine.threads import in_order, one_library_thread
 from corten.large.stages import Tell
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+    from corten.engine import Engine
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,7 +39,7 @@ class TileRunner:
 
     @staticmethod
     @contextmanager
-    def of(engine: Any, threads: int, beside: Path) -> Iterator[TileRunner]:
+    def of(engine: Engine, threads: int, beside: Path) -> Iterator[TileRunner]:
         """The runner of an engine; for a cluster with a folder in `beside`, removed at the end."""
         if not isinstance(engine, Cluster):
             yield TileRunner(threads)
@@ -54,7 +59,7 @@ class TileRunner:
         return self._on_cluster(self.cluster.client, work, items, tell)
 
     def _on_cluster(
-        self, client: Any, work: Callable[[Item], Result], items: Sequence[Item], tell: Tell
+        self, client: Client, work: Callable[[Item], Result], items: Sequence[Item], tell: Tell
     ) -> list[Result]:
         import cloudpickle
         from distributed import as_completed
@@ -81,18 +86,18 @@ class TileRunner:
         return [found[number] for number in range(len(items))]
 
 
-def _run(path: str, item: Any) -> Any:
+def _run(path: str, item: object) -> object:
     """One item, on a worker."""
     with one_library_thread:
         return _loaded(path)(item)
 
 
 @lru_cache(maxsize=1)
-def _loaded(path: str) -> Callable[[Any], Any]:
+def _loaded(path: str) -> Callable[[object], object]:
     """The work in a file, kept for the next item."""
     try:
         with Path(path).open("rb") as file:
-            work: Callable[[Any], Any] = pickle.load(file)  # written by the process that sent this task
+            work: Callable[[object], object] = pickle.load(file)  # written by the process that sent this task
     except FileNotFoundError:
         raise FileNotFoundError(
             f"this worker does not see {path}: the folder of the output must be on a disk that all workers share"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -70,7 +69,9 @@ class Output:
         refuse_clash(lazy.labels, main)
         return Output(main, lazy.dtype, coverages, limits)
 
-    def flagged(self, axes: Sequence[Axis], has_observed: Sequence[np.ndarray], never: Any = None) -> Output:
+    def flagged(
+        self, axes: Sequence[Axis], has_observed: Sequence[np.ndarray], never: np.ndarray | None = None
+    ) -> Output:
         """The same with flags of forecasts, and of places that are never observed."""
         return replace(self, late=[axis.forecast(known) for axis, known in zip(axes, has_observed)], never=never)
 

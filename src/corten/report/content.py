@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,19 +22,21 @@ from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
 from corten.report.planes import default_entry, labels, numbers, planes, title, value_range, width_range
 
 if TYPE_CHECKING:
+    from corten.evidence.score_log import ScoreLog
     from corten.results.intervals import Intervals
     from corten.results.summary import Summary
 
-MAX_ENTRIES = 1_250_000  # of the tensor in a page: 8 bytes each in base64, under 15 MB without compression
+MAX_PAGE_ENTRIES = 1_250_000  # of the tensor in a page: 8 bytes each in base64, under 15 MB without compression
 MAX_INFINITE_SHARE = 0.01  # of the intervals, above which the page advises a lower coverage
-OPTIONS = ("completion", "propensity", "calibration", "score", "weights", "transform", "climatology", "bounds", "seed")
+REPEATED = ("completion", "propensity", "calibration", "score", "weights", "transform", "climatology", "bounds", "seed")
 MIN_CANDIDATES = 3  # of a setting, below which an edge of the range means nothing
 INTERVAL_OPTIONS = ("groups", "joint", "odds_error")
 
 
 def page_content(
-    result: Intervals, audit: Audit | None = None, max_entries: int = MAX_ENTRIES, command: str = "", scores: Any = None
-) -> dict[str, Any]:
+    result: Intervals, audit: Audit | None = None, *, max_entries: int = MAX_PAGE_ENTRIES, command: str = "",
+    scores: ScoreLog | None = None,
+) -> dict[str, object]:  # fmt: skip
     """The content of the page, ready for JSON."""
     summary = result.summary()
     observed = result.observed
@@ -52,7 +54,7 @@ def page_content(
         "notices": _notices(summary, curve, checked, audit),
         "footnote": summary.footnote,
         "tensor": _tensor(result, max_entries),
-        "maps": {use: pack_bytes(np.rint(colour_map(use).colors[:, :3] * 255)) for use in COLOURS},
+        "maps": {use: pack_bytes(np.rint(np.asarray(colour_map(use).colors)[:, :3] * 255)) for use in COLOURS},
         "evidence": {
             "audit": checked,
             "hidden": evidence.hidden_rows(result),
@@ -105,7 +107,7 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
 
 
 def _notices(
-    summary: Summary, curve: list[dict[str, Any]], checked: list[dict[str, Any]], audit: Audit | None
+    summary: Summary, curve: list[evidence.Row], checked: list[evidence.Row], audit: Audit | None
 ) -> list[dict[str, str]]:
     """Warnings, advice and the conclusion of the audit, one sentence each."""
     notices = [{"kind": "info" if w == NOTHING else "warn", "text": spelling.get()(w)} for w in summary.warnings]
@@ -138,9 +140,9 @@ def _notices(
     return notices
 
 
-def _verdict(row: dict[str, Any], audit: Audit) -> dict[str, str]:
+def _verdict(row: evidence.Row, audit: Audit) -> dict[str, str]:
     level, coverage, error = row["level"], row["coverage"], row["standard_error"]
-    kind, text = conclusion(level, coverage, error, len(audit.samples), audit.tolerance)
+    kind, text = conclusion(level, coverage, error=error, rounds=len(audit.samples), tolerance=audit.tolerance)
     found = (
         f"The audit found a coverage of {coverage:.1%} at nominal {level:.4g}, on observed entries that were hidden "
         f"again and weighted like the missing ones (standard error {error:.1%}): "
@@ -148,7 +150,7 @@ def _verdict(row: dict[str, Any], audit: Audit) -> dict[str, str]:
     return {"kind": kind, "text": " ".join([*audit.untested_line(), found + text])}
 
 
-def _tensor(result: Intervals, max_entries: int) -> dict[str, Any]:
+def _tensor(result: Intervals, max_entries: int) -> dict[str, object]:
     """The arrays of the slice explorer, thinned if they are too large, and their layout."""
     observed = result.observed
     steps = strides_for(observed.shape, max_entries)
@@ -241,7 +243,7 @@ def _reproduce(result: Intervals) -> str:
         return f"import corten\n\n{call}  # the fit that filled these data\n"
     given = result.source.settings()
     arguments = [f"coverage={result.coverage:g}"]
-    options = [key for key in OPTIONS if str(given.get(key, "none")).lower() != "none"]
+    options = [key for key in REPEATED if str(given.get(key, "none")).lower() != "none"]
     arguments += [
         f"{key}={given[key]!r}" if key == "climatology" else f"{key}={_spelled(given[key])}" for key in options
     ]
@@ -261,7 +263,7 @@ def _reproduce(result: Intervals) -> str:
     return call + (f"result = result.source.intervals({result.coverage:g}, {', '.join(shaped)})\n" if shaped else "")
 
 
-def _spelled(value: Any) -> str:
+def _spelled(value: object) -> str:
     """An option as Python: names in quotes, corten's own objects by their full name."""
     if not isinstance(value, str) or re.fullmatch(r"[a-z-]+(:.+)?", value):
         return repr(value)

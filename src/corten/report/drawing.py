@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corten.report.planes import labels, numbers
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    from collections.abc import Sequence
 
-    from corten.data.observed import Axis
+    from matplotlib.axes import Axes
+    from matplotlib.colors import ListedColormap
+
+    from corten.data.axes import Axis
+    from corten.report.evidence import Row
 
 RUST, BLUE, INK, SOFT, PALE = "#a3461b", "#1f5f8b", "#1d1b19", "#6b655e", "#e4dfd8"
 COLOURS = {"value": ("viridis", 1.0), "width": ("magma_r", 0.8), "chance": ("cividis", 1.0)}
@@ -26,7 +30,7 @@ def axes_for(ax: Axes | None, size: tuple[float, float] = (7.0, 4.2)) -> Axes:
     return plt.subplots(figsize=size, layout="constrained")[1]
 
 
-def index_on(axis: Axis, value: Any) -> int:
+def index_on(axis: Axis, value: object) -> int:
     """The position on an axis of an index or a label; an error that names valid ones if there is none."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         if -axis.length <= value < axis.length:
@@ -77,7 +81,7 @@ def hatch_entries(ax: Axes, where: np.ndarray, colour: str, hatch: str) -> None:
         mesh.set_rasterized(True)
 
 
-def colour_map(use: str) -> Any:
+def colour_map(use: str) -> ListedColormap:
     """The colours of values, widths or probabilities."""
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
@@ -115,7 +119,7 @@ def note(ax: Axes, words: str) -> Axes:
     return ax
 
 
-def is_numeric(rows: Any, key: str) -> bool:
+def is_numeric(rows: Sequence[Row], key: str) -> bool:
     return all(isinstance(row.get(key), int | float | np.number) and np.isfinite(row[key]) for row in rows)
 
 

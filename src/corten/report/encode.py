@@ -6,7 +6,6 @@ import base64
 import json
 import zlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ _TOP = ABSENT - 1
 _ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&'\u2028\u2029"}
 
 
-def pack_levels(values: np.ndarray) -> dict[str, Any]:
+def pack_levels(values: np.ndarray) -> dict[str, float | str]:
     """Quantise to 65,535 even levels, difference along the flat order, deflate: `{low, step, data}`."""
     flat = np.asarray(values, dtype=np.float64).ravel()
     finite = np.isfinite(flat)
@@ -37,7 +36,7 @@ def pack_bytes(values: np.ndarray) -> str:
     return base64.b64encode(zlib.compress(np.ascontiguousarray(values, np.uint8).tobytes(), 6)).decode("ascii")
 
 
-def safe_json(content: Any) -> str:
+def safe_json(content: object) -> str:
     """JSON for a script element, without `<`, so that no label can end the element."""
     text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES).encode("utf-8", "replace").decode("utf-8")

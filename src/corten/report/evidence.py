@@ -11,10 +11,12 @@ from corten.conformal.depth import depth
 from corten.conformal.diagnostics import effective_sample_size, largest_share
 
 if TYPE_CHECKING:
+    from corten.evidence.audit_table import Audit
+    from corten.evidence.score_log import ScoreLog
     from corten.results.intervals import Intervals
 
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)
-MAX_SAMPLE = 4000  # missing entries, for the share of infinite intervals to about one percentage point
+MAX_CURVE_ENTRIES = 4000  # missing entries, for the share of infinite intervals to about one percentage point
 MAX_PAST_ROWS = 400  # slices drawn, the last ones
 MAX_DEPTH_ENTRIES = 2e7  # of a tensor, above which depths are not computed
 
@@ -81,8 +83,8 @@ def widths_by_coverage(result: Intervals, levels: Sequence[float] = LEVELS) -> l
     if not where.size:
         return []
     levels = sorted({*levels, result.coverage})
-    if where.size > MAX_SAMPLE:
-        where = np.sort(np.random.default_rng(0).choice(where, MAX_SAMPLE, replace=False))
+    if where.size > MAX_CURVE_ENTRIES:
+        where = np.sort(np.random.default_rng(0).choice(where, MAX_CURVE_ENTRIES, replace=False))
     rows = []
     for level in levels:
         width = result.widths_at(where, level).astype(np.float64)
@@ -122,11 +124,11 @@ def hidden_rows(result: Intervals, levels: Sequence[float] = LEVELS) -> list[Row
     return [{"level": level, **vars(one)} for level, one in found.items() if one is not None]
 
 
-def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[Row]:
+def audit_rows(audit: Audit | None, by: str = "all", level: float | None = None) -> list[Row]:
     """Rows of an audit, all or by groups such as "depth", at every level or the nearest one; [] without an audit."""
     if audit is None:
         return []
-    rows = [
+    rows: list[Row] = [
         {"group": row.group, "level": row.level, "coverage": row.coverage,
          "standard_error": row.standard_error if np.isfinite(row.standard_error) else 0.0}
         for row in audit.rows if row.by == by
@@ -137,7 +139,7 @@ def audit_rows(audit: Any, by: str = "all", level: float | None = None) -> list[
     return sorted(rows, key=lambda row: row["level"])
 
 
-def past_coverage(scores: Any) -> Row | None:
+def past_coverage(scores: ScoreLog | None) -> Row | None:
     """Coverage over time of intervals whose values arrived later, from a `ScoreLog`; None without one."""
     if scores is None or not scores.entries:
         return None

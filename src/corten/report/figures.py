@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import builtins
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import numpy as np
 
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from corten.evidence.audit_table import Audit
     from corten.results.intervals import Intervals
+
+Place: TypeAlias = "int | float | str | np.datetime64"
+"""An index, or a label, on an axis."""
 
 SHOWN = {"data": "value", "estimate": "value", "width": "width", "propensity": "chance"}
 """What a slice can show, and which colours it has."""
@@ -40,7 +45,7 @@ class Plots:
     def __init__(self, result: Intervals) -> None:
         self.result = result
 
-    def __call__(self, **where: Any) -> Figure:
+    def __call__(self, **where: Place) -> Figure:
         """The result at a glance: data, estimate and width of one slice; or a series, if only one axis is ordered.
 
         Parameters
@@ -58,8 +63,7 @@ class Plots:
         axes = self.result.observed.axes
         ordered = [axis.name for axis in axes if axis.kind == "ordered" and axis.length > 1]
         if len(ordered) == 1:
-            figure: Any = self.series(ordered[0], **where).figure
-            return figure
+            return cast("Figure", self.series(ordered[0], None, **where).figure)
         if ordered:
             entry = default_entry(self.result)
             fixed = {axis.name: entry[k] for k, axis in enumerate(axes) if axis.name not in ordered}
@@ -76,7 +80,7 @@ class Plots:
     def __repr__(self) -> str:
         return "<Plots: slice, series, coverage, widths, weights, selection>"
 
-    def slice(self, show: str = "estimate", ax: Axes | None = None, **where: Any) -> Axes:
+    def slice(self, show: str = "estimate", ax: Axes | None = None, **where: Place) -> Axes:
         """One slice as an image; all slices of a result have the same colour scale.
 
         Missing data and infinite widths are hatched; entries outside the domain are grey.
@@ -95,7 +99,7 @@ class Plots:
         ax = drawing.axes_for(ax)
         plane, index = self._place(where)
         array, span, hatched, words = self._shown(show)
-        slots: list[Any] = list(index)
+        slots: list[int | builtins.slice] = list(index)
         slots[plane.rows], slots[plane.columns] = slice(None), slice(None)
         picture, hatch = array[tuple(slots)], hatched[tuple(slots)]
         outside = ~self.result.observed.inside[tuple(slots)]
@@ -109,14 +113,14 @@ class Plots:
         drawing.hatch_entries(ax, outside, PALE, "")
         drawing.hatch_entries(ax, hatch & ~outside, "#fbe3d8" if show == "width" else "#f4f1ec", "/////")
         self._frame(ax, plane)
-        figure: Any = ax.figure
-        figure.colorbar(mesh, ax=ax, label=words, extend={"propensity": "neither", "width": "max"}.get(show, "both"))
+        extend = {"propensity": "neither", "width": "max"}.get(show, "both")
+        cast("Figure", ax.figure).colorbar(mesh, ax=ax, label=words, extend=extend)
         rest = [k for k in range(len(index)) if k not in (plane.rows, plane.columns)]
         axes = self.result.observed.axes
         ax.set_title(", ".join(f"{axes[k].name} {labels(axes[k])[index[k]]}" for k in rest) or show)
         return ax
 
-    def series(self, along: str | int | None = None, ax: Axes | None = None, **where: Any) -> Axes:
+    def series(self, along: str | int | None = None, ax: Axes | None = None, **where: Place) -> Axes:
         """Estimate and intervals along one axis.
 
         Parameters
@@ -162,7 +166,7 @@ class Plots:
         ax.legend(frameon=False, fontsize="small")
         return ax
 
-    def coverage(self, audit: Any = None, ax: Axes | None = None) -> Axes:
+    def coverage(self, audit: Audit | None = None, ax: Axes | None = None) -> Axes:
         """Coverage found by an audit against nominal coverage, with bars of two standard errors.
 
         Parameters
@@ -284,7 +288,7 @@ class Plots:
             return ax
         return drawing.note(ax, "no setting was chosen among candidates")
 
-    def _place(self, where: dict[str, Any]) -> tuple[Plane, list[int]]:
+    def _place(self, where: dict[str, Place]) -> tuple[Plane, list[int]]:
         """The first plane without the given axes, and an index for each axis."""
         observed = self.result.observed
         named = {observed.axis(name): value for name, value in where.items()}

@@ -9,26 +9,26 @@ import os
 import re
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from corten.io.whole import refuse_no_page, refuse_taken, whole_file
 from corten.report.content import page_content
 from corten.report.encode import safe_json
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from corten.evidence.audit_table import Audit
+    from corten.evidence.score_log import ScoreLog
     from corten.results.intervals import Intervals
 
 SCRIPTS = ("data.js", "chart.js", "panels.js", "explorer.js", "evidence.js", "page.js")
 
 
 def write_report(
-    result: Intervals,
-    path: str | os.PathLike[str],
-    overwrite: bool = False,
-    audit: Any = None,
-    command: str = "",
-    scores: Any = None,
-) -> Path:
+    result: Intervals, path: str | os.PathLike[str], *, overwrite: bool = False, audit: Audit | None = None,
+    command: str = "", scores: ScoreLog | None = None,
+) -> Path:  # fmt: skip
     """Write the page of a result, whole or not at all; see `Intervals.report`. command: shown beside the call."""
     target = Path(path)
     refuse_taken(target, overwrite)
@@ -39,7 +39,7 @@ def write_report(
     return target
 
 
-def render(content: dict[str, Any]) -> str:
+def render(content: Mapping[str, object]) -> str:
     """The HTML page; its content security policy allows this script only, by its hash, and no external resource."""
     script = "\n".join(_asset(name) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")

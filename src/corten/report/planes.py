@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import cos, floor, log10, radians
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from corten.results.intervals import Intervals
 
 MAX_FROM_HALF = 0.25  # distance of the observed share of a series from one half
-MAX_STEP_DIFFERENCE = 1e-2  # relative, between steps of an evenly spaced axis
+MAX_UNEVENNESS = 1e-2  # relative, between steps of an evenly spaced axis
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _step(axis: Axis) -> float | None:
         return None
     steps = np.diff(values.astype(float))
     step = float(np.median(steps))
-    even = step != 0 and np.all(np.abs(steps - step) <= MAX_STEP_DIFFERENCE * abs(step))
+    even = step != 0 and np.all(np.abs(steps - step) <= MAX_UNEVENNESS * abs(step))
     return abs(step) if even else None
 
 
@@ -109,7 +109,7 @@ def default_entry(result: Intervals) -> tuple[int, ...]:
     first = planes(observed.axes)[0]
     others = [k for k in range(len(index)) if k not in (first.rows, first.columns)]
     along = others[0] if others else first.columns
-    slots: list[Any] = [index[k] if k in others else slice(None) for k in range(len(index))]
+    slots: list[int | slice] = [index[k] if k in others else slice(None) for k in range(len(index))]
     wanted = observed.missing[tuple(slots)] & np.isfinite(result.width_array[tuple(slots)])
     if wanted.any():
         wide = slots.copy()

@@ -5,20 +5,20 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from corten.calibration.gap_scale import reach
 from corten.calibration.renewal import Settled, fill_gaps, fill_split, renew
 from corten.calibration.task import Progress, Task
-from corten.completion.protocol import on_axes
+from corten.completion.protocol import Prepared, on_axes
 from corten.conformal.scores import Absolute, Signed
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.data.matching import fresh_slices, joined, matching, moving_axis
 from corten.data.missing_values import MissingValue
-from corten.data.observed import ObservedTensor
+from corten.data.observed import DomainLike, ObservedTensor, TensorLike
 from corten.data.transform import as_transform
 from corten.engine.threads import one_library_thread
 from corten.results.groups import refuse_carried
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 RENEWED = ("filled_by_a_fit", "renewed", "slices_not_tested")  # codes of the records of this module
 
 
-def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue = None, rounds: int = 0) -> Fitted:
+def fill(
+    fitted: Fitted, x: TensorLike, *, where: DomainLike = None, missing_value: MissingValue = None, rounds: int = 0
+) -> Fitted:
     """New data filled with a fit; see `Fitted.fill`."""
     began = perf_counter()
     split, completion = _usable(fitted)
@@ -38,22 +40,22 @@ def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue 
     if rounds and (split.local is None or not isinstance(split.score, Absolute | Signed)):
         raise ValueError("rounds in new data need a fit with calibration='gaps' and a score of corten: give rounds=0")
     fit = fitted.observed
-    new = matching(fit, x, where, missing_value)
+    new = matching(fit, x, where=where, missing_value=missing_value)
     _warn_of_range(fit, new)
     base = replace(
         fitted, observed=new, propensity=None, rounds=(), carried=True, choices=(*new.choices, *_of_method(fitted))
     )
     if new.complete:
         return replace(base, estimate=np.array(new.values), calibrated=None, residuals=np.empty(0), choices=())
-    ratio = 1.0
+    ratio, seed = 1.0, int(fitted.options["seed"])
     with one_library_thread:
         if split.local is not None:
             fresh = fresh_slices(fit, new) if rounds else np.zeros(new.shape, bool)
-            made, ratio = fill_gaps(split, completion, new, fresh, int(rounds), int(fitted.options["seed"]))
+            made, ratio = fill_gaps(split, completion, observed=new, fresh=fresh, count=int(rounds), seed=seed)
         else:
             refuse_carried(fitted, "fill")
             share = fitted.rounds[0].train_share if fitted.rounds else None
-            made = fill_split(split, completion, new, share or 1.0, int(fitted.options["seed"]))
+            made = fill_split(split, completion, observed=new, train_share=share or 1.0, seed=seed)
     because = "nothing was chosen again (fitted.fill)"
     if ratio != 1.0:
         because += f"; the scale of errors in new slices is multiplied by {ratio:.3g}, from pseudo-gaps there"
@@ -63,12 +65,12 @@ def fill(fitted: Fitted, x: Any, where: Any = None, missing_value: MissingValue 
 
 def update(
     fitted: Fitted,
-    x: Any,
+    x: TensorLike,
+    *,
     axis: str | int | None,
     window: int | None,
     half_life: float | None,
-    *,
-    where: Any = None,
+    where: DomainLike = None,
     missing_value: MissingValue = None,
     progress: Progress | None = None,
 ) -> Fitted:
@@ -81,7 +83,7 @@ def update(
     if fitted.completer is None:
         raise ValueError("this fit was loaded and has a transform or score of your own, which a file does not keep")
     fit = fitted.observed
-    new = matching(fit, x, where, missing_value, least=1)
+    new = matching(fit, x, where=where, missing_value=missing_value, least=1)
     along = moving_axis(fit, new, axis)
     length = fit.shape[along] if window is None else window
     if isinstance(length, bool) or not isinstance(length, int | np.integer) or length < 2:
@@ -103,7 +105,7 @@ def update(
     )
     rounds = int(getattr(fitted.calibration, "rounds", 24))
     with one_library_thread:
-        made = renew(split, fitted.residuals, task, moved, along, rounds, decay)
+        made = renew(split, fitted.residuals, task=task, window=moved, axis=along, rounds=rounds, half_life=decay)
     name = fit.axes[along].name
     because = (
         f"{len(made.rounds)} rounds of pseudo-gaps in {int(moved.fresh.sum())} new of {len(moved.fresh)} slices along "
@@ -119,7 +121,7 @@ def update(
     return _with(base, made.calibrated, (note,), began)
 
 
-def _usable(fitted: Fitted) -> tuple[CalibratedSplit, Any]:
+def _usable(fitted: Fitted) -> tuple[CalibratedSplit, Prepared]:
     """The calibration and the completion of a fit that can be used for new data."""
     if fitted.calibrated is None:
         raise ValueError("nothing was missing in the data of this fit, so that nothing was fitted: fit the new data")
@@ -132,7 +134,7 @@ def _usable(fitted: Fitted) -> tuple[CalibratedSplit, Any]:
             f"the fit uses covariates ({', '.join(fitted.observed.covariates)}), which new data would need too: fit "
             "the new data with their covariates (corten.complete)"
         )
-    return fitted.calibrated, fitted.completion
+    return fitted.calibrated, cast(Prepared, fitted.completion)
 
 
 def _of_method(fitted: Fitted) -> tuple[Choice, ...]:

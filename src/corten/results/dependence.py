@@ -28,8 +28,8 @@ MAX_LENGTHS = 7  # of them, besides independent and shared errors
 MAX_MEMBERS = 1100  # that are tried
 PAIR_PARTS = (1, 2, 4, 8, 16, 32, 64)  # parts of every axis; both entries of a pair lie in one part
 PAIR_OFFSETS = 4  # pairs of an entry in each part
-MAX_DENSE_LENGTH = 1000  # positions; a longer axis is simulated on a circle of twice its length
-MIN_PAIRS = 200  # fewer say nothing about dependence: errors are then independent
+MAX_EXACT_POSITIONS = 1000  # positions; a longer axis is simulated on a circle of twice its length
+MIN_ERROR_PAIRS = 200  # fewer say nothing about dependence: errors are then independent
 MIN_PAIR_WEIGHT = 1e-9  # of the largest possible; errors of zero have no scale
 MAX_MISFIT = 0.03  # of a correlation, by which the best sum may differ from the true one
 SUM_ROW_FACTOR = 100.0  # of the row that makes the sum of all shares one, to the heaviest other row
@@ -85,13 +85,13 @@ def _noise_length(places: Floats, periodic: bool, length: float) -> int:
         return 1
     if length == 0.0:
         return size
-    return _root(tuple(places), periodic, length).shape[1] if size <= MAX_DENSE_LENGTH else 2 * size
+    return _root(tuple(places), periodic, length).shape[1] if size <= MAX_EXACT_POSITIONS else 2 * size
 
 
 def _smoothed(noise: Floats, k: int, places: Floats, periodic: bool, length: float) -> Floats:
     """Independent noise made correlated along axis k, with variance one."""
     size = len(places)
-    if size <= MAX_DENSE_LENGTH:
+    if size <= MAX_EXACT_POSITIONS:
         moved = np.tensordot(_root(tuple(places), periodic, length), noise, axes=(1, k))
         return np.moveaxis(moved, 0, k)
     circle = 2 * size
@@ -121,14 +121,9 @@ def _root(places: tuple[float, ...], periodic: bool, length: float) -> Floats:
 
 
 def learn_dependence(
-    entries: Entries,
-    scores: Floats,
-    log_weights: Floats,
-    scale: Floats,
-    rounds: Entries,
-    axes: Sequence[Axis],
+    entries: Entries, scores: Floats, *, log_weights: Floats, scale: Floats, rounds: Entries, axes: Sequence[Axis],
     seed: int = 0,
-) -> Dependence:
+) -> Dependence:  # fmt: skip
     """The dependence of signed scores of hidden entries, from pairs of one round.
 
     A pair has the weights of both entries, which make them resemble missing ones, times both scales: the variance of a
@@ -140,7 +135,7 @@ def learn_dependence(
     own = weight[first] * weight[second]
     used = own > MIN_PAIR_WEIGHT
     first, second, own = first[used], second[used], own[used]
-    if len(first) < MIN_PAIRS:
+    if len(first) < MIN_ERROR_PAIRS:
         return Dependence.none(len(axes))
     z = normal_scores(scores, log_weights)
     steps = steps_between(entries[first], entries[second], axes)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtr
 
 from corten.conformal.split import CalibratedSplit
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
 
-def draws(fitted: Fitted, count: int, seed: int = 0, statistic: Callable[[Floats], Any] | None = None) -> NDArray[Any]:
+def draws(
+    fitted: Fitted, count: int, seed: int = 0, statistic: Callable[[Floats], ArrayLike] | None = None
+) -> np.ndarray:
     """The tensors, or what `statistic` gives of each, that `Intervals.draws` documents.
 
     A field of correlated standard normal numbers is mapped, entry by entry, to the distribution of `quantile` (a
@@ -77,7 +79,7 @@ class _Quantiles:
 
 def dependence_of(fitted: Fitted) -> Dependence:
     """The dependence of the errors of a fit, learned from its calibration entries."""
-    calibrated: Any = fitted.calibrated
+    calibrated = cast(CalibratedSplit, fitted.calibrated)
     axes = fitted.observed.axes
     local = getattr(calibrated, "local", None)
     if local is not None:
@@ -86,10 +88,7 @@ def dependence_of(fitted: Fitted) -> Dependence:
         return Dependence.none(len(axes))
     signed, errors = signed_scores(fitted), np.asarray(fitted.residuals, np.float64)
     return learn_dependence(
-        np.asarray(fitted.entries),
-        signed,
-        np.asarray(fitted.log_weights, np.float64),
-        np.divide(errors, signed, out=np.zeros(len(errors)), where=signed != 0),
-        np.asarray(calibrated.round_numbers),
-        axes,
-    )
+        np.asarray(fitted.entries), signed, log_weights=np.asarray(fitted.log_weights, np.float64),
+        scale=np.divide(errors, signed, out=np.zeros(len(errors)), where=signed != 0),
+        rounds=np.asarray(calibrated.round_numbers), axes=axes,
+    )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from corten.evidence.audit import audit
 from corten.evidence.audit_table import Audit
 from corten.evidence.hidden import HiddenCoverage, HiddenError, hidden_coverage, hidden_error
 from corten.evidence.score_log import ScoreLog
-from corten.evidence.weight_report import WeightEvidence
+from corten.evidence.weight_report import MIN_EFFECTIVE_SIZE, WeightEvidence
 from corten.propensity import FittedPropensity, PropensityModel
 from corten.results.daily import fill, update
 from corten.results.dependence import Dependence
@@ -30,10 +30,13 @@ from corten.results.draws import dependence_of
 from corten.results.groups import Groups, refuse_carried
 from corten.results.intervals import Intervals
 from corten.results.predictive import reshaped
-from corten.results.saving import save
+from corten.results.saving import SavedCompletion, save
 from corten.results.settings import circumstances
+from corten.results.summary import Facts
 
-MIN_EFFECTIVE_SIZE = 50.0  # entries; a smaller effective sample size is reported
+if TYPE_CHECKING:
+    from corten.completer import ConformalCompleter
+
 WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with finite intervals
 # Parts of a fit that the rooms of this package share; `dir` does not list them.
 _INTERNAL = {
@@ -61,10 +64,10 @@ class Fitted:
 
     observed: ObservedTensor  #: The input.
     estimate: np.ndarray = field(repr=False)  #: The filled values, in the unit of the data.
-    options: dict[str, Any] = field(repr=False)  # as text
+    options: dict[str, str | int] = field(repr=False)  # as text, and the seed
     calibrated: Calibrated | None = field(default=None, repr=False)  # scores and weights; None if nothing was missing
     propensity: FittedPropensity | None = None  #: The fitted propensity model.
-    completion: Prepared | Any = field(default=None, repr=False)  # of a loaded fit perhaps only a description
+    completion: Prepared | SavedCompletion | None = field(default=None, repr=False)  # the description in a loaded fit
     calibration: Calibration | None = None  #: How entries were hidden.
     rounds: tuple[Round, ...] = field(default=(), repr=False)
     # Truth minus estimate of the calibration entries, after the transform (merged splits: before it).
@@ -73,7 +76,7 @@ class Fitted:
     limits: tuple[float, float] | None = None  # bounds of the data
     seconds: float = 0.0  #: Wall-clock time of the fit.
     #: The options as given, a ConformalCompleter; None if the fit was loaded and they could not be saved.
-    completer: Any = field(default=None, repr=False)
+    completer: ConformalCompleter | None = field(default=None, repr=False)
     carried: bool = False  #: Whether the calibration is that of earlier data (after `fill`).
 
     @classmethod
@@ -206,15 +209,15 @@ class Fitted:
             array.reshape(-1)[where] = bound
         return arrays
 
-    def facts(self, coverage: float) -> dict[str, Any]:
+    def facts(self, coverage: float) -> Facts:
         """Numbers for the summary, by name."""
         if self.calibrated is None:
             return {}
-        facts = {
+        facts: Facts = {
             "calibration_entries": len(self.scores),
             "effective_sample_size": self.calibrated.effective_sample_size(),
             "seconds": round(self.seconds, 2),
-            "engine": self.options.get("engine", ""),
+            "engine": str(self.options.get("engine", "")),
         }
         if self.hidden_error is not None:
             facts["mean_absolute_error_on_hidden_entries"] = self.hidden_error.error
@@ -223,7 +226,8 @@ class Fitted:
         found = self.hidden_coverage(coverage)
         if found is not None:
             facts["coverage_on_hidden_entries"] = found.found
-            facts["coverage_in_most_" + found.kind] = (found.low, found.high)
+            most = (found.low, found.high)
+            facts |= {"coverage_in_most_rounds": most} if found.kind == "rounds" else {"coverage_in_most_folds": most}
         if self.highest_finite_coverage < MENTION_FINITE_BELOW:
             facts["highest_finite_coverage"] = round(self.highest_finite_coverage, 4)
         return facts
@@ -329,7 +333,7 @@ class Fitted:
         """Diagnostics of the weights: ``fitted.weights.report()``."""
         return WeightEvidence(self)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, str | int]:
         """Options, seed, kinds of the axes and versions, so that the fit can be run again."""
         return self.options | circumstances(self.observed.axes, int(np.count_nonzero(~self.observed.inside)))
 
@@ -372,7 +376,7 @@ class Fitted:
             (merged splits; a loaded fit with a completion of your own), and a UserWarning if the new values lie outside
             the range of the values of the fit.
         """
-        return fill(self, x, where, missing_value, rounds).intervals(coverage)
+        return fill(self, x, where=where, missing_value=missing_value, rounds=rounds).intervals(coverage)
 
     def update(
         self,
@@ -412,7 +416,10 @@ class Fitted:
             The fit of the window. This fit is not changed. It is a ValueError if the slices do not fit the axes of the
             fit, or the fit was not calibrated with pseudo-gaps.
         """
-        return update(self, x, axis, window, half_life, where=where, missing_value=missing_value, progress=progress)
+        return update(
+            self, x, axis=axis, window=window, half_life=half_life, where=where, missing_value=missing_value,
+            progress=progress,
+        )  # fmt: skip
 
     def verify(
         self,

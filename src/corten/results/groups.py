@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from corten.conformal.split import CalibratedSplit
 from corten.data.arrays import Entries, Flags, Floats
@@ -16,7 +15,7 @@ from corten.data.observed import ObservedTensor
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
-Groups = str | int | Sequence[str | int] | NDArray[Any]
+Groups = str | int | Sequence[str | int] | np.ndarray
 """Axes by name or position, or one label per entry."""
 DRAWS = 20  # random subsets of the calibration entries, drawn by weight
 CAPPED_WEIGHT_LEVEL = 0.95  # quantile of the weights above which an entry is always kept

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from corten.data.coverage import check_coverage
 from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, flags
 from corten.data.missing_values import MissingValue
 from corten.data.never_observed import find_never_observed
-from corten.data.observed import ObservedTensor, TensorLike
+from corten.data.observed import LikeInput, ObservedTensor, TensorLike
 from corten.evidence.audit_table import Audit
 from corten.evidence.score_log import ScoreLog
 from corten.evidence.verification import Given, verify
@@ -29,6 +29,7 @@ from corten.results.summary import Summary
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from numpy.typing import ArrayLike
 
     from corten.report.figures import Plots
     from corten.results.fitted import Fitted
@@ -87,32 +88,32 @@ class Intervals:
         return tuple(self.source.choices)
 
     @cached_property
-    def estimate(self) -> Any:
+    def estimate(self) -> LikeInput:
         """The filled tensor; observed entries keep their value."""
         return self.observed.wrap(self.estimate_array)
 
     @cached_property
-    def lower(self) -> Any:
+    def lower(self) -> LikeInput:
         """Lower bound of each interval; -inf where it is not finite."""
         return self._labelled(self.lower_array, "lower")
 
     @cached_property
-    def upper(self) -> Any:
+    def upper(self) -> LikeInput:
         """Upper bound of each interval; inf where it is not finite."""
         return self._labelled(self.upper_array, "upper")
 
     @cached_property
-    def width(self) -> Any:
+    def width(self) -> LikeInput:
         """Upper minus lower bound: 0 at observed entries, infinite where a bound is infinite."""
         return self._labelled(self.width_array, "width")
 
     @property
-    def missing(self) -> Any:
+    def missing(self) -> LikeInput:
         """True at the entries that were filled."""
         return self._plain(self.observed.missing.copy(), "missing", {"long_name": "entry was missing and is filled"})
 
     @property
-    def beyond_tested(self) -> Any:
+    def beyond_tested(self) -> LikeInput:
         """True at missing entries that calibration did not test: the coverage there is unknown.
 
         With pseudo-gaps these are entries deeper inside gaps than those near them. A random split hides no place
@@ -123,7 +124,7 @@ class Intervals:
         return self._plain(self.beyond_array.copy(), "beyond_tested", attrs)
 
     @cached_property
-    def flag(self) -> Any:
+    def flag(self) -> LikeInput:
         """How each entry got its value.
 
         0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain, 5 filled deeper
@@ -242,7 +243,7 @@ class Intervals:
         """
         return region_mean(self.source, *over, coverage=self.coverage)
 
-    def exceedance(self, threshold: Any, fdr: float = 0.1, *, above: bool = True) -> Any:
+    def exceedance(self, threshold: ArrayLike, fdr: float = 0.1, *, above: bool = True) -> LikeInput:
         """Missing entries that lie above (or below) a threshold, with a limited share of false ones.
 
         Parameters
@@ -265,7 +266,7 @@ class Intervals:
         """
         return self._plain(exceedance(self.source, threshold, fdr, above), "exceedance", {"fdr": fdr})
 
-    def quantile(self, level: float) -> Any:
+    def quantile(self, level: float) -> LikeInput:
         """The predictive quantile of every missing entry.
 
         Parameters
@@ -288,7 +289,9 @@ class Intervals:
         settled = self._settled(quantile(self.source, level).astype(self.observed.values.dtype))
         return self.observed.wrap(settled, name=f"quantile_{level:g}")
 
-    def draws(self, count: int, seed: int = 0, *, statistic: Callable[[np.ndarray], Any] | None = None) -> np.ndarray:
+    def draws(
+        self, count: int, seed: int = 0, *, statistic: Callable[[np.ndarray], ArrayLike] | None = None
+    ) -> np.ndarray:
         """Filled tensors with random errors, for means, totals, areas and joint events, and for multiple imputation.
 
         Parameters
@@ -415,7 +418,7 @@ class Intervals:
 
         return write_report(self, path, overwrite=overwrite, audit=audit, scores=scores)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         """The error for a name that is not here, with the name that is meant where it is known."""
         remedy = INSTEAD.get(name, "result.to_dataframe() or result.to_dataset()" if name.startswith("to_") else "")
         raise AttributeError(f"Intervals has no {name!r}" + (f": use {remedy}" if remedy else ""), name=name, obj=self)
@@ -438,14 +441,14 @@ class Intervals:
             array[~self.observed.domain] = np.nan
         return array
 
-    def _labelled(self, array: np.ndarray, what: str) -> Any:
+    def _labelled(self, array: np.ndarray, what: str) -> LikeInput:
         from corten.io.dataset import bound_attrs, quantity_of
 
         attrs = bound_attrs(what, quantity_of(self.observed.attrs, self.observed.name), self.coverage)
         units = {key: value for key, value in self.observed.attrs.items() if key == "units"}
         return self.observed.wrap(array, name=what, attrs=attrs | units)
 
-    def _plain(self, array: np.ndarray, name: str, attrs: Mapping[str, Any]) -> Any:
+    def _plain(self, array: np.ndarray, name: str, attrs: Mapping[str, object]) -> LikeInput:
         """Labelled like the input but never masked: a masked flag could not mark entries outside the domain."""
         return self.observed.wrap(array, name, attrs) if self.observed.kind in ("dataarray", "frame") else array
 

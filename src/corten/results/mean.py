@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -13,8 +13,13 @@ from corten.data.coverage import check_coverage
 from corten.results.groups import DRAWS, group_numbers, hidden_groups, like_missing, lists_of, refuse_carried
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
     from corten.results.fitted import Fitted
 
+Averaged: TypeAlias = "float | Floats | pd.Series | xr.DataArray"
+"""A number, or an array with the axes that are left, in the type of the input."""
 PARTS_PER_NEEDED = 2.0  # parts of a single group, over the 1/(1 - c) that a quantile of level c needs
 ERROR_QUANTILES = 32  # that represent the distribution of errors in a mean through a transform
 
@@ -27,9 +32,9 @@ class RegionMean:
     labels of the input; they are floats if there is no other axis.
     """
 
-    estimate: Any
-    lower: Any
-    upper: Any
+    estimate: Averaged
+    lower: Averaged
+    upper: Averaged
     coverage: float  #: Nominal coverage.
     over: tuple[str, ...]  #: The axes that were averaged over.
 
@@ -65,7 +70,7 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     total = np.bincount(slices, np.where(observed.inside.ravel(), filled, 0.0), minlength=count)
     half = np.zeros(count)
     if fitted.calibrated is not None:
-        half = _half_widths(fitted, errors, slices, missing, level, seed)
+        half = _half_widths(fitted, errors, slices=slices, missing=missing, level=level, seed=seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         middle, half = total / inside, half * missing / inside
     half[missing == 0] = 0.0
@@ -75,8 +80,8 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
         known = np.bincount(slices, np.where(observed.mask, observed.values, 0.0).ravel(), count).astype(np.float64)
         least, most = (_extreme(known, missing, limit) / np.maximum(inside, 1) for limit in fitted.limits)
         lower, upper = np.maximum(lower, least), np.minimum(upper, most)
-    estimate, lower, upper = (_labelled(fitted, part.reshape(shape), left) for part in (middle, lower, upper))
-    return RegionMean(estimate, lower, upper, level, names)
+    answer = [_labelled(fitted, part.reshape(shape), left) for part in (middle, lower, upper)]
+    return RegionMean(answer[0], answer[1], answer[2], level, names)
 
 
 def _extreme(known: Floats, missing: Entries, limit: float) -> Floats:
@@ -136,7 +141,7 @@ def _smeared(
 
 
 def _half_widths(
-    fitted: Fitted, residuals: Floats, slices: Entries, missing: Entries, level: float, seed: int
+    fitted: Fitted, residuals: Floats, *, slices: Entries, missing: Entries, level: float, seed: int
 ) -> Floats:
     """A quantile of the mean error of groups for every slice; slices with similar numbers of missing entries share
     one.
@@ -148,7 +153,7 @@ def _half_widths(
     half = np.zeros(missing.size)
     if enough:
         for size in np.unique(sizes[missing > 0]):
-            half[sizes == size] = _quantile(residuals, logs, place, int(size), level, seed)
+            half[sizes == size] = _quantile(residuals, logs, place=place, size=int(size), level=level, seed=seed)
         return half
     for number in np.flatnonzero(missing):
         own = slices[entries] == number
@@ -157,11 +162,11 @@ def _half_widths(
             half[number] = np.inf
             continue
         part = np.random.default_rng([seed, int(number)]).permutation(np.count_nonzero(own)) % parts
-        half[number] = _quantile(residuals[own], logs[own], part, int(sizes[number]), level, seed)
+        half[number] = _quantile(residuals[own], logs[own], place=part, size=int(sizes[number]), level=level, seed=seed)
     return half
 
 
-def _quantile(residuals: Floats, logs: Floats, place: Entries, size: int, level: float, seed: int) -> float:
+def _quantile(residuals: Floats, logs: Floats, *, place: Entries, size: int, level: float, seed: int) -> float:
     """The conformal quantile over groups of the absolute mean error of at most `size` entries drawn by weight."""
     found: list[Floats] = []
     for number in range(DRAWS):
@@ -181,7 +186,7 @@ def _quantile(residuals: Floats, logs: Floats, place: Entries, size: int, level:
     return float(pooled[min(int(np.ceil(k / groups * pooled.size)) - 1, pooled.size - 1)])
 
 
-def _labelled(fitted: Fitted, array: Floats, left: list[int]) -> Any:
+def _labelled(fitted: Fitted, array: Floats, left: list[int]) -> Averaged:
     observed = fitted.observed
     if not left:
         return float(array)

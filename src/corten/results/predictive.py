@@ -6,11 +6,13 @@ With merged splits each split has its own list of scores; p-values, evidence or 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from corten.conformal.calibrated import Calibrated
+from corten.conformal.merged import MergedSplits
 from corten.conformal.scores import Signed
 from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Joint, Robust, check_odds_error, robust_level
@@ -32,17 +34,18 @@ def reshaped(
     if fitted.calibrated is None:
         return fitted
     factor = check_odds_error(odds_error)
-    calibrated: Any = fitted.calibrated
+    calibrated: Calibrated = fitted.calibrated
     choices: list[Choice] = []
     if groups is not None:
         numbers, names = group_numbers(fitted.observed, groups)
-        calibrated = Grouped(calibrated, numbers)
+        calibrated = Grouped(cast("CalibratedSplit | MergedSplits", calibrated), numbers)
         what = groups if isinstance(groups, str) else f"{len(names)} groups"
         because = "requested; small groups also use entries of other groups"
         choices.append(Choice("intervals", f"per {what}", because, code="groups", values=_named("groups", groups)))
     if joint is not None:
         slices, _ = group_numbers(fitted.observed, joint)
-        calibrated = Joint(calibrated, slices, fitted.missing_entries, joint_budget(fitted, slices))
+        kind = cast("CalibratedSplit | MergedSplits | Grouped", calibrated)
+        calibrated = Joint(kind, slices, fitted.missing_entries, joint_budget(fitted, slices))
         counts = np.bincount(np.ravel(slices)[fitted.missing_entries])
         beyond = calibrated.entries_beyond(0.9, int(np.median(counts[counts > 0])))
         because = f"requested; at 90 % about {beyond:.1g} calibration entries lie outside those of a typical slice"
@@ -89,13 +92,13 @@ def quantile(fitted: Fitted, level: float) -> NDArray[np.float64]:
     if fitted.calibrated is None:
         return np.array(fitted.estimate, np.float64)
     lists_of(fitted)
-    calibrated: Any = fitted.calibrated
+    calibrated = cast(CalibratedSplit, fitted.calibrated)
     signed = calibrated.with_scores(Signed(), signed_scores(fitted))
     lower, upper = replace(fitted, calibrated=signed).bounds(max(abs(2.0 * level - 1.0), MIN_COVERAGE))
     return lower if level < 0.5 else upper
 
 
-def exceedance(fitted: Fitted, threshold: Any, fdr: float = 0.1, above: bool = True) -> NDArray[np.bool_]:
+def exceedance(fitted: Fitted, threshold: ArrayLike, fdr: float = 0.1, above: bool = True) -> NDArray[np.bool_]:
     """Missing entries above (or below) a threshold; see `Intervals.exceedance`.
 
     With merged splits each split selects at half the rate, and the mean of their evidence is compared with the whole

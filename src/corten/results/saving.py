@@ -1,14 +1,11 @@
-"""Saves a fit to one file of arrays and JSON, and loads it back to the same bits.
-
-Nothing is pickled: the tree holds plain values, arrays by name, and objects of `CLASSES`, whose fields
-are checked against their types.
-"""
+"""A fit in one file of arrays and JSON, without pickle: plain values, arrays, and objects of `CLASSES`, all checked."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -30,33 +27,28 @@ if TYPE_CHECKING:
 FIT, MAX_DEPTH = "corten fit", 40
 MAX_REFERRED_PER_BYTE = 4  # bytes of arrays that are referred to, per byte of the arrays: parts of a fit share masks
 CLASSES = {  # that a file may hold, by module
-    "data.choices": "Choice", "data.wide": "WideLabels", "data.axes": "Axis",
-    "data.observed": "ObservedTensor", "lowrank": "TensorTrain",
-    "results.saving": "SavedCompletion", "results.fitted": "Fitted",
-    "completer": "ConformalCompleter", "calibration.task": "Round",
-    "calibration.split": "SplitCalibration", "calibration.gaps": "GapCalibration", "calibration.gap_scale": "Local",
-    "calibration.cross": "CrossCalibration RepeatedSplits", "completion.smooth": "SmoothCompletion PreparedSmooth",
-    "completion.riemannian": "TuckerCompletion TensorTrainCompletion PreparedLowRank",
-    "completion.stack": "StackedCompletion PreparedStack", "completion.weights": "WeightsByDifference",
-    "completion.covariance": "Covariance Component Season",
-    "completion.positions": "Grid",
-    "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
-    "completion.correction": "Correction NeighbourFeatures PreparedCorrected", "completion.trend": "FittedTrend",
-    "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess",
-    "conformal.calibrated": "CalibratedScores", "conformal.merged": "MergedSplits", "conformal.trees": "Trees",
-    "conformal.split": "CalibratedSplit",
-    "conformal.scale": "LeverageScale TableScale UnitScale", "conformal.depth": "DepthWeights",
     "conformal.local_scale": "EntryFeatures LearnedScale BlockFolds ConstantScale ByDepthScale BoostedScale",
-    "conformal.scores": "Absolute Adaptive Automatic Normalized Signed", "propensity.link": "Logit Probit NoLink",
-    "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "propensity.neighborhood": "Neighborhood",
+    "completion.riemannian": "TuckerCompletion TensorTrainCompletion PreparedLowRank", "calibration.gap_scale": "Local",
+    "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain", "completion.positions": "Grid",
+    "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess", "calibration.split": "SplitCalibration",
+    "completion.correction": "Correction NeighbourFeatures PreparedCorrected", "calibration.gaps": "GapCalibration",
+    "conformal.scores": "Absolute Adaptive Automatic Normalized Signed", "completion.weights": "WeightsByDifference",
+    "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "conformal.calibrated": "CalibratedScores",
+    "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
+    "conformal.scale": "LeverageScale TableScale UnitScale", "calibration.cross": "CrossCalibration RepeatedSplits",
+    "completion.covariance": "Covariance Component Season", "completion.smooth": "SmoothCompletion PreparedSmooth",
+    "completion.stack": "StackedCompletion PreparedStack", "conformal.split": "CalibratedSplit", "data.axes": "Axis",
+    "results.saving": "SavedCompletion", "conformal.merged": "MergedSplits", "completer": "ConformalCompleter",
+    "completion.trend": "FittedTrend", "conformal.depth": "DepthWeights", "data.observed": "ObservedTensor",
+    "calibration.task": "Round", "conformal.trees": "Trees", "results.fitted": "Fitted", "data.wide": "WideLabels",
+    "data.choices": "Choice", "lowrank": "TensorTrain",
     "propensity": "FittedPropensity IsingPropensity BernoulliPropensity UniformPropensity KnownPropensity Product "
-    "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity",
-    "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain",
+    "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity Logit Probit NoLink Neighborhood",
 }  # fmt: skip
 PLAIN = {"None": NoneType, "str": str, "bool": (bool, np.bool_), "int": (int, np.integer), "tuple": tuple, "dict": dict,
          "float": (int, float, np.number), "np.ndarray": np.ndarray}  # fmt: skip
-OTHERS = LABELS | {"float": float, "tuple": tuple, "dict": dict}
-OWN_ENGINE = ("FittedPropensity", "PreparedLowRank")  # saved as "auto": a file starts no engine when its fit is used
+OTHERS: dict[str, Callable[..., object]] = LABELS | {"float": float, "tuple": tuple, "dict": dict}
+OWN_ENGINE = {name: {"engine": "auto"} for name in ("FittedPropensity", "PreparedLowRank")}  # none is started
 METHODS = ("neighbours", "pair")  # of a fitted propensity model, which exact weights call
 
 
@@ -73,12 +65,12 @@ def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = Fals
     completer, completion, encoder = fitted.completer, fitted.completion, Encoder()
     if completer is not None and not isinstance(completer.engine, str | int):
         completer = replace(completer, engine="auto")
-    kept = _can_keep(completion) and not isinstance(completion, SavedCompletion)
+    kept = Encoder().keeps(completion) and not isinstance(completion, SavedCompletion)
     if not kept and completion is not None:
         choices = tuple(one for one in getattr(completion, "choices", ()) if isinstance(one, Choice))
         completion = SavedCompletion(str(fitted.options.get("completion", type(completion).__name__)), choices)
     calibrated = fitted.calibrated and fitted.calibrated.for_file(kept)
-    completer = completer if _can_keep(completer) else None
+    completer = completer if Encoder().keeps(completer) else None
     changed = replace(fitted, completer=completer, completion=completion, calibrated=calibrated)
     content = {one.name: encoder.encode(getattr(changed, one.name), one.name) for one in fields(fitted)}
     return write_archive(path, FIT, content, encoder.arrays, overwrite=overwrite)
@@ -107,8 +99,7 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         array.setflags(write=False)
     try:
         fitted: Fitted = Decoder(arrays).decode({"!": "Fitted", "of": content})
-        # Parts that do not fit together are reported here and not at the first use.
-        fitted.observed.wrap(fitted.intervals(0.9).estimate_array)
+        fitted.observed.wrap(fitted.intervals(0.9).estimate_array)  # parts that do not match are reported here
         if fitted.calibrated is not None:
             fitted.calibrated.intervals(fitted.missing_entries[:8], 0.9)
         return fitted
@@ -122,21 +113,19 @@ def classes() -> dict[str, type]:
     return {n: getattr(import_module(f"corten.{home}"), n) for home, names in CLASSES.items() for n in names.split()}
 
 
-def _can_keep(value: object) -> bool:
-    """Whether a file can hold an object: code of the user it cannot."""
-    try:
-        Encoder().encode(value, "")
-    except ValueError:
-        return False
-    return True
-
-
 class Encoder:
     """Turns values into JSON and collects their arrays; a shared array is stored once. Messages name the `place`."""
 
     def __init__(self) -> None:
         self.arrays: dict[str, np.ndarray] = {}
         self._names: dict[int, str] = {}
+
+    def keeps(self, value: object) -> bool:
+        """Whether a file can hold an object: code of the user it cannot."""
+        with suppress(ValueError):
+            self.encode(value, "")
+            return True
+        return False
 
     def encode(self, value: Any, place: str) -> object:
         name = type(value).__name__
@@ -150,10 +139,8 @@ class Encoder:
             return {"!": name, "of": self.encode(str(value) if name == "float" else list(value), place)}
         if isinstance(value, MethodType) and isinstance(value.__self__, FittedPropensity) and value.__name__ in METHODS:
             return {"!": value.__name__, "of": self.encode(replace(value.__self__, choices=(), history=()), place)}
-        if name in OWN_ENGINE:
-            value = replace(value, engine="auto")
         if classes().get(name) is type(value):
-            own = {one: getattr(value, one) for one in signature(type(value)).parameters}
+            own = {one: getattr(value, one) for one in signature(type(value)).parameters} | OWN_ENGINE.get(name, {})
             return {"!": name, "of": {one: self.encode(part, f"{place}.{one}") for one, part in own.items()}}
         if (labels := plain_labels(value)) is not None:
             return {"!": labels[0], "of": self.encode(labels[1], place)}
@@ -182,10 +169,8 @@ class Decoder:
     def decode(self, node: Any, depth: int = 0) -> Any:
         if depth > MAX_DEPTH:
             raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
-        if isinstance(node, list):
-            return [self.decode(one, depth + 1) for one in node]
         if not isinstance(node, dict):
-            return node
+            return [self.decode(one, depth + 1) for one in node] if isinstance(node, list) else node
         tag, of = node["!"], node["of"]
         if tag in ("array", "scalar"):
             self._bytes_left -= self.arrays[of].nbytes
@@ -193,10 +178,8 @@ class Decoder:
                 raise ValueError("it refers to the same arrays again and again")
             return self.arrays[of] if tag == "array" else self.arrays[of][()]
         if tag in classes():
-            values = {name: self.decode(one, depth + 1) for name, one in of.items()}
-            if tag in OWN_ENGINE:
-                values["engine"] = "auto"
-            return classes()[tag](**_checked(classes()[tag], values))
+            values = {name: self.decode(one, depth + 1) for name, one in of.items()} | OWN_ENGINE.get(tag, {})
+            return classes()[tag](**self._checked(classes()[tag], values))
         value = self.decode(of, depth + 1)
         if tag in METHODS and isinstance(value, FittedPropensity):
             return getattr(value, tag)
@@ -206,12 +189,11 @@ class Decoder:
             raise ValueError(f"it holds a {tag!r}, which this corten does not know")
         return OTHERS[tag](value)
 
-
-def _checked(kind: type, values: dict[str, object]) -> dict[str, object]:
-    """The values of an object's fields; a TypeError for one that is not of the type that the class says."""
-    for one in fields(kind) if is_dataclass(kind) else ():
-        names = re.sub(r"\[[^][]*\]", "", re.sub(r"\[[^][]*\]", "", str(one.type))).split(" | ")
-        allowed = tuple(PLAIN.get(name) or classes().get(name, object) for name in names)
-        if one.name in values and not isinstance(values[one.name], allowed):  # type: ignore[arg-type]
-            raise TypeError(f"{kind.__name__}.{one.name} is a {type(values[one.name]).__name__}, not {one.type}")
-    return values
+    def _checked(self, kind: type, values: dict[str, object]) -> dict[str, object]:
+        """The values of an object's fields; a TypeError for one that is not of the type that the class says."""
+        for one in fields(kind) if is_dataclass(kind) else ():
+            names = re.sub(r"\[[^][]*\]", "", re.sub(r"\[[^][]*\]", "", str(one.type))).split(" | ")
+            allowed = tuple(PLAIN.get(name) or classes().get(name, object) for name in names)
+            if one.name in values and not isinstance(values[one.name], allowed):  # type: ignore[arg-type]
+                raise TypeError(f"{kind.__name__}.{one.name} is a {type(values[one.name]).__name__}, not {one.type}")
+        return values

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+
+from corten.data.axes import Axis
 
 
 def describe(option: object) -> str:
@@ -20,7 +21,7 @@ def describe(option: object) -> str:
     return text if len(text) <= 300 else f"{type(option).__name__}(...)"
 
 
-def circumstances(axes: Sequence[Any], outside: int) -> dict[str, Any]:
+def circumstances(axes: Sequence[Axis], outside: int) -> dict[str, str | int]:
     """The settings that are not options: kinds of the axes, entries outside the domain, versions."""
     from corten import __version__
 

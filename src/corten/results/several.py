@@ -6,12 +6,14 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from corten.results.intervals import Intervals
 
 if TYPE_CHECKING:
     import xarray as xr
+
+    from corten.data.observed import LikeInput
 
 
 class DatasetIntervals(Mapping[str, Intervals]):
@@ -46,12 +48,12 @@ class DatasetIntervals(Mapping[str, Intervals]):
     @property
     def lower(self) -> xr.Dataset:
         """Lower bounds of the variables that were filled."""
-        return self.dataset[[*self]].assign({name: one.lower.rename(name) for name, one in self.items()})
+        return self.dataset[[*self]].assign({name: _named(one.lower, name) for name, one in self.items()})
 
     @property
     def upper(self) -> xr.Dataset:
         """Upper bounds of the variables that were filled."""
-        return self.dataset[[*self]].assign({name: one.upper.rename(name) for name, one in self.items()})
+        return self.dataset[[*self]].assign({name: _named(one.upper, name) for name, one in self.items()})
 
     def summary(self, full: bool = False) -> str:
         """The summaries of all variables as text; `full` as for `Intervals.summary`."""
@@ -87,7 +89,7 @@ class DatasetIntervals(Mapping[str, Intervals]):
 
         return write_netcdf(self.to_dataset(), path, overwrite=overwrite)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         """The error for a name that only the result of one variable has."""
         one = next(iter(self.__dict__.get("_results", ())), None)
         remedy = f": use result[{one!r}].{name}" if one is not None and name in dir(self[one]) else ""
@@ -98,3 +100,8 @@ class DatasetIntervals(Mapping[str, Intervals]):
 
     def _repr_html_(self) -> str:
         return "".join(one._repr_html_() for one in self.values())
+
+
+def _named(array: LikeInput, name: str) -> xr.DataArray:
+    """A result of a variable of a Dataset, which is a DataArray, with the name of the variable."""
+    return cast("xr.DataArray", array).rename(name)

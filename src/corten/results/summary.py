@@ -6,24 +6,41 @@ import html
 import io
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from corten.data.choices import Choice
 from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, OUTSIDE
 from corten.data.never_observed import CODE as NEVER_OBSERVED
-from corten.data.plain import FOOTNOTE, NOTHING, percent, plain
+from corten.data.plain import FOOTNOTE, NOTHING, Json, percent, plain
 from corten.data.printable import printable, unit_sign
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
 
     from corten.data.observed import ObservedTensor
     from corten.results.intervals import Intervals
 
+
+class Facts(TypedDict, total=False):
+    """Numbers of a fit, by name."""
+
+    calibration_entries: int
+    effective_sample_size: float
+    seconds: float
+    engine: str
+    mean_absolute_error_on_hidden_entries: float
+    baseline: str
+    mean_absolute_error_of_the_baseline: float
+    coverage_on_hidden_entries: float
+    coverage_in_most_rounds: tuple[float, float]
+    coverage_in_most_folds: tuple[float, float]
+    highest_finite_coverage: float
+
+
 PRINT_WIDTH = 80  # columns
-MOST = (0.1, 0.9)  # quantiles between which most widths lie
+MOST_WIDTHS = (0.1, 0.9)  # quantiles between which most widths lie
 MORE = "summary(full=True) lists every setting."
 IN_A_ROW = ("pseudo_gaps_too_short", "slices_not_tested")  # codes of settings whose warning is a row of the short form
 
@@ -48,7 +65,7 @@ class Summary:
     finite_share: float
     mean_width: float | None  #: Of the finite intervals, in the unit of the data.
     median_width: float | None
-    facts: dict[str, Any]  #: Numbers of the fit, such as ``effective_sample_size`` and ``coverage_on_hidden_entries``.
+    facts: Facts  #: Numbers of the fit, such as ``effective_sample_size`` and ``coverage_on_hidden_entries``.
     choices: tuple[Choice, ...]  #: Automatic settings.
     warnings: tuple[str, ...]  #: One sentence each.
     footnote: str = FOOTNOTE  #: What the intervals cover.
@@ -65,8 +82,8 @@ class Summary:
         width = result.width_array[observed.missing].astype(np.float64)
         finite = width[np.isfinite(width)]
         units = observed.attrs.get("units")
-        facts = dict(result.source.facts(result.coverage))
-        most = tuple(np.quantile(finite, MOST).tolist()) if finite.size else None
+        facts = result.source.facts(result.coverage)
+        most = tuple(np.quantile(finite, MOST_WIDTHS).tolist()) if finite.size else None
         return cls(
             name=observed.name,
             units=None if units is None else str(units),
@@ -90,7 +107,7 @@ class Summary:
             full=full,
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
         return {key: plain(value) for key, value in asdict(self).items() if key != "full"}
 
@@ -121,10 +138,10 @@ class Summary:
         """The unit of the data, to be put after a number."""
         return f" {unit_sign(self.units)}" if self.units else ""
 
-    def _fact(self, key: str, value: Any) -> str:
+    def _fact(self, key: str, value: object) -> str:
         """One of the facts, with its unit."""
         if key.startswith("coverage_"):
-            return " to ".join(f"{share:.1%}" for share in np.atleast_1d(value))
+            return " to ".join(f"{share:.1%}" for share in np.atleast_1d(np.asarray(value)))
         return _number(value) + (self._unit if "absolute_error" in key else "")
 
     def short_rows(self) -> list[tuple[str, str]]:
@@ -186,8 +203,10 @@ class Summary:
         if found is None:
             return None
         carried = any(one.code == "filled_by_a_fit" for one in self.choices)
-        for kind, how in (("rounds", "entries hidden like the gaps"), ("folds", "entries hidden at random")):
-            most = self.facts.get(f"coverage_in_most_{kind}")
+        rounds, folds = self.facts.get("coverage_in_most_rounds"), self.facts.get("coverage_in_most_folds")
+        for kind, most, how in (
+            ("rounds", rounds, "entries hidden like the gaps"), ("folds", folds, "entries hidden at random")
+        ):  # fmt: skip
             if most is not None:
                 how = "entries hidden in the earlier fit" if carried else how
                 return "coverage", f"{found:.1%} of {how} (most {kind} {most[0]:.0%} to {most[1]:.0%})"
@@ -245,7 +264,7 @@ class Summary:
         head.add_column()
         for left, right in self.rows() if self.full else self.short_rows():
             head.add_row(text(left), text(right))
-        parts: list[Any] = [text(f"corten: {self._tensor()}", "bold"), head]
+        parts: list[RenderableType] = [text(f"corten: {self._tensor()}", "bold"), head]
         if self.full and self.choices:
             from rich import box
 
@@ -306,7 +325,7 @@ EXTRAPOLATED = "Slices without any observation"
 FORECASTS = "Forecasts, not gaps"
 
 
-def _too_high(result: Intervals, facts: dict[str, Any]) -> list[str]:
+def _too_high(result: Intervals, facts: Facts) -> list[str]:
     """A warning if the coverage is above the highest one with finite intervals and the source does not warn itself."""
     highest = facts.get("highest_finite_coverage", 1.0)
     if result.coverage <= highest or result.source.warnings():
@@ -365,7 +384,7 @@ def _short(value: float) -> str:
     return f"{value:,.3g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     if value is None:
         return "none finite"
     if isinstance(value, bool | np.bool_):

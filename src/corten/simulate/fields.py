@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +88,7 @@ class TecLike:
     lat: Floats
     lon: Floats
     time: NDArray[np.datetime64]
-    settings: dict[str, Any] = field(default_factory=dict, repr=False)
+    settings: dict[str, float | str] = field(default_factory=dict, repr=False)
 
     axis_names = ("lat", "lon", "time")
 
@@ -143,10 +143,10 @@ def tec_like(shape: Sequence[int] = (32, 48, 48), seed: int = 0, missing: float 
     start = np.datetime64("2019-04-25T00:00", "ns")
     time = start + (hours * 3600).astype("timedelta64[s]").astype("timedelta64[ns]")
     settings = recipe(kind="tec", shape=shape, seed=seed, missing=missing)
-    return TecLike(truth, reach > sea_level, height > sea_level, lat, lon, time, settings)
+    return TecLike(truth, reach > sea_level, land=height > sea_level, lat=lat, lon=lon, time=time, settings=settings)
 
 
-def recipe(*, shape: Sequence[int], **arguments: Any) -> dict[str, Any]:
+def recipe(*, shape: Sequence[int], **arguments: float | str) -> dict[str, float | str]:
     """All arguments and versions, so that a simulation can be repeated; plain values for any file."""
     from corten import __version__
 
