@@ -84,7 +84,7 @@ def search_merged(sums, values, test_weights, order, levels, rows, out, start):
     for j in range(levels.size):
         level = levels[j]
         row = rows[j]
-        position = 0
+        position = np.int64(0)  # a constant would compile the search once more
         for i in range(order.size):
             target = level * (total + test_weights[i])
             if position < n and sums[position] < target:
@@ -178,7 +178,7 @@ def search_adjusted(
                     k = max(neighbours[i + b, m], 0)
                     for c in range(4):
                         block[b, m, c] = records[k, c]
-        count = 0
+        count = np.int64(0)
         for m in range(width):
             factor = log_factor[i, m]
             if neighbours[i, m] < 0 or factor == 0.0:
@@ -226,7 +226,7 @@ def search_adjusted(
                 position += int(sums[position] < need)
                 position += int(sums[position] < need)
                 if sums[position] < need or (position > 0 and sums[position - 1] >= need):
-                    position = _first_reaching(sums, need, 0, n, position)
+                    position = _first_reaching(sums, need, np.int64(0), n, position)
             if m > 0:
                 position = max(position, int(ranks[m - 1]) + 1)
             if m < count:
