@@ -17,7 +17,8 @@ from numba.extending import intrinsic
 F32 = np.float32
 
 # For functions that only other kernels call: no entry points for Python and C, a sixth of the time to compile.
-INNER = {"cache": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+NO_ENTRY = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INNER = {"cache": True, "error_model": "numpy", **NO_ENTRY}
 
 # Kinds as `corten.propensity` writes them into a kernel's arguments.
 ZERO, PRODUCT, POLYNOMIAL, SIGMOID = 0, 1, 2, 3
