@@ -8,6 +8,7 @@ Numba's wheels contain no vector mathematics library, so `math.exp` in a loop is
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -17,8 +18,8 @@ from numba.extending import intrinsic
 F32 = np.float32
 
 # For functions that only other kernels call: no entry points for Python and C, a sixth of the time to compile.
-NO_ENTRY = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-INNER = {"cache": True, "error_model": "numpy", **NO_ENTRY}
+NO_ENTRY: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INNER: dict[str, Any] = {"cache": True, "error_model": "numpy", **NO_ENTRY}
 
 # Kinds as `corten.propensity` writes them into a kernel's arguments.
 ZERO, PRODUCT, POLYNOMIAL, SIGMOID = 0, 1, 2, 3
