@@ -108,7 +108,7 @@ def test_every_observed_entry_is_hidden_once():
 
 
 def test_merged_splits_cover_and_gain_steadiness():
-    """Twelve draws of the split over one data set: coverage near 90 %, and it moves less than with a single
+    """Ten draws of the split over one data set: coverage near 90 %, and it moves less than with a single
     split.
     """
     setting = simulate.paper_setting(24, 2, model="bernoulli", seed=2)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from corten.engine.residuals import ResidualPass
+from corten.engine.residuals import ResidualPass, residual_box
 from corten.lowrank import TensorTrain
 from corten.lowrank.power import spectral_start
 
@@ -47,6 +47,15 @@ def test_threads_change_no_bit():
         assert loss == results[0][0]
         for a, b in zip(contractions, results[0][1]):
             assert np.array_equal(a, b)
+
+
+def test_tensors_that_may_only_be_read_use_the_kernel_of_those_in_memory():
+    tt, values, mask = build((5, 4, 6))
+    loss, _ = ResidualPass(values, mask, sparse=False).loss_and_contractions(tt.frame())
+    compiled = list(residual_box.signatures)
+    values.flags.writeable = mask.flags.writeable = False
+    assert ResidualPass(values, mask, sparse=False).loss_and_contractions(tt.frame())[0] == loss
+    assert list(residual_box.signatures) == compiled and compiled
 
 
 def test_spectral_start_comes_close_to_tt_svd():

@@ -13,6 +13,7 @@ from numba import njit
 from corten.completion.covariance import Component, Covariance, Groups, Season, matern
 from corten.completion.positions import Grid
 from corten.completion.unordered import PositionCorrelation
+from corten.engine.arithmetic import NO_ENTRY
 from corten.engine.lapack import addresses, call_at, numbers_of
 from corten.engine.threads import in_order
 
@@ -81,7 +82,7 @@ def sample_entries(mask: np.ndarray, kinds: Sequence[str], size: int, rng: np.ra
     return np.stack(np.unravel_index(np.union1d(clustered, alone), mask.shape), axis=1)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, **NO_ENTRY)
 def _assemble(squares, pairs, variances, scales, group, tables, own, parts):  # type: ignore[no-untyped-def]
     """Fill `parts` for every component and pair of a sample.
 
@@ -118,7 +119,7 @@ def _assemble(squares, pairs, variances, scales, group, tables, own, parts):  # 
                     value[p] *= (1 - own[c, u]) * pairs[u, p]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, **NO_ENTRY)
 def _fill_lower(parts, noise, matrix):  # type: ignore[no-untyped-def]
     """The lower triangle of the covariance matrix of a sample, from the components of its pairs."""
     p = 0
@@ -132,7 +133,7 @@ def _fill_lower(parts, noise, matrix):  # type: ignore[no-untyped-def]
         matrix[i, i] += noise
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, **NO_ENTRY)
 def _weights(inverse, alpha, weight):  # type: ignore[no-untyped-def]
     """Fill the derivatives of minus the log-likelihood by the covariance of each pair, and return their trace."""
     p, trace = 0, 0.0
@@ -145,7 +146,7 @@ def _weights(inverse, alpha, weight):  # type: ignore[no-untyped-def]
     return trace
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, fastmath={"reassoc", "contract"}, **NO_ENTRY)
 def _collect(  # type: ignore[no-untyped-def]
     squares, pairs, group, parts, own, weight, by_variance, by_square, by_smoothness, by_own
 ):  # fmt: skip

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from corten.engine.arithmetic import INNER
+
 # Below this share of the unadjusted total, a subtraction from the running sum would lose more than three of its sixteen
 # digits, and rounding could exceed the tie guard of 1e-12. The adjusted weights are then summed again.
 MIN_REMAINING_SHARE = 1e-3  # of the total weight: below it a difference of sums has lost too many digits
@@ -36,7 +38,7 @@ def running_sum(weights):
     return sums
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(**INNER)
 def _first_reaching(sums, target, low, high, first_guess):
     """First position in [low, high) whose sum reaches the target, or `high`; fast if `first_guess` is near."""
     if low >= high:
@@ -84,7 +86,7 @@ def search_merged(sums, values, test_weights, order, levels, rows, out, start):
     for j in range(levels.size):
         level = levels[j]
         row = rows[j]
-        position = 0
+        position = np.int64(0)  # a constant would compile the search once more
         for i in range(order.size):
             target = level * (total + test_weights[i])
             if position < n and sums[position] < target:
@@ -92,7 +94,7 @@ def search_merged(sums, values, test_weights, order, levels, rows, out, start):
             out[row, start + order[i]] = values[position]
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(**INNER)
 def _search_anew(log_weights, count, ranks, factors, log_test, levels, values, out, column):
     """Cutoffs of one test entry from a new sum of the adjusted weights, shifted by their maximum: O(n)."""
     n = log_weights.size
@@ -178,7 +180,7 @@ def search_adjusted(
                     k = max(neighbours[i + b, m], 0)
                     for c in range(4):
                         block[b, m, c] = records[k, c]
-        count = 0
+        count = np.int64(0)
         for m in range(width):
             factor = log_factor[i, m]
             if neighbours[i, m] < 0 or factor == 0.0:
@@ -226,7 +228,7 @@ def search_adjusted(
                 position += int(sums[position] < need)
                 position += int(sums[position] < need)
                 if sums[position] < need or (position > 0 and sums[position - 1] >= need):
-                    position = _first_reaching(sums, need, 0, n, position)
+                    position = _first_reaching(sums, need, np.int64(0), n, position)
             if m > 0:
                 position = max(position, int(ranks[m - 1]) + 1)
             if m < count:

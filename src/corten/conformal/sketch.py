@@ -35,6 +35,7 @@ from numpy.typing import ArrayLike, NDArray
 from corten.conformal.kernels import MIN_REMAINING_SHARE, running_sum
 from corten.conformal.quantile import TIE_GUARD, Tail, as_levels
 from corten.data.arrays import Floats, Numbers
+from corten.engine.arithmetic import INNER
 
 KEPT_BITS = 7
 _DROPPED = 52 - KEPT_BITS
@@ -159,7 +160,7 @@ class ScoreSketch:
             self.shift = top
 
 
-@njit(nogil=True, cache=True, error_model="numpy")
+@njit(**INNER)
 def _add_to(bins, at, w):
     """Add to a bin by Neumaier's compensated sum."""
     high = bins[0, at]

@@ -23,6 +23,7 @@ import numpy as np
 from corten.engine.lazy import Planes, is_lazy
 from corten.engine.likelihood import weight_sums
 from corten.engine.local import Engine, Threads, as_local_engine
+from corten.engine.memory import read_only
 from corten.engine.passes import FrameLike, MaskPass, Model, PlainFrame, SoftSpins, check_spins, merged_weights
 from corten.engine.residuals import ResidualPass
 
@@ -155,7 +156,7 @@ class MaskBlock(Block[MaskPass]):
             low, high = max(start, own.start), min(stop, own.stop)
             if low < high:
                 here = np.ascontiguousarray(eta[low - start : high - start]).reshape(-1, n)
-                found.append(weight_sums(self.spins[low:high].reshape(-1, n), here))
+                found.append(weight_sums(read_only(self.spins[low:high]).reshape(-1, n), here))
         return merged_weights(found)
 
     def __sizeof__(self) -> int:
@@ -172,9 +173,9 @@ class ResidualBlock(Block[ResidualPass]):
     inside: str | int | None = None
 
     def __post_init__(self) -> None:
-        self.values = np.require(self.values, requirements=["C", "W"])
+        self.values = np.ascontiguousarray(self.values)
         if self.mask is not None:
-            self.mask = np.require(self.mask, requirements=["C", "W"])
+            self.mask = np.ascontiguousarray(self.mask)
 
     def _passes(self, engine: Engine) -> ResidualPass:
         return engine.residual_pass(self.values, self.values if self.mask is None else self.mask)

@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from corten.engine.arithmetic import (
+    INNER,
     capped,
     exp_of_minus,
     link_derivative,
@@ -23,7 +24,7 @@ from corten.engine.arithmetic import (
 from corten.engine.train_rows import F32, FAST, ROWS_PER_SUM
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(**INNER)
 def close_row(row, n, reach, periodic):
     """Fill the `reach` entries before and after a row: its other end if the axis is periodic, else they stay zero."""
     if periodic:
@@ -32,14 +33,14 @@ def close_row(row, n, reach, periodic):
             row[reach + n + j] = row[reach + j % n]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@njit(**INNER)
 def neighbour(ring, centre, row, offsets, table, reach, n, o):
     """The row that offset o reaches from here, shifted so that index j is j's neighbour."""
     start = reach + offsets[o, 1]
     return ring[(centre + offsets[o, 0]) % ring.shape[0], table[o, row], start : start + n]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**INNER, fastmath=FAST)
 def sum_neighbours(ring, centre, row, offsets, table, reach, out):
     """out = sum of the ring over the neighbourhood; offsets come in pairs, absent rows are zeros."""
     n = out.shape[0]
@@ -72,7 +73,7 @@ def sum_neighbours(ring, centre, row, offsets, table, reach, out):
                 out[j] += a[j] + b[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(**INNER)
 def pair_sums(ring_b, ring_w, centre, row, offsets, table, reach, kind, terms, centre_b, field, slope):
     """field = sum_j g(B_i, B_j) w_j and slope = sum_j g_x(B_i, B_j) w_j for couplings that do not factorise."""
     n = field.shape[0]
@@ -87,7 +88,7 @@ def pair_sums(ring_b, ring_w, centre, row, offsets, table, reach, kind, terms, c
             slope[j] += pair_derivative(kind, terms, centre_b[j], b[j]) * w[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(**INNER)
 def log_odds_row(kind, terms, link, shift, b, field, slope, eta):
     """eta = 2 sum g W + 2 h(B), h's offset in `shift`; slope becomes its derivative in B_i."""
     n = eta.shape[0]
@@ -116,7 +117,7 @@ def log_odds_row(kind, terms, link, shift, b, field, slope, eta):
             eta[j] += shift
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+@njit(**INNER, fastmath={"contract", "nsz", "arcp"})
 def likelihood_row(spins, eta, q, v, factors, linear):
     """V of eq. vanilla-gradient, and the loss as a product of factors plus a linear part; no clipping, no overflow.
 
@@ -159,7 +160,7 @@ def likelihood_row(spins, eta, q, v, factors, linear):
             linear[j] += below if active else zero
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**INNER, fastmath=FAST)
 def fold_loss(factors, linear, products, count):
     """Move float32 partial products and sums into float64; logarithms every eighth time. Returns what is done."""
     total = 0.0
@@ -173,7 +174,7 @@ def fold_loss(factors, linear, products, count):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(**INNER)
 def finish_loss(products):
     """Sum of the logarithms of the products, which start again from one."""
     total = 0.0
@@ -183,7 +184,7 @@ def finish_loss(products):
     return total
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**INNER, fastmath=FAST)
 def gradient_row(spins, v, slope, sums, c, out):
     """G = V (2 sum W g_x + 2 h') + 2 W sum V g_x: both roles of B_i."""
     two_c = F32(2.0) * c
@@ -191,7 +192,7 @@ def gradient_row(spins, v, slope, sums, c, out):
         out[j] = v[j] * slope[j] + two_c * sign_of(spins[j]) * sums[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(**INNER)
 def moment_row(v, b, field, moments):
     """Add V x and V^2 x x' of a row, x = (2 B sum B W, B, 2): how eta moves with strength, size of B and offset."""
     for j in range(v.shape[0]):

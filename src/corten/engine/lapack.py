@@ -17,6 +17,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import get_cython_function_address, intrinsic
 
+from corten.engine.arithmetic import INNER
+
 
 def cholesky(matrix: np.ndarray) -> bool:
     """Replace a positive definite matrix by its factor, in place; False if it is not positive definite.
@@ -72,10 +74,14 @@ def call_at(_: Any, address: Any, arrays: Any) -> Any:
     return types.void(address, arrays), codegen
 
 
-@njit(nogil=True)
+@njit(**INNER)
 def numbers_of(size):  # type: ignore[no-untyped-def]
     """What routines need to know of a matrix of this size: the triangle "U", the size, one, and a place for errors."""
-    return np.array([ord("U")], np.uint8), np.array([size], np.int32), np.ones(1, np.int32), np.zeros(1, np.int32)
+    numbers = np.zeros(3, np.int32)  # one type of array: lists and strings take seconds to compile
+    numbers[0], numbers[1] = size, 1
+    triangle = np.empty(1, np.uint8)
+    triangle[0] = 85  # "U"
+    return triangle, numbers[:1], numbers[1:2], numbers[2:]
 
 
 @cache

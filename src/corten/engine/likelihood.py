@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from corten.engine.arithmetic import capped, exp_of_minus, sign_of
+from corten.engine.arithmetic import INNER, capped, exp_of_minus, sign_of
 from corten.engine.ising_rows import (
     close_row,
     finish_loss,
@@ -36,7 +36,7 @@ from corten.engine.ising_rows import (
 from corten.engine.train_rows import F32, ROWS_PER_SUM, contract_row, evaluate_row, fold_last, left_vector, spread_row
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(**INNER)
 def enter_plane(
     spins, held, plane, rows, first, middle, last, left, factorised, thinned, reach, periodic_last, ring_b, ring_s
 ):  # fmt: skip
@@ -213,7 +213,7 @@ def likelihood_box(
                 rows_last += 1
                 if rows_last % (4 * ROWS_PER_SUM) == 0:
                     fold_last(last_part, out_last)
-    loss += fold_loss(factors, linear, products, 1)
+    loss += fold_loss(factors, linear, products, np.int64(1))
     loss += finish_loss(products)
     fold_last(last_part, out_last)
     return loss
@@ -238,8 +238,8 @@ def field_box(
         if lead < plane_index.shape[0]:
             slot = lead % size
             enter_plane(
-                spins, lead - spin_start, plane_index[lead], rows, first, middle, last, left, kind == 1, False, reach,
-                periodic_last, ring_b[slot], ring_s[slot],
+                spins, lead - spin_start, plane_index[lead], rows, first, middle, last, left, kind == 1,
+                np.bool_(False), reach, periodic_last, ring_b[slot], ring_s[slot],
             )  # fmt: skip
         at = lead - radius
         if 0 <= at < plane_index.shape[0] and plane_level[at] == 0:
@@ -256,7 +256,7 @@ def field_box(
             owned += 1
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "arcp"})
+@njit(**INNER, fastmath={"contract", "nsz", "arcp"})
 def weight_row(spins, eta, top, first, second):
     """Add exp(-eta - top) and its square, where the spin is +1, lane by lane; -eta <= top everywhere there."""
     for j in range(eta.shape[0]):

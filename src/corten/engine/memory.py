@@ -91,6 +91,13 @@ def byte_tensor(shape: Sequence[int]) -> np.ndarray:
     return file_tensor(shape, np.int8)
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A view that is not written to: kernels are compiled once for arrays in memory and in files opened to read."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
 def file_tensor(shape: Sequence[int], dtype: DTypeLike) -> np.ndarray:
     """A tensor of zeros in a file that is removed with its last reader; its space on the disk is taken now.
 

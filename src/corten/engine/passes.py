@@ -17,10 +17,10 @@ from corten.engine.arithmetic import LOGIT, PRODUCT
 from corten.engine.layout import Box, Layout
 from corten.engine.lazy import Planes
 from corten.engine.likelihood import field_box, likelihood_box, weight_sums
-from corten.engine.memory import byte_tensor, let_go, parts
+from corten.engine.memory import byte_tensor, let_go, parts, read_only
 from corten.engine.threads import in_order, threads_for
 
-EMPTY = np.zeros((0, 0, 0), np.int8)
+EMPTY = read_only(np.zeros((0, 0, 0), np.int8))
 FIELD_ENTRIES = 1 << 22  # log-odds are given in blocks of planes of about this many entries
 
 
@@ -214,7 +214,7 @@ class MaskPass(AnyMaskPass):
         """Effective sample size of the weights exp(-eta) on the training entries, slab by slab. One pass."""
         n, found = self.spins.shape[-1], []
         for start, stop, eta in self.log_odds_slabs(cores):
-            spins = np.asarray(self.spins[start:stop]).reshape(-1, n)
+            spins = read_only(self.spins[start:stop]).reshape(-1, n)
             found.append(weight_sums(spins, eta.reshape(-1, n)))
             self._let_go(start, stop)
         return size_of(found)
@@ -234,8 +234,8 @@ class MaskPass(AnyMaskPass):
     def _planes(self, flat: np.ndarray, box: Box) -> np.ndarray:
         planes = box.planes
         if planes[-1] - planes[0] + 1 == len(planes):
-            return np.asarray(flat[planes[0] : planes[-1] + 1])
-        return np.ascontiguousarray(flat[planes])
+            return read_only(flat[planes[0] : planes[-1] + 1])
+        return read_only(np.ascontiguousarray(flat[planes]))
 
     def _let_go(self, start: int, stop: int, soft: np.ndarray = EMPTY) -> None:
         """Release pages of spins in a file once they were read."""

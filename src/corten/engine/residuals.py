@@ -13,18 +13,20 @@ from itertools import pairwise
 import numpy as np
 from numba import njit
 
+from corten.engine.arithmetic import INNER
 from corten.engine.layout import flat_shape
-from corten.engine.memory import PART_BYTES, is_mapped, let_go
+from corten.engine.memory import PART_BYTES, is_mapped, let_go, read_only
 from corten.engine.passes import FrameLike, pack, unpack
 from corten.engine.threads import in_order, threads_for
 from corten.engine.train_rows import FAST, ROWS_PER_SUM, contract_row, evaluate_row, fold_last, left_vector, spread_row
 
 F32 = np.float32
 PARTS_PER_PASS = 16  # parts of a pass, for any number of threads
+NO_VALUES = read_only(np.zeros((0, 0, 0), F32))
 MAX_SPARSE_SHARE = 0.1  # of observed entries, below which the coordinate form is faster
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**INNER, fastmath=FAST)
 def residual_row(values, mask, estimate, out):
     """out = values - estimate where observed, else 0; returns the sum of squares."""
     total = 0.0
@@ -40,8 +42,9 @@ def residual_box(
     values, mask, start, subtract,
     first, middle, last, right_middle, right_last, out_first, out_middle, out_last,
 ):  # fmt: skip
-    """Half the squared residual of planes start.. and the residual's contractions with the cores."""
-    n = values.shape[2]
+    """Half the squared residual of planes start.. and its contractions with the cores; without values, of the mask."""
+    n = mask.shape[2]
+    of_mask = values.shape[0] == 0
     left = np.zeros(last.shape[0], F32)
     dots = np.zeros(last.shape[0], F32)
     estimate = np.zeros(n, F32)
@@ -49,12 +52,15 @@ def residual_box(
     last_part = np.zeros(last.shape, F32)
     total = 0.0
     rows_done = 0
-    for p in range(values.shape[0]):
-        for row in range(values.shape[1]):
+    for p in range(mask.shape[0]):
+        for row in range(mask.shape[1]):
             left_vector(first, middle, start + p, row, left)
             if subtract:
                 evaluate_row(left, last, estimate)
-            total += residual_row(values[p, row], mask[p, row], estimate, residual)
+            if of_mask:
+                total += residual_row(mask[p, row], mask[p, row], estimate, residual)
+            else:
+                total += residual_row(values[p, row], mask[p, row], estimate, residual)
             contract_row(residual, left, right_last, last_part, dots)
             spread_row(dots, first, right_middle, start + p, row, out_first, out_middle)
             rows_done += 1
@@ -75,7 +81,7 @@ def residual_entries(
     dots = np.zeros(bond, F32)
     total = 0.0
     here = -1
-    plane = row = 0
+    plane = row = np.int64(0)  # a constant would compile `spread_row` once more
     for i in range(flat.shape[0]):
         line, j = flat[i] // n, flat[i] % n
         if line != here:
@@ -168,7 +174,9 @@ class ResidualPass(AnyResidualPass):
         loss = 0.0
         for a in range(start, stop, step):
             here, there = values[a : min(a + step, stop)], mask[a : min(a + step, stop)]
-            loss += residual_box(np.asarray(here), np.asarray(there), a, subtract, *arrays)
+            # spins are their own mask: not a second array of another type, for which the kernel would be compiled again
+            data = NO_VALUES if self.values is self.mask else read_only(np.asarray(here, F32))
+            loss += residual_box(data, read_only(there), a, subtract, *arrays)
             let_go(here)
             let_go(there)
         return loss

@@ -10,12 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from corten.engine.arithmetic import INNER
+
 F32 = np.float32
 FAST = {"contract", "nsz", "reassoc", "arcp"}
 ROWS_PER_SUM = 8  # rows whose loss factors, and whose last-core contributions, are gathered in float32 before float64
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(**INNER)
 def left_vector(first, middle, plane, row, out):
     """The row's coefficients in the last core: first[plane] . middle[:, row, :]."""
     for b in range(out.shape[0]):
@@ -26,7 +28,7 @@ def left_vector(first, middle, plane, row, out):
             out[b] += u * middle[a, row, b]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**INNER, fastmath=FAST)
 def evaluate_row(left, last, out):
     """out = left . last, four bonds at a time."""
     n = out.shape[0]
@@ -41,7 +43,7 @@ def evaluate_row(left, last, out):
                 out[j] += l0 * c0[j] + l1 * c1[j] + l2 * c2[j] + l3 * c3[j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**INNER, fastmath=FAST)
 def contract_row(gradient, left, right_last, last_sum, dots):
     """Fold one gradient row into the last core's sum (left x gradient) and return its dots with the right core."""
     n = gradient.shape[0]
@@ -63,7 +65,7 @@ def contract_row(gradient, left, right_last, last_sum, dots):
         dots[b], dots[b + 1], dots[b + 2], dots[b + 3] = d0, d1, d2, d3
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**INNER, fastmath=FAST)
 def fold_last(part, whole):
     """Move the last core's float32 partial sums into float64."""
     for b in range(whole.shape[0]):
@@ -73,7 +75,7 @@ def fold_last(part, whole):
             p[j] = F32(0.0)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@njit(**INNER, fastmath=FAST)
 def spread_row(dots, first, right_middle, plane, row, out_first, out_middle):
     """Carry a row's dots inwards, to the first core and to the middle."""
     for a in range(out_middle.shape[0]):
