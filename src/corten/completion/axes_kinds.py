@@ -274,7 +274,7 @@ def basis_of(
     parity = np.r_[0:length:2, 1:length:2]  # cosines of even number are even about the middle of the axis
     rows, half = rows[parity], (length + 1) // 2
     folded = np.ascontiguousarray(rows[:half, :half]), np.ascontiguousarray(rows[half:, : length - half])
-    return Basis(axis, kind, frequencies[parity], rows, folded, parity)
+    return Basis(axis, kind, frequencies[parity], rows, folded=folded, cosines=parity)
 
 
 def _rows_at(kind: str, length: int, positions: np.ndarray) -> np.ndarray:

@@ -159,7 +159,8 @@ def first_iterate(arrays: Arrays, system: System, values: Array, start: Array) -
     residual = system.to_coefficients(arrays, system.kept * (values - system.to_field(arrays, mean)))
     residual -= system.ratio * mean
     ones = arrays.xp.ones((len(values), *(1,) * (values.ndim - 1)), residual.dtype)
-    return Iterate(mean, residual, arrays.xp.zeros_like(mean), ones, 0 * ones, ones > 0)
+    nothing = arrays.xp.zeros_like(mean)
+    return Iterate(mean, residual, direction=nothing, before=ones, first=0 * ones, going=ones > 0)
 
 
 def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
@@ -184,7 +185,7 @@ def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
     mean += step * direction
     image *= step
     residual -= image
-    return Iterate(mean, residual, direction, size, first, going)
+    return Iterate(mean, residual, direction, before=size, first=first, going=going)
 
 
 def _field(arrays: Arrays, system: System, state: Iterate) -> Array:

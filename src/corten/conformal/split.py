@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +16,9 @@ from corten.conformal.scores import Score
 from corten.data.arrays import Entries, Flags, Floats, Numbers
 
 if TYPE_CHECKING:
+    from corten.calibration.gap_scale import Local
     from corten.conformal.weights import Weights
+    from corten.propensity import FittedPropensity
 
 
 class ChangeOfVariable(Protocol):
@@ -37,9 +39,9 @@ class CalibratedSplit:
     estimate: Numbers
     scale: Scale
     change: ChangeOfVariable | None = None  # the transform to the modelled variable
-    propensity: Any = None  # the fitted propensity model
+    propensity: FittedPropensity | None = None
     beyond: Flags | None = None  # True at missing entries beyond what calibration tested, if applicable
-    local: Any = field(default=None, repr=False)  # scale and weights of pseudo-gaps, for an audit and for new data
+    local: Local | None = field(default=None, repr=False)  # scale and weights of pseudo-gaps, for an audit and for new data
     round_sizes: tuple[int, ...] = ()  # numbers of calibration entries of the rounds, in order; empty for one round
 
     @property

@@ -20,7 +20,7 @@ Array = jax.Array
 Steps = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...]]  # of the offsets: steps, pairs, where strengths lie
 
 
-def sweep(plan: GibbsPlan, spins: np.ndarray, sweeps: int, seed: int, first: int, device: jax.Device) -> np.ndarray:
+def sweep(plan: GibbsPlan, spins: np.ndarray, sweeps: int, *, seed: int, first: int, device: jax.Device) -> np.ndarray:
     """Draw `sweeps` sweeps, numbered from `first`; see `gibbs.sweep`."""
     if spins.shape != plan.shape:
         raise ValueError(f"spins has shape {spins.shape}; the plan is for {plan.shape}.")

@@ -122,7 +122,10 @@ def descend(
     change: float | None = None
     why: str | None
     while True:
-        progress = Progress(len(values) - 1, evaluations, values, norm, first_norm, change, here.step, here.point)
+        progress = Progress(
+            len(values) - 1, evaluations, values, gradient_norm=norm, first_gradient_norm=first_norm,
+            relative_change=change, step=here.step, point=here.point,
+        )  # fmt: skip
         if norm == 0.0:
             why = "the gradient is zero"
         elif not math.isfinite(norm):
@@ -141,4 +144,7 @@ def descend(
         values.append(here.value)
         if here.value <= best.value:
             best = here
-    return Descent(best.point, best.value, best.gradient, len(values) - 1, evaluations, why, tuple(values))
+    return Descent(
+        best.point, best.value, best.gradient, iterations=len(values) - 1, evaluations=evaluations,
+        stopped_because=why, history=tuple(values),
+    )  # fmt: skip

@@ -174,7 +174,8 @@ def estimate(
             if bounded is not point:
                 point, loss = bounded, mask_pass.loss_and_contractions(train_frame(bounded))[0]
     passes = mask_pass.passes - before + start_passes
-    return Estimate(point, loss, passes, stopped, history, tuple(choices), soft if keep_soft else None)
+    kept_soft = soft if keep_soft else None
+    return Estimate(point, loss, passes, stopped, history, choices=tuple(choices), soft=kept_soft)
 
 
 def effective_training_size(mask_pass: MaskPass, point: TensorTrain | Tucker) -> float:

@@ -90,7 +90,7 @@ def learn(
     free = np.array([strength is None, True, offset is None])
     limit = MAX_STRENGTH if strength is None else np.inf  # a given strength has no limit
     first = _even_odds(passes_at(0.0, 0.0)) if offset is None else offset
-    numbers = _Numbers(strength or 0.0, 1.0, first, np.inf, np.zeros(3), np.eye(3))
+    numbers = _Numbers(strength or 0.0, 1.0, first, loss=np.inf, slope=np.zeros(3), information=np.eye(3))
     point, soft, base, passes, secant = start, None, 0.0, start_passes, _Secant()
     history: tuple[float, ...] = ()
     path: list[dict[str, object]] = []
@@ -149,7 +149,7 @@ def learn(
         },
     )
     passes += final.passes
-    made = Estimate(fitted, loss, passes, found.stopped_because, history + found.history, (choice,))
+    made = Estimate(fitted, loss, passes, found.stopped_because, history + found.history, choices=(choice,))
     return Learned(made, numbers.strength, numbers.offset)
 
 
@@ -183,10 +183,9 @@ def _step(
     def at(strength: float, size: float, offset: float) -> _Numbers:
         nonlocal spent
         spent += 1
-        loss, slope, information = passes_at(strength, offset).loss_and_scalars(
-            train_frame(point * size), soft(strength)
-        )
-        return _Numbers(strength, size, offset, loss, slope, information)
+        frame = train_frame(point * size)
+        loss, slope, information = passes_at(strength, offset).loss_and_scalars(frame, soft(strength))
+        return _Numbers(strength, size, offset, loss=loss, slope=slope, information=information)
 
     here = at(numbers.strength, numbers.size, numbers.offset)
     for _ in range(MAX_SCORING_STEPS):
