@@ -24,7 +24,6 @@ from corten.data.axes import Axis
 from corten.data.matching import Joined
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Affine, FittedChain, FittedTransform
-from corten.propensity import FittedPropensity
 
 MIN_PRIOR_SCORES = 200  # of a ratio of errors of 1: a few scores of new slices say little
 

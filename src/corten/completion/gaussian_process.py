@@ -299,9 +299,7 @@ class GaussianProcessCompletion:
             "groups by the error of held-out entries, parameters by maximum likelihood on samples",
             tried,
         )
-        prepared = PreparedProcess(
-            kinds, covariance, pyramid, self.iterations, choices=(choice, *choices), grids=grids
-        )
+        prepared = PreparedProcess(kinds, covariance, pyramid, self.iterations, choices=(choice, *choices), grids=grids)
         return prepared if held_out is None else _with_tested_noise(prepared, held_out)
 
 

@@ -109,15 +109,9 @@ class PreparedSmooth:
         grids = self.grids or grids_of(None, shape)
         unordered = [k for k, kind in enumerate(self.kinds) if kind == "unordered" and shape[k] > 1]
         ordered = [k for k, kind in enumerate(self.kinds) if kind != "unordered" and shape[k] > 1]
+        where = {"extended": on_host, "on_host": on_host}
         bases = {
-            k: basis_of(
-                self.kinds[k],
-                k + 1,
-                length=grids[k].size,
-                positions=grids[k].positions,
-                extended=on_host,
-                on_host=on_host,
-            )
+            k: basis_of(self.kinds[k], k + 1, length=grids[k].size, positions=grids[k].positions, **where)
             for k in ordered
         }
 

@@ -134,6 +134,7 @@ def learn(
     at_limit = abs(numbers.strength) == limit
     ended = f"{'converged' if converged else 'not converged'} after {turn + 1} turns"
     ended += ", held at the largest strength allowed" if at_limit else ""
+    found_numbers = {"strength": numbers.strength, "offset": numbers.offset}
     choice = Choice(
         "learned coupling",
         ", ".join(filter(None, parts)),
@@ -141,12 +142,7 @@ def learn(
         f"size of the training weights is {effective_size:.0f}",
         tuple(path),
         code="strength_at_limit" if at_limit else "learning_converged" if converged else "learning_not_converged",
-        values={
-            "strength": numbers.strength,
-            "offset": numbers.offset,
-            "turns": turn + 1,
-            "effective_size": effective_size,
-        },
+        values=found_numbers | {"turns": turn + 1, "effective_size": effective_size},
     )
     passes += final.passes
     made = Estimate(fitted, loss, passes, found.stopped_because, history + found.history, choices=(choice,))
