@@ -37,6 +37,8 @@ System = TypeVar("System")
 State = TypeVar("State")
 Iterate = TypeVar("Iterate", bound=Iterating)
 Result = TypeVar("Result")
+Step = Callable[["Arrays", System, Iterate], Iterate]
+"""One step of an iteration; it works on the arrays of the host or of a device."""
 
 
 class Arrays:
@@ -112,9 +114,7 @@ class Arrays:
         """Products of the inverses with one vector for each round, in double precision."""
         return np.stack([symmetric_product(inverse, vector) for inverse, vector in zip(inverses, vectors)])
 
-    def repeated(
-        self, step: Callable[[Arrays, System, Iterate], Iterate], times: int
-    ) -> Callable[[System, Iterate], Iterate]:
+    def repeated(self, step: Step[System, Iterate], times: int) -> Callable[[System, Iterate], Iterate]:
         """`step(self, system, state) -> state`, as a function that takes so many steps; states have a field `going`."""
 
         def run(system: System, state: Iterate) -> Iterate:
@@ -215,9 +215,7 @@ class DeviceArrays(Arrays):
         stacked = self.xp.asarray(inverses)
         return self.xp.einsum("bij,bj->bi", stacked, vectors.astype(stacked.dtype), precision="highest")
 
-    def repeated(
-        self, step: Callable[[Arrays, System, Iterate], Iterate], times: int
-    ) -> Callable[[System, Iterate], Iterate]:
+    def repeated(self, step: Step[System, Iterate], times: int) -> Callable[[System, Iterate], Iterate]:
         return self.compiled(_steps, step=step, times=times)
 
     def loop(self, times: int, body: Callable[[int, State], State], start: State) -> State:
@@ -251,14 +249,7 @@ def _inverse_of_first(arrays: DeviceArrays, matrix: Array, count: int) -> Array:
     return arrays.xp.where(used[:, None] & used, arrays.inverse_of_positive(matrix), 0)
 
 
-def _steps(
-    arrays: DeviceArrays,
-    system: System,
-    state: Iterate,
-    *,
-    step: Callable[[Arrays, System, Iterate], Iterate],
-    times: int,
-) -> Iterate:
+def _steps(arrays: DeviceArrays, system: System, state: Iterate, *, step: Step[System, Iterate], times: int) -> Iterate:
     # A loop in the program: one step is compiled.
     return arrays.jax.lax.fori_loop(0, times, lambda _, now: step(arrays, system, now), state)
 
