@@ -14,7 +14,7 @@ import numpy as np
 
 from corten.engine import Model, as_engine
 from corten.lowrank import TensorTrain, check_rank
-from corten.lowrank.power import spectral_start
+from corten.lowrank.descent import spectral_start
 from corten.propensity.coupling import Coupling, Product, Zero
 from corten.propensity.estimation import Estimate, Recipe, estimate
 from corten.propensity.fitted import spins_of

@@ -5,7 +5,7 @@ import pytest
 
 from corten.engine.residuals import ResidualPass, residual_box
 from corten.lowrank import TensorTrain
-from corten.lowrank.power import spectral_start
+from corten.lowrank.descent import spectral_start
 
 SHAPES = [(6, 7), (5, 4, 6), (3, 4, 2, 5), (1, 5, 4), (4, 1, 5), (4, 5, 1)]
 

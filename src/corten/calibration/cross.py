@@ -70,11 +70,12 @@ class _Merged(ABC):
         because = "given; a value belongs to the interval if the mean of the p-values exceeds 1 - coverage"
         taken, count = f"{len(splits)} splits merged", {"splits": len(splits)}
         merged = Choice("calibration", taken, because, code="merged_splits", values=count)
-        chosen = [(*ready.choices, *one.propensity.choices) for ready, one in zip(prepared, splits)]
+        models = [one.propensity for one in splits if one.propensity is not None]  # every split has one
+        chosen = [(*ready.choices, *model.choices) for ready, model in zip(prepared, models)]
         return Outcome(
             calibrated=MergedSplits(splits),
             completion=prepared[0],
-            propensity=splits[0].propensity,
+            propensity=models[0],
             rounds=rounds,
             residuals=np.concatenate(residuals),
             choices=(merged, *_agreed(chosen)),

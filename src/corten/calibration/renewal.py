@@ -24,7 +24,6 @@ from corten.data.axes import Axis
 from corten.data.matching import Joined
 from corten.data.observed import ObservedTensor
 from corten.data.transform import Affine, FittedChain, FittedTransform
-from corten.propensity import FittedPropensity
 
 MIN_PRIOR_SCORES = 200  # of a ratio of errors of 1: a few scores of new slices say little
 
@@ -50,6 +49,7 @@ def fill_gaps(
     errors than the features of its entries say, all of them by about the same factor. `count` rounds of pseudo-gaps in
     `fresh` measure it, and the scale there is multiplied by it.
     """
+    assert split.local is not None  # a calibration of pseudo-gaps has it
     changed = in_model(split.change, observed)
     prepared = on_axes(completion, observed.axes)
     fill = prepared.fill(changed.values, changed.mask)
@@ -84,6 +84,7 @@ def _ratio_of_errors(split: CalibratedSplit, rounds: Sequence[_NewRound]) -> flo
         scores = np.concatenate([np.abs(one.kept.truth - one.kept.estimate) / one.scale for one in rounds])
     if not (len(scores) and usual > 0):
         return 1.0
+    assert split.local is not None and split.local.by_depth is not None
     logs = split.local.by_depth.at(np.concatenate([one.kept.depths for one in rounds]))
     found = float(np.average(scores, weights=_weights(logs)))
     prior = max(len(scores) / len(rounds), MIN_PRIOR_SCORES)
@@ -145,7 +146,8 @@ def fill_split(
     The errors then have the distribution of the calibration errors, if the new data have that of the old ones. The
     weights are the odds that the propensity model gives for the new mask.
     """
-    model: FittedPropensity = split.propensity
+    model = split.propensity
+    assert model is not None  # every random split has one
     known = split.estimate.shape
     changed = in_model(split.change, observed)
     if observed.shape == known:
@@ -209,6 +211,7 @@ def renew(
     2^(-a / half_life); the age is in steps along the axis, from the last slice.
     """
     observed, local = window.observed, split.local
+    assert local is not None  # a calibration of pseudo-gaps has it
     changed, change = task.modelled(observed.mask)
     prepared = task.completion.prepare(changed.values, changed.mask, changed.axes, task.seed)
     local = local.on_axes(observed.axes)

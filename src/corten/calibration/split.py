@@ -90,18 +90,19 @@ class SplitCalibration:
         split, prepared, residuals = calibrate_round(task, rounds[0])
         beyond = untested_slices(rounds[0].train, rounds[0].hidden, task.observed.missing)
         model = split.propensity
+        assert model is not None  # every round has one
         if np.isfinite(model.max_log_weight):
             rare = task.observed.missing & (model.log_weights(task.observed.mask) > model.max_log_weight)
             beyond = rare if beyond is None else beyond | rare
         split = replace(split, beyond=beyond)
         task.tell("calibration", 1.0)
-        choices = (*prepared.choices, *split.propensity.choices)
+        choices = (*prepared.choices, *model.choices)
         if beyond is not None:
             choices = (*choices, _reach(int(np.count_nonzero(beyond)), task.observed.n_missing))
         return Outcome(
             calibrated=split,
             completion=prepared,
-            propensity=split.propensity,
+            propensity=model,
             rounds=rounds,
             residuals=residuals,
             choices=choices,

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 from scipy import ndimage
 
 from corten.data.axes import Axis
+from corten.engine.arrays import HostArrays
 
 MAX_PRODUCT_LENGTH = 384  # up to this axis length a matrix product is as fast as a fast transform of any length
 MAX_DENSE_LENGTH_ON_HOST = 144  # the same on the host of lengths with small prime factors, or near one of them
@@ -45,12 +46,7 @@ def has_stations(kinds: Sequence[str], shape: Sequence[int]) -> bool:
 
 def along(matrix: np.ndarray, array: np.ndarray, axis: int) -> np.ndarray:
     """The product of `matrix` and every fibre of `array` along `axis`."""
-    shape = array.shape
-    if axis == array.ndim - 1:
-        return array @ matrix.T
-    before = int(np.prod(shape[:axis], dtype=np.intp))
-    product = np.matmul(matrix, array.reshape(before, shape[axis], -1))
-    return product.reshape(*shape[:axis], matrix.shape[0], *shape[axis + 1 :])
+    return np.asarray(HostArrays().along(matrix, array, axis))
 
 
 def move_gap(
@@ -274,7 +270,7 @@ def basis_of(
     parity = np.r_[0:length:2, 1:length:2]  # cosines of even number are even about the middle of the axis
     rows, half = rows[parity], (length + 1) // 2
     folded = np.ascontiguousarray(rows[:half, :half]), np.ascontiguousarray(rows[half:, : length - half])
-    return Basis(axis, kind, frequencies[parity], rows, folded, parity)
+    return Basis(axis, kind, frequencies[parity], rows, folded=folded, cosines=parity)
 
 
 def _rows_at(kind: str, length: int, positions: np.ndarray) -> np.ndarray:

@@ -83,7 +83,7 @@ def fill_member(
         return pyramid(arrays, member, known, kept)
     if isinstance(member, PreparedProcess):
         start = pyramid(arrays, member.pyramid, known, kept) if start is None else start
-        start = _coarse_start(arrays, member, data, masks, known, kept, start)
+        start = _coarse_start(arrays, member, data, masks, known=known, kept=kept, start=start)
         priors = priors_of(member, data, masks, kept.shape[1:])
         return conditioned(arrays, priors, values=known, kept=kept, start=start, iterations=member.iterations)
     assert isinstance(member, PreparedUnfoldings)
@@ -117,6 +117,7 @@ def _coarse_start(
     member: PreparedProcess,
     data: Sequence[Standardised],
     masks: Sequence[np.ndarray],
+    *,
     known: Array,
     kept: Array,
     start: Array,

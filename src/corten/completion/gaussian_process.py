@@ -258,7 +258,9 @@ class GaussianProcessCompletion:
 
         def fills(todo: Sequence[tuple[Covariance, Part]]) -> list[np.ndarray]:
             """Parts filled, each with its covariance."""
-            work = [(PreparedProcess(kinds, one, pyramid, self.iterations, (), part.grids), part) for one, part in todo]
+            work = [
+                (PreparedProcess(kinds, one, pyramid, self.iterations, grids=part.grids), part) for one, part in todo
+            ]
             even = all(grid.positions is None for _, part in work for grid in part.grids)
             if arrays is not None and even and not any(one.seasons for one, _ in todo):
                 return _fills_on(arrays, work)
@@ -297,7 +299,7 @@ class GaussianProcessCompletion:
             "groups by the error of held-out entries, parameters by maximum likelihood on samples",
             tried,
         )
-        prepared = PreparedProcess(kinds, covariance, pyramid, self.iterations, (choice, *choices), grids)
+        prepared = PreparedProcess(kinds, covariance, pyramid, self.iterations, choices=(choice, *choices), grids=grids)
         return prepared if held_out is None else _with_tested_noise(prepared, held_out)
 
 

@@ -15,19 +15,8 @@ from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.engine import as_engine
 from corten.engine.threads import one_library_thread
-from corten.lowrank import (
-    BarzilaiBorwein,
-    Stop,
-    TensorTrain,
-    Tucker,
-    check_rank,
-    check_tucker_rank,
-    descend,
-    feasible_rank,
-    feasible_tucker_rank,
-)
+from corten.lowrank import STRUCTURES, BarzilaiBorwein, Stop, TensorTrain, Tucker, descend, spectral_start
 from corten.lowrank.points import TangentFrame, TangentVector
-from corten.lowrank.power import spectral_start
 
 FIT_CRITERIA = ("held-out", "aic", "bic")
 TRAINING_HELD_OUT = 0.1  # of the training entries
@@ -200,7 +189,7 @@ def descend_on(
         return _flat(prepared.structure, scaled.shape), 0.5 * count
     with one_library_thread:
         passes = as_engine(prepared.engine).residual_pass(scaled, mask)
-        random = _random(prepared.structure, scaled.shape, prepared.rank, prepared.seed)
+        random = STRUCTURES[prepared.structure.lower()].random(scaled.shape, prepared.rank, prepared.seed)
         start: TensorTrain | Tucker
         start = spectral_start(lambda f: passes.contractions_of_data(f)[1], random, iterations=6)
         start = start * (scaled.size / count)
@@ -220,12 +209,10 @@ def descend_on(
 
 def _prepare(config: _LowRankCompletion, values: np.ndarray, mask: np.ndarray, seed: int) -> PreparedLowRank:
     """The completion with its rank and ridge, chosen where they are "auto"."""
-    structure = config.structure
-    feasible: Callable = feasible_tucker_rank if structure == "Tucker" else feasible_rank
-    check: Callable = check_tucker_rank if structure == "Tucker" else check_rank
+    structure, kind = config.structure, STRUCTURES[config.structure.lower()]
     engine = as_engine(config.engine)
     if not isinstance(config.rank, str):
-        return PreparedLowRank(structure, check(values.shape, config.rank), float(config.ridge), engine, seed)
+        return PreparedLowRank(structure, kind.check(values.shape, config.rank), float(config.ridge), engine, seed)
     auto = isinstance(config.ridge, str)
     base = PreparedLowRank(structure, (), SEARCH_RIDGE if auto else float(config.ridge), engine, seed)
     sets = _held_sets(mask, seed, criterion=config.criterion, ridge_open=auto)
@@ -237,7 +224,8 @@ def _prepare(config: _LowRankCompletion, values: np.ndarray, mask: np.ndarray, s
             one = replace(base, rank=ranks, ridge=ridge)
             if auto:
                 one = replace(one, tolerance=RIDGE_SEARCH_TOLERANCE, max_evaluations=SEARCH_EVALUATIONS)
-            scored[ranks, ridge] = _score_of_sets(one, config.criterion, values=values, mask=mask, sets=sets)
+            found = [_score(one, config.criterion, values=values, used=mask & ~held, held=held) for held in sets]
+            scored[ranks, ridge] = found[0] if len(found) == 1 else _root_mean_square(found, sets)
             row: dict[str, object] = {"rank": "x".join(map(str, ranks))}
             rows.append(row | ({"ridge": ridge} if auto else {}) | {config.criterion: scored[ranks, ridge]})
         return scored[ranks, ridge]
@@ -247,7 +235,7 @@ def _prepare(config: _LowRankCompletion, values: np.ndarray, mask: np.ndarray, s
     used = mask & ~sets[0]
     constant = values[used].min() == values[used].max()  # every rank fits exactly
     for rank in range(1, 2 if constant else MAX_RANK + 1):
-        ranks = feasible(values.shape, rank)
+        ranks = kind.feasible(values.shape, rank)
         if tried and ranks == tried[-1]:
             break
         tried.append(ranks)
@@ -267,16 +255,8 @@ def _prepare(config: _LowRankCompletion, values: np.ndarray, mask: np.ndarray, s
     mean_only = ridge == MEAN_ONLY
     by = "mean_only" if mean_only else f"by_{config.criterion.replace('-', '_')}"
     found = {"rank": best, "ridge": ridge, config.criterion: scored[best, ridge]}
-    choices = [
-        Choice(
-            f"{structure} rank",
-            "mean only" if mean_only else str(best),
-            because,
-            tuple(rows),
-            code=f"rank_{by}",
-            values=found,
-        )
-    ]
+    taken = "mean only" if mean_only else str(best)
+    choices = [Choice(f"{structure} rank", taken, because, tuple(rows), code=f"rank_{by}", values=found)]
     if auto:
         taken = "mean only" if mean_only else f"{ridge:g}"
         choices.append(Choice("ridge", taken, because, code=f"ridge_{by}", values={"ridge": ridge}))
@@ -305,11 +285,8 @@ def _held_sets(mask: np.ndarray, seed: int, criterion: str, ridge_open: bool) ->
     if criterion == "held-out":
         number = np.random.default_rng([seed, 5]).random(mask.shape)
         few = ridge_open and TRAINING_HELD_OUT * np.count_nonzero(mask) < MIN_HELD_OUT_ENTRIES
-        cuts = (
-            [(k / RIDGE_FOLDS, (k + 1) / RIDGE_FOLDS) for k in range(RIDGE_FOLDS)]
-            if few
-            else [(0.0, TRAINING_HELD_OUT)]
-        )
+        folds = [(k / RIDGE_FOLDS, (k + 1) / RIDGE_FOLDS) for k in range(RIDGE_FOLDS)]
+        cuts = folds if few else [(0.0, TRAINING_HELD_OUT)]
         held = [mask & (number >= low) & (number < high) for low, high in cuts]
         kept = [one for one in held if one.any() and (mask & ~one).any()]
         if kept:
@@ -317,14 +294,9 @@ def _held_sets(mask: np.ndarray, seed: int, criterion: str, ridge_open: bool) ->
     return [np.zeros_like(mask)]
 
 
-def _score_of_sets(
-    prepared: PreparedLowRank, criterion: str, values: np.ndarray, mask: np.ndarray, sets: Sequence[np.ndarray]
-) -> float:
-    """The criterion; for several held-out sets the root mean square of all errors."""
-    found = [_score(prepared, criterion, values=values, used=mask & ~held, held=held) for held in sets]
-    if len(found) == 1:
-        return found[0]
-    return float(np.sqrt(np.average(np.square(found), weights=[np.count_nonzero(held) for held in sets])))
+def _root_mean_square(errors: Sequence[float], sets: Sequence[np.ndarray]) -> float:
+    """The root mean square error of all entries of the held-out sets, from those of the sets."""
+    return float(np.sqrt(np.average(np.square(errors), weights=[np.count_nonzero(held) for held in sets])))
 
 
 def _score(prepared: PreparedLowRank, criterion: str, values: np.ndarray, used: np.ndarray, held: np.ndarray) -> float:
@@ -339,15 +311,8 @@ def _score(prepared: PreparedLowRank, criterion: str, values: np.ndarray, used: 
     return count * log(2 * error / count) + per_parameter * point.dimension
 
 
-def _random(structure: str, shape: tuple[int, ...], rank: tuple[int, ...], seed: int) -> TensorTrain | Tucker:
-    """A random point."""
-    return Tucker.random(shape, rank, seed) if structure == "Tucker" else TensorTrain.random(shape, rank, seed)
-
-
 def _flat(structure: str, shape: tuple[int, ...]) -> TensorTrain | Tucker:
     """The point of the mean alone: a constant too small to change an estimate, so that its leverage is defined."""
-    train = TensorTrain(tuple(np.full((1, d, 1), 1e-30 if k == 0 else 1.0) for k, d in enumerate(shape)))
-    if structure != "Tucker":
-        return train
-    core = np.full((1,) * len(shape), 1e-30)
-    return Tucker(core, tuple(np.ones((d, 1)) for d in shape))
+    if structure == "Tucker":
+        return Tucker(np.full((1,) * len(shape), 1e-30), tuple(np.ones((d, 1)) for d in shape))
+    return TensorTrain(tuple(np.full((1, d, 1), 1e-30 if k == 0 else 1.0) for k, d in enumerate(shape)))

@@ -109,17 +109,10 @@ class PreparedSmooth:
         grids = self.grids or grids_of(None, shape)
         unordered = [k for k, kind in enumerate(self.kinds) if kind == "unordered" and shape[k] > 1]
         ordered = [k for k, kind in enumerate(self.kinds) if kind != "unordered" and shape[k] > 1]
-        bases = {
-            k: basis_of(
-                self.kinds[k],
-                k + 1,
-                length=grids[k].size,
-                positions=grids[k].positions,
-                extended=on_host,
-                on_host=on_host,
-            )
-            for k in ordered
-        }
+        bases = {}
+        for k in ordered:
+            kind, size, positions = self.kinds[k], grids[k].size, grids[k].positions
+            bases[k] = basis_of(kind, k + 1, length=size, positions=positions, extended=on_host, on_host=on_host)
 
         def smooth(k: int, width: float) -> Filter | Array:
             made = axis_filter(bases[k], width * self.stretch[k])

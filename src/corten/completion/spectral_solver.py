@@ -18,7 +18,7 @@ from functools import reduce
 from math import ceil, prod, sqrt
 from operator import add
 from types import ModuleType
-from typing import NamedTuple, Protocol, Union, cast
+from typing import TYPE_CHECKING, NamedTuple, Union, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -26,6 +26,9 @@ from numpy.typing import DTypeLike
 from corten.completion.axes_kinds import MAX_PRODUCT_LENGTH, Basis
 from corten.engine.arrays import Array, Arrays, HostArrays, Inverses
 from corten.engine.threads import in_order
+
+if TYPE_CHECKING:
+    from corten.completion.gaussian_process import SpectralPrior
 
 COARSE_MODES, FEWEST_MODES = 1500, 200
 """At most so many modes are solved exactly: a dense matrix of this size is inverted once in a fill."""
@@ -53,17 +56,6 @@ Box = tuple[tuple[int, tuple[int, ...] | None, tuple[int, ...], int], ...]
 Transform = Union[Basis, "Joined", Array]
 
 
-class Prior(Protocol):
-    """A Gaussian prior that is diagonal in the bases of the axes."""
-
-    @property
-    def bases(self) -> tuple[Basis, ...]: ...
-    @property
-    def spectrum(self) -> np.ndarray: ...
-    @property
-    def noise(self) -> np.floating: ...
-
-
 class System(NamedTuple):
     """The equations of a batch of rounds: (noise / spectrum + B M B') c = B M y.
 
@@ -82,21 +74,19 @@ class System(NamedTuple):
     def to_coefficients(self, arrays: Arrays, array: Array) -> Array:
         """Coefficients of fields."""
         for k, one in enumerate(self.transforms):
-            if one is not None:
-                if isinstance(one, Basis | Joined):
-                    array = one.forward(arrays.get(array))
-                else:
-                    array = arrays.along(one, array, k + 1)
+            if isinstance(one, Basis | Joined):
+                array = one.forward(arrays.get(array))
+            elif one is not None:
+                array = arrays.along(one, array, k + 1)
         return array
 
     def to_field(self, arrays: Arrays, array: Array) -> Array:
         """Fields with these coefficients."""
         for k, one in enumerate(self.transforms):
-            if one is not None:
-                if isinstance(one, Basis | Joined):
-                    array = one.inverse(arrays.get(array))
-                else:
-                    array = arrays.along(one.swapaxes(-1, -2), array, k + 1)
+            if isinstance(one, Basis | Joined):
+                array = one.inverse(arrays.get(array))
+            elif one is not None:
+                array = arrays.along(one.swapaxes(-1, -2), array, k + 1)
         return array
 
 
@@ -127,7 +117,7 @@ class Iterate(NamedTuple):
 
 
 def condition(
-    arrays: Arrays, priors: Sequence[Prior], *, values: Array, kept: Array, start: Array, iterations: int
+    arrays: Arrays, priors: Sequence[SpectralPrior], *, values: Array, kept: Array, start: Array, iterations: int
 ) -> Array:
     """Means of the fields given `values` with weights `kept` (0 where missing), (rounds, ...).
 
@@ -159,7 +149,8 @@ def first_iterate(arrays: Arrays, system: System, values: Array, start: Array) -
     residual = system.to_coefficients(arrays, system.kept * (values - system.to_field(arrays, mean)))
     residual -= system.ratio * mean
     ones = arrays.xp.ones((len(values), *(1,) * (values.ndim - 1)), residual.dtype)
-    return Iterate(mean, residual, arrays.xp.zeros_like(mean), ones, 0 * ones, ones > 0)
+    nothing = arrays.xp.zeros_like(mean)
+    return Iterate(mean, residual, direction=nothing, before=ones, first=0 * ones, going=ones > 0)
 
 
 def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
@@ -184,7 +175,7 @@ def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
     mean += step * direction
     image *= step
     residual -= image
-    return Iterate(mean, residual, direction, size, first, going)
+    return Iterate(mean, residual, direction, before=size, first=first, going=going)
 
 
 def _field(arrays: Arrays, system: System, state: Iterate) -> Array:
@@ -199,7 +190,7 @@ def _settled(arrays: Arrays, kept: Array, before: Array, after: Array, limit: Ar
     return arrays.xp.all(arrays.inner(change, change) <= limit**2 * count)
 
 
-def system_of(arrays: Arrays, priors: Sequence[Prior], kept: Array, most: int | None = None) -> System:
+def system_of(arrays: Arrays, priors: Sequence[SpectralPrior], kept: Array, most: int | None = None) -> System:
     """The equations of rounds with these weights `kept`; at most so many modes are solved exactly."""
     first, shape = priors[0], kept.shape[1:]
     spectrum = np.stack([prior.spectrum for prior in priors])
@@ -282,7 +273,7 @@ def _joined(bases: Sequence[Basis], axes: int) -> list[Basis | Joined]:
     return [*moved, Joined(short[0].axis, reduce(np.kron, [cast(np.ndarray, one.rows) for one in short]))]
 
 
-def _rows_of_rounds(priors: Sequence[Prior], dtype: DTypeLike, number: int) -> np.ndarray:
+def _rows_of_rounds(priors: Sequence[SpectralPrior], dtype: DTypeLike, number: int) -> np.ndarray:
     """The functions of one basis of the priors: a matrix, or one for each round if they differ."""
     bases = [prior.bases[number] for prior in priors]
     if len(bases) > 1 and bases[0].kind == "unordered":

@@ -53,7 +53,7 @@ def _features(
 ) -> tuple[Array, Array]:
     deep = depth(arrays, kept, layout)
     whole = ratio.reshape(-1, *(1,) * (kept.ndim - 1))
-    fields = Fields(deep, kept, known * whole, estimate * whole, members, ratio)
+    fields = Fields(deep, kept, known * whole, estimate * whole, members=members, unit=ratio)
     found = list(columns(arrays, layout, entries, fields))
     found[-1] = found[-1] + level
     return arrays.xp.stack(found, axis=2).astype(np.float32), arrays.at(deep, entries)

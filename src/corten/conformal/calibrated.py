@@ -7,13 +7,13 @@ coverage (see `shaped.py`). `CalibratedScores` is one list of scores with its we
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from corten.conformal.diagnostics import effective_sample_size
-from corten.conformal.quantile import Tail, WeightedScores, as_levels
+from corten.conformal.quantile import NeighbourFactor, Tail, WeightedScores, as_levels
 from corten.conformal.scores import Score, as_score
 from corten.conformal.weights import Weights
 from corten.data.arrays import Entries, Flags, Floats, Numbers
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from corten.conformal.split import CalibratedSplit
 
 NEIGHBOUR_CHUNK_ENTRIES = 1 << 20  # test entries whose neighbour tables exist at once
+
+Factor = TypeVar("Factor")  # changes of neighbours: as factors or, for a sketch, as sums
+Taken = TypeVar("Taken", contravariant=True)
+Given = TypeVar("Given", covariant=True)
 
 
 class Cutoffs(NamedTuple):
@@ -73,20 +77,20 @@ def tails_of(score: Score) -> list[Tail]:
     return used
 
 
-class ScoreList(Protocol):
-    """The scores of one tail, all of them or a sketch."""
+class ScoreList(Protocol[Taken]):
+    """The scores of one tail, all of them or a sketch, and the changes of neighbours that it takes."""
 
-    def cutoffs(self, log_weights: Numbers, levels: Sequence[float], factor: Any) -> Numbers: ...
+    def cutoffs(self, log_weights: Numbers, levels: Sequence[float], factor: Taken, /) -> Numbers: ...
 
 
-class WeightsOfTests(Protocol):
+class WeightsOfTests(Protocol[Given]):
     """Weights of test entries, with changes of neighbours as a list of scores takes them."""
 
-    def log_weight(self, entries: Entries) -> Numbers: ...
-    def neighbour_factor(self, entries: Entries) -> Any: ...
+    def log_weight(self, entries: Entries, /) -> Numbers: ...
+    def neighbour_factor(self, entries: Entries, /) -> Given: ...
 
 
-class ScoreLists:
+class ScoreLists(Generic[Factor]):
     """Cutoffs and intervals from the scores of each tail, all of them (`WeightedScores`) or a sketch (`ScoreSketch`).
 
     weights: of test entries, with changes of neighbours as the lists take them; chunk: test entries whose neighbour
@@ -94,7 +98,11 @@ class ScoreLists:
     """
 
     def __init__(
-        self, score: Score, lists: Mapping[Tail, ScoreList], weights: WeightsOfTests, chunk: int | None = None
+        self,
+        score: Score,
+        lists: Mapping[Tail, ScoreList[Factor]],
+        weights: WeightsOfTests[Factor],
+        chunk: int | None = None,
     ) -> None:
         self.score, self._lists, self.weights = score, lists, weights
         self.chunk = chunk or NEIGHBOUR_CHUNK_ENTRIES
@@ -134,7 +142,7 @@ class ScoreLists:
             yield part, {tail: one.cutoffs(logs, wanted[tail], factor) for tail, one in self._lists.items()}
 
 
-class CalibratedScores(ScoreLists):
+class CalibratedScores(ScoreLists[NeighbourFactor | None]):
     """One list of calibration scores with its weights, sorted once.
 
     score: the score, or its name; scores: those of the calibration `entries`, flat indices; weights: of calibration and

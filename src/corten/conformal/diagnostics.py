@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike
 from corten.conformal.quantile import NeighbourFactor, WeightedScores
 from corten.data.arrays import Entries, Floats
 
-__all__ = ["effective_sample_size", "largest_share", "weight_gap"]
-
 
 def effective_sample_size(log_weights: ArrayLike) -> float:
     """Effective sample size, (sum w)^2 / sum w^2: between 1 and the number of weights; 0 if all weights are zero.

@@ -38,16 +38,11 @@ class MergedSplits:
     beyond = None
 
     def __init__(self, splits: Sequence[CalibratedSplit]) -> None:
-        self.splits = tuple(splits)
+        self.lists = self.splits = tuple(splits)
         self.score = self.splits[0].score
         self.change = self.splits[0].change
         self.two_sided = self.score.tails(0.5).lower is not None
         self.entries = np.concatenate([one.entries for one in self.splits])
-
-    @property
-    def lists(self) -> tuple[CalibratedSplit, ...]:
-        """The lists of scores: one for each split."""
-        return self.splits
 
     @cached_property
     def scores(self) -> Numbers:

@@ -36,8 +36,6 @@ from corten.conformal import kernels
 from corten.data.arrays import Floats, Numbers
 from corten.engine.threads import in_order
 
-__all__ = ["NeighbourFactor", "Tail", "WeightedScores", "weighted_cutoffs"]
-
 Tail = Literal["upper", "lower"]
 
 TIE_GUARD = 1e-12  # relative tolerance of the comparison with a level

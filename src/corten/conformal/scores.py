@@ -14,8 +14,6 @@ from numpy.typing import ArrayLike
 
 from corten.data.arrays import Numbers
 
-__all__ = ["Absolute", "Adaptive", "Automatic", "Normalized", "Score", "Signed", "Tails", "as_score"]
-
 
 class Tails(NamedTuple):
     """The levels of the quantiles that a score needs; None for a tail that it does not use.

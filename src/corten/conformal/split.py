@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,14 +16,10 @@ from corten.conformal.scores import Score
 from corten.data.arrays import Entries, Flags, Floats, Numbers
 
 if TYPE_CHECKING:
+    from corten.calibration.gap_scale import Local
     from corten.conformal.weights import Weights
-
-
-class ChangeOfVariable(Protocol):
-    """A strictly increasing function of every entry and its inverse, on full arrays."""
-
-    def forward(self, values: np.ndarray) -> np.ndarray: ...
-    def backward(self, values: np.ndarray) -> np.ndarray: ...
+    from corten.data.transform import FittedTransform
+    from corten.propensity import FittedPropensity
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +32,10 @@ class CalibratedSplit:
     scored: CalibratedScores
     estimate: Numbers
     scale: Scale
-    change: ChangeOfVariable | None = None  # the transform to the modelled variable
-    propensity: Any = None  # the fitted propensity model
+    change: FittedTransform | None = None  # the transform to the modelled variable
+    propensity: FittedPropensity | None = None
     beyond: Flags | None = None  # True at missing entries beyond what calibration tested, if applicable
-    local: Any = field(default=None, repr=False)  # scale and weights of pseudo-gaps, for an audit and for new data
+    local: Local | None = field(default=None, repr=False)  # of pseudo-gaps, for an audit and for new data
     round_sizes: tuple[int, ...] = ()  # numbers of calibration entries of the rounds, in order; empty for one round
 
     @property

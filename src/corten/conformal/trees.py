@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
-from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numba import njit
 
 from corten.data.arrays import Floats, Numbers
+from corten.engine.threads import Shared
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingRegressor
@@ -23,33 +23,12 @@ ORDER = 0x077CB531  # a de Bruijn sequence: the five highest bits of its product
 PART_ROWS = 256  # whose features stay in the cache
 
 
-class _KeptFilters:
-    """Inside, fits in several threads may change the filters of warnings; after the last of them they are as before.
+_kept_filters = Shared(warnings.catch_warnings)
+"""Inside, fits in several threads may change the filters of warnings; after the last of them they are as before.
 
-    scikit-learn sets the filters of the whole process for a moment. Of two threads that do so at once, the second may
-    put back what the first has set.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._users = 0
-        self._kept = warnings.catch_warnings()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._kept = warnings.catch_warnings()
-                self._kept.__enter__()
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users == 0:
-                self._kept.__exit__(None, None, None)
-
-
-_kept_filters = _KeptFilters()
+scikit-learn sets the filters of the whole process for a moment. Of two threads that do so at once, the second may put
+back what the first has set.
+"""
 
 
 def fit_trees(

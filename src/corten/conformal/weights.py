@@ -17,8 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from corten.conformal.quantile import NeighbourFactor
 from corten.data.arrays import Entries, Numbers
 
-__all__ = ["ExactIsingWeights", "OddsWeights", "PooledWeights", "UniformWeights", "Weights", "WithoutNeighbours"]
-
 LogWeight = Callable[[Entries], Numbers]
 
 

@@ -70,7 +70,7 @@ class Accelerator:
         """Gibbs sweeps as `gibbs.sweep`, from the same random numbers, on the first device."""
         from corten.engine import jax_gibbs
 
-        return jax_gibbs.sweep(plan, spins, sweeps, seed, first, (self.devices or ())[0])
+        return jax_gibbs.sweep(plan, spins, sweeps, seed=seed, first=first, device=(self.devices or ())[0])
 
 
 def _first_device(device: str) -> tuple[jax.Device, ...]:

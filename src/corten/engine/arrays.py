@@ -37,6 +37,8 @@ System = TypeVar("System")
 State = TypeVar("State")
 Iterate = TypeVar("Iterate", bound=Iterating)
 Result = TypeVar("Result")
+Step = Callable[["Arrays", System, Iterate], Iterate]
+"""One step of an iteration; it works on the arrays of the host or of a device."""
 
 
 class Arrays:
@@ -112,9 +114,7 @@ class Arrays:
         """Products of the inverses with one vector for each round, in double precision."""
         return np.stack([symmetric_product(inverse, vector) for inverse, vector in zip(inverses, vectors)])
 
-    def repeated(
-        self, step: Callable[[Arrays, System, Iterate], Iterate], times: int
-    ) -> Callable[[System, Iterate], Iterate]:
+    def repeated(self, step: Step[System, Iterate], times: int) -> Callable[[System, Iterate], Iterate]:
         """`step(self, system, state) -> state`, as a function that takes so many steps; states have a field `going`."""
 
         def run(system: System, state: Iterate) -> Iterate:
@@ -215,10 +215,8 @@ class DeviceArrays(Arrays):
         stacked = self.xp.asarray(inverses)
         return self.xp.einsum("bij,bj->bi", stacked, vectors.astype(stacked.dtype), precision="highest")
 
-    def repeated(
-        self, step: Callable[[Arrays, System, Iterate], Iterate], times: int
-    ) -> Callable[[System, Iterate], Iterate]:
-        return _repeated(self, step, times)
+    def repeated(self, step: Step[System, Iterate], times: int) -> Callable[[System, Iterate], Iterate]:
+        return self.compiled(_steps, step=step, times=times)
 
     def loop(self, times: int, body: Callable[[int, State], State], start: State) -> State:
         return self.jax.lax.fori_loop(0, times, body, start)
@@ -251,26 +249,17 @@ def _inverse_of_first(arrays: DeviceArrays, matrix: Array, count: int) -> Array:
     return arrays.xp.where(used[:, None] & used, arrays.inverse_of_positive(matrix), 0)
 
 
-@cache
-def _repeated(
-    arrays: DeviceArrays, step: Callable[[Arrays, System, Iterate], Iterate], times: int
-) -> Callable[[System, Iterate], Iterate]:
-    def run(system: System, state: Iterate) -> Iterate:
-        # A loop in the program: one step is compiled.
-        return arrays.jax.lax.fori_loop(0, times, lambda _, now: step(arrays, system, now), state)
-
-    return _jit(arrays, run)
+def _steps(arrays: DeviceArrays, system: System, state: Iterate, *, step: Step[System, Iterate], times: int) -> Iterate:
+    # A loop in the program: one step is compiled.
+    return arrays.jax.lax.fori_loop(0, times, lambda _, now: step(arrays, system, now), state)
 
 
 @cache
 def _compiled(
     arrays: DeviceArrays, function: Callable[..., Result], settings: tuple[tuple[str, Hashable], ...]
 ) -> Callable[..., Result]:
-    return _jit(arrays, partial(function, arrays, **dict(settings)))
-
-
-def _jit(arrays: DeviceArrays, function: Callable[..., Result]) -> Callable[..., Result]:
-    jitted: Callable[..., Result] = arrays.jax.jit(function, compiler_options=_compiler_options())
+    own = partial(function, arrays, **dict(settings))
+    jitted: Callable[..., Result] = arrays.jax.jit(own, compiler_options=_compiler_options())
     return jitted
 
 

@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from corten.engine.arithmetic import PRODUCT, ZERO
 from corten.engine.layout import neighbours_of
+
+if TYPE_CHECKING:
+    from corten.propensity.coupling import Coupling
 
 _MIN_ENTRIES_FOR_THREADS = 60_000  # with fewer, threads cost more than they save
 _TASK_ENTRIES = 131_072
@@ -53,27 +56,11 @@ class GibbsPlan:
     column_phase: NDArray[np.int32]
 
 
-class KernelForm(Protocol):
-    """The form of a coupling that kernels read: its kind and the rows of its terms."""
-
-    @property
-    def kind(self) -> int: ...
-    @property
-    def terms(self) -> np.ndarray: ...
-
-
-class PairFunction(Protocol):
-    """A coupling: g(x, y), and its form for kernels."""
-
-    def value(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.floating]: ...
-    def code(self) -> KernelForm: ...
-
-
 def prepare(
     parameter: np.ndarray,
     field: np.ndarray,
     *,
-    coupling: PairFunction,
+    coupling: Coupling,
     offsets: np.ndarray,
     periodic: Sequence[bool],
     colours: int,
@@ -180,7 +167,7 @@ def _padded(table: np.ndarray, pad: int, wraps: bool) -> np.ndarray:
 
 
 def _pair_strengths(
-    table: np.ndarray, coupling: PairFunction, offsets: np.ndarray, row_of: np.ndarray, pad: int, wraps: bool
+    table: np.ndarray, coupling: Coupling, offsets: np.ndarray, row_of: np.ndarray, pad: int, wraps: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute 2 g(B_i, B_j) once for every pair: of two opposite offsets one stores it, one looks it up."""
     stored: dict[tuple[int, ...], int] = {}

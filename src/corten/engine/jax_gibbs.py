@@ -20,21 +20,15 @@ Array = jax.Array
 Steps = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...]]  # of the offsets: steps, pairs, where strengths lie
 
 
-def sweep(plan: GibbsPlan, spins: np.ndarray, sweeps: int, seed: int, first: int, device: jax.Device) -> np.ndarray:
+def sweep(plan: GibbsPlan, spins: np.ndarray, sweeps: int, *, seed: int, first: int, device: jax.Device) -> np.ndarray:
     """Draw `sweeps` sweeps, numbered from `first`; see `gibbs.sweep`."""
-    if spins.shape != plan.shape:
-        raise ValueError(f"spins has shape {spins.shape}; the plan is for {plan.shape}.")
     keys = [int(sweep_key(np.uint64(seed % 2**64), number)) for number in range(first, first + sweeps)]
     words = np.array([[key & 0xFFFFFFFF, key >> 32] for key in keys], np.uint32).reshape(-1, 2)
     arrays = (
         np.asarray(spins, np.int8).reshape(plan.weight.shape), words, plan.weight, np.float32(plan.strength),
         plan.field, plan.pairs, plan.row_of.astype(np.int32), plan.row_phase, plan.column_phase,
     )  # fmt: skip
-    shape = (
-        tuple(int(s) for s in plan.steps),
-        tuple(int(p) for p in plan.pair_of),
-        tuple(bool(a) for a in plan.at_neighbour),
-    )
+    shape = tuple(plan.steps.tolist()), tuple(plan.pair_of.tolist()), tuple(plan.at_neighbour.tolist())
     state = _sweeps(*jax.device_put(arrays, device), shape, plan.pad, plan.wraps, plan.colours)
     return np.asarray(state).reshape(plan.shape)
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,7 @@ from corten.engine.jax_slab import (
     Formula,
     Held,
     Packing,
+    Result,
     bucket,
     eta_of_slab,
     likelihood_pass,
@@ -266,7 +266,9 @@ class DeviceMaskPass(_DevicePass, AnyMaskPass):
         numbers = {"share": self.train_share, "shift": self.model.shift, "count": part.planes}
         return {"terms": self._terms} | {name: np.array([number]) for name, number in numbers.items()}
 
-    def _call(self, program: Callable, part: Part, held: tuple[Held, ...], cores: Cores, *others: Cores | None) -> Any:
+    def _call(
+        self, program: Callable[..., Result], part: Part, held: tuple[Held, ...], cores: Cores, *others: Cores | None
+    ) -> Result:
         """A program on arrays of one part and on cores: of the left gauge, the right gauge, and of soft spins."""
         vector, packing = self._vector(part, cores, *others)
         return program(*held, vector, formula=self.formula, cut=self.cut, packing=packing)

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, update_wrapper
 from math import prod
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,21 +24,22 @@ from corten.engine.arithmetic import LOGIT, PROBIT, PRODUCT, SIGMOID
 
 Array = jax.Array
 Vector = TypeVar("Vector", np.ndarray, jax.Array)
+Result = TypeVar("Result")
 Held = np.ndarray | np.integer | jax.Array | jax.ShapeDtypeStruct | None  # an array, or its shape while compiling
 EXACT = lax.Precision.HIGHEST
 LARGE_PLANE_ENTRIES = 1 << 16
 COMPILER_THREADS = 4
 
 
-class Program:
+class Program(Generic[Result]):
     """A function compiled for each set of shapes, devices and settings.
 
     Matrix products are not tried out while compiling: that takes seconds a program and saves little here.
     """
 
-    def __init__(self, function: Callable[..., Any], settings: tuple[str, ...]) -> None:
+    def __init__(self, function: Callable[..., Result], settings: tuple[str, ...]) -> None:
         self._compiled = jax.jit(function, static_argnames=settings, compiler_options={"xla_gpu_autotune_level": 0})
-        self._ahead: dict[Hashable, Future[Any]] = {}
+        self._ahead: dict[Hashable, Future[Callable[..., Result]]] = {}
         update_wrapper(self, function)
 
     def ahead(self, *arrays: Held, **settings: Hashable) -> None:
@@ -47,12 +48,12 @@ class Program:
         if key not in self._ahead:
             self._ahead[key] = _compilers().submit(lambda: self._compiled.lower(*arrays, **settings).compile())
 
-    def __call__(self, *arrays: Held, **settings: Hashable) -> Any:
+    def __call__(self, *arrays: Held, **settings: Hashable) -> Result:
         begun = self._ahead.get(_key(arrays, settings)) if self._ahead else None
         return self._compiled(*arrays, **settings) if begun is None else begun.result()(*arrays)
 
 
-def program(*settings: str) -> Callable[[Callable[..., Any]], Program]:
+def program(*settings: str) -> Callable[[Callable[..., Result]], Program[Result]]:
     """Decorate a function of arrays and of these settings."""
     return lambda function: Program(function, settings)
 

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import lru_cache
 from threading import Lock, Semaphore
 from typing import Any, TypeVar
@@ -108,59 +109,52 @@ def side_by_side(*work: Callable[[], Any], at_least: int = 1) -> list[Any]:
     return list(in_order(lambda begin: begin(), work, threads))
 
 
-class _Counted:
-    """A context that several threads may be in at once: `_begin` runs with the first of them, `_end` after the last."""
+class Shared:
+    """A context that several threads may be in at once: the first of them enters what `make` gives, the last leaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+        self._make = make
+        self.forget()
+
+    def forget(self) -> None:
+        """Count from zero, in a process that was forked."""
         self._lock = Lock()
+        self._entered = ExitStack()
         self.users = 0
 
     def __enter__(self) -> None:
         with self._lock:
             self.users += 1
             if self.users == 1:
-                self._begin()
+                self._entered.enter_context(self._make())
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self.users -= 1
             if self.users == 0:
-                self._end()
-
-    def _begin(self) -> None:
-        pass
-
-    def _end(self) -> None:
-        pass
+                self._entered.close()
 
 
-class _OneThread(_Counted):
-    """Keeps the libraries' own pools (BLAS, OpenMP) on one thread while a fit runs.
+def _limited_pools() -> AbstractContextManager[object]:
+    from threadpoolctl import threadpool_limits
 
-    With small matrices they compete with the threads here; on a busy machine this costs a factor of a hundred.
-    """
-
-    _limits: Any = None
-
-    def _begin(self) -> None:
-        from threadpoolctl import threadpool_limits
-
-        self._limits = threadpool_limits(limits=1)
-
-    def _end(self) -> None:
-        self._limits.restore_original_limits()
+    return threadpool_limits(limits=1)
 
 
-one_library_thread = _OneThread()
-beside_device = _Counted()
+one_library_thread = Shared(_limited_pools)
+"""Keeps the libraries' own pools (BLAS, OpenMP) on one thread while a fit runs.
+
+With small matrices they compete with the threads here; on a busy machine this costs a factor of a hundred.
+"""
+beside_device = Shared()
 """Around a fit whose rounds run on a device: what is left for the host are short tasks, and few threads do them."""
 
 
 def _forget_threads() -> None:
     """A forked process has none of its parent's threads: it makes pools and locks of its own."""
     _helpers.cache_clear()
-    one_library_thread.__init__()  # type: ignore[misc]
-    beside_device.__init__()  # type: ignore[misc]
+    one_library_thread.forget()
+    beside_device.forget()
 
 
 if hasattr(os, "register_at_fork"):

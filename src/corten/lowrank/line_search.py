@@ -67,7 +67,9 @@ class Armijo:
 
     def advance(self, evaluate: Evaluate[Point], here: Iterate[Point]) -> Iterate[Point] | None:
         reference, slope = here.value + self.noise * abs(here.value), -(here.gradient.norm() ** 2)
-        return _backtrack(evaluate, here, self.first_step, reference, slope, self.alpha, halvings=40)
+        return _backtrack(
+            evaluate, here, self.first_step, reference=reference, slope=slope, alpha=self.alpha, halvings=40
+        )
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ class _BarzilaiBorweinSearch:
         step = self._trial(here)
         self.last = here
         reference, slope = worst + self.rule.noise * abs(worst), -(here.gradient.norm() ** 2)
-        return _backtrack(evaluate, here, step, reference, slope, self.rule.alpha, halvings=30, interpolate=True)
+        return _backtrack(
+            evaluate, here, step, reference=reference, slope=slope, alpha=self.rule.alpha, halvings=30, interpolate=True
+        )
 
     def _trial(self, here: Iterate[Point]) -> float:
         """The first step to try."""
@@ -126,6 +130,7 @@ def _backtrack(
     evaluate: Evaluate[Point],
     here: Iterate[Point],
     step: float,
+    *,
     reference: float,
     slope: float,
     alpha: float,

@@ -32,6 +32,8 @@ class TensorTrain(LowRank):
     """
 
     cores: tuple[Floats, ...]
+    check = staticmethod(check_rank)
+    feasible = staticmethod(feasible_rank)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cores", tuple(frozen(core) for core in self.cores))
@@ -285,12 +287,6 @@ class Frame(TangentSpace):
     def radial(self) -> Tangent:
         """The point itself as a tangent vector: the gradient of ||B||^2 / 2, all of it in the last core."""
         return Tangent(self, (*(np.zeros(core.shape) for core in self.left[:-1]), self.left[-1]))
-
-    def random(self, seed: int = 0) -> Tangent:
-        """A Gaussian tangent vector of norm one, for slope checks."""
-        rng = np.random.default_rng(seed)
-        drawn = self.project([rng.standard_normal(core.shape) for core in self.left])
-        return drawn * (1.0 / drawn.norm())
 
 
 class Tangent(TangentVector[TensorTrain]):

@@ -38,6 +38,8 @@ class Tucker(LowRank):
 
     core: Floats
     factors: tuple[Floats, ...]
+    check = staticmethod(check_tucker_rank)
+    feasible = staticmethod(feasible_tucker_rank)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "core", frozen(self.core))
@@ -160,6 +162,9 @@ class Tucker(LowRank):
         return total
 
 
+STRUCTURES: dict[str, type[TensorTrain] | type[Tucker]] = {"tensor-train": TensorTrain, "tucker": Tucker}
+
+
 @dataclass(frozen=True, eq=False)
 class TuckerFrame(TangentSpace):
     """A Tucker point with orthonormal factors, the row spaces of its core, and its tensor-train frame.
@@ -219,14 +224,6 @@ class TuckerFrame(TangentSpace):
     def radial(self) -> TuckerTangent:
         """The point itself as a tangent vector: the gradient of ||B||^2 / 2."""
         return TuckerTangent(self, (self.point.core, *(np.zeros(f.shape) for f in self.factors)))
-
-    def random(self, seed: int = 0) -> TuckerTangent:
-        """A Gaussian tangent vector of norm one, for slope checks."""
-        rng = np.random.default_rng(seed)
-        drawn = [rng.standard_normal(factor.shape) for factor in self.factors]
-        deltas = [d - factor @ (factor.T @ d) for d, factor in zip(drawn, self.factors)]
-        vector = TuckerTangent(self, (rng.standard_normal(self.rank), *deltas))
-        return vector * (1.0 / vector.norm())
 
 
 class TuckerTangent(TangentVector[Tucker]):

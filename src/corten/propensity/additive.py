@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from corten.engine.memory import parts
 from corten.engine.passes import PlainFrame
 from corten.lowrank import TensorTrain
 from corten.propensity.coupling import Zero
-from corten.propensity.fitted import FitsMasks, FittedPropensity, TrainingMask
+from corten.propensity.fitted import FitsMasks, FittedPropensity, TrainingMask, model_of
 from corten.propensity.link import as_link
 from corten.propensity.neighborhood import resolve
 
@@ -67,16 +67,10 @@ class AdditivePropensity(FitsMasks):
         because = "standard deviation of the log-odds, estimated for each axis from the training mask"
         values = {str(name): spread for name, spread in zip(names, spreads)}
         choice = Choice("spread of slice effects", words, because, code="slice_effects_estimated", values=values)
-        return given.fitted(
-            parameter=train,
-            coupling=Zero(),
-            link=as_link("logit"),
-            neighborhood=resolve("adjacent", spins.shape, given.axis_names, given.periodic),
-            loss=loss,
-            passes=passes.passes,
-            stopped_because="variances estimated",
-            choices=(choice,),
-        )
+        around = resolve("adjacent", spins.shape, given.axis_names, given.periodic)
+        ended = "variances estimated"
+        fitted = FittedPropensity(train, Zero(), as_link("logit"), around, loss=loss, stopped_because=ended)
+        return given.completed(replace(fitted, passes=passes.passes, choices=(choice,)))
 
 
 def frame_of(train: TensorTrain) -> PlainFrame:
@@ -86,8 +80,7 @@ def frame_of(train: TensorTrain) -> PlainFrame:
 
 def independent(shape: Sequence[int]) -> Model:
     """The model without coupling whose parameter is the log-odds."""
-    code, around = Zero().code(), resolve("adjacent", shape)
-    return Model(code.kind, code.terms, as_link("logit").kind, around.offsets, around.periodic)
+    return model_of(Zero(), as_link("logit"), resolve("adjacent", shape))
 
 
 def tally(spins: Planes) -> Tally:

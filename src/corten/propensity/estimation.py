@@ -20,22 +20,9 @@ from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, ResidualPass
 from corten.engine.passes import SoftSpins
 from corten.engine.threads import one_library_thread
-from corten.lowrank import (
-    Armijo,
-    BarzilaiBorwein,
-    Descent,
-    FixedStep,
-    Frame,
-    Stop,
-    TensorTrain,
-    Tucker,
-    check_rank,
-    check_tucker_rank,
-    descend,
-)
-from corten.lowrank.line_search import StepRule
+from corten.lowrank import STRUCTURES, Descent, Frame, Stop, TensorTrain, Tucker, descend, spectral_start
+from corten.lowrank.line_search import Armijo, BarzilaiBorwein, FixedStep, StepRule
 from corten.lowrank.points import TangentFrame, TangentVector
-from corten.lowrank.power import spectral_start
 
 LOSS_ROUNDING = 1e-7  # relative rounding error of the float32 loss: smaller decreases are ignored
 RIDGE_PER_PARAMETER = 7.0  # measured: the ridge with the smallest error of B grows with the parameters per entry
@@ -123,12 +110,7 @@ def start_of(
     engine: Engine, spins: np.ndarray, rank: int | tuple[int, ...], recipe: Recipe
 ) -> tuple[TensorTrain | Tucker, int]:
     """A spectral start of the given rank from the mask, and the passes it took."""
-    shape = spins.shape
-    random = (
-        Tucker.random(shape, check_tucker_rank(shape, rank), recipe.seed)
-        if recipe.structure == "tucker"
-        else TensorTrain.random(shape, check_rank(shape, rank), recipe.seed)
-    )
+    random = STRUCTURES[recipe.structure].random(spins.shape, rank, recipe.seed)
     with one_library_thread:
         data: ResidualPass = engine.residual_pass(spins, spins)
         return spectral_start(lambda f: data.contractions_of_data(f)[1], random), data.passes
@@ -174,7 +156,8 @@ def estimate(
             if bounded is not point:
                 point, loss = bounded, mask_pass.loss_and_contractions(train_frame(bounded))[0]
     passes = mask_pass.passes - before + start_passes
-    return Estimate(point, loss, passes, stopped, history, tuple(choices), soft if keep_soft else None)
+    kept_soft = soft if keep_soft else None
+    return Estimate(point, loss, passes, stopped, history, choices=tuple(choices), soft=kept_soft)
 
 
 def effective_training_size(mask_pass: MaskPass, point: TensorTrain | Tucker) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -65,6 +65,13 @@ class PropensityModel(Protocol):
             If the mask has fewer than two axes, or an option does not suit its shape.
         """
         ...
+
+
+def model_of(coupling: Coupling, link: Link, neighborhood: Neighborhood, shift: float | None = None) -> Model:
+    """The model in the form that passes read; `shift` replaces that of the link."""
+    code = coupling.code()
+    offsets, periodic = neighborhood.offsets, neighborhood.periodic
+    return Model(code.kind, code.terms, link.kind, offsets, periodic, shift=link.shift() if shift is None else shift)
 
 
 @dataclass(frozen=True)
@@ -142,9 +149,7 @@ class FittedPropensity:
     @cached_property
     def model(self) -> Model:
         """The model in the form that passes read."""
-        code = self.coupling.code()
-        around = self.neighborhood
-        return Model(code.kind, code.terms, self.link.kind, around.offsets, around.periodic, self.link.shift())
+        return model_of(self.coupling, self.link, self.neighborhood)
 
     def log_odds(self, mask: np.ndarray) -> np.ndarray:
         """Log-odds of being observed of every entry, given the other entries of `mask` (True = observed); float32.
@@ -217,9 +222,9 @@ class TrainingMask:
     def spins(self) -> np.ndarray:
         return spins_of(self.mask, self.domain, takes_lazy(self.runner))
 
-    def fitted(self, **found: Any) -> FittedPropensity:
-        """The fitted model with these members besides those of the mask."""
-        return FittedPropensity(domain=self.domain, train_share=self.train_share, engine=self.engine, **found)
+    def completed(self, fitted: FittedPropensity) -> FittedPropensity:
+        """The fitted model with its members that are those of the mask."""
+        return replace(fitted, domain=self.domain, train_share=self.train_share, engine=self.engine)
 
 
 class FitsMasks:
@@ -236,7 +241,8 @@ class FitsMasks:
         engine: object = "auto",
     ) -> FittedPropensity:
         """Fit to a training mask; the parameters are those of `PropensityModel.fit`."""
-        return self._fit(TrainingMask(training_mask, float(train_share), domain, axis_names, periodic, engine))
+        share = float(train_share)
+        return self._fit(TrainingMask(training_mask, share, domain, axis_names, periodic=periodic, engine=engine))
 
     def _fit(self, given: TrainingMask) -> FittedPropensity:
         raise NotImplementedError

@@ -11,11 +11,11 @@ import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, Threads
-from corten.lowrank import TensorTrain, Tucker, check_rank, check_tucker_rank
+from corten.lowrank import STRUCTURES, TensorTrain, Tucker, check_rank
 from corten.propensity.additive import tally
 from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
 from corten.propensity.estimation import Estimate, Recipe, estimate, start_of
-from corten.propensity.fitted import FittedPropensity
+from corten.propensity.fitted import FittedPropensity, model_of
 from corten.propensity.learning import Learned, learn
 from corten.propensity.link import Link, Logit, as_link
 from corten.propensity.neighborhood import Neighborhood
@@ -186,9 +186,7 @@ class Fitter:
 
     def model(self, coupling: Coupling, shift: float | None = None) -> Model:
         """The model in the form that passes read."""
-        code, link = coupling.code(), as_link(self.config.link)
-        offsets, periodic = self.neighborhood.offsets, self.neighborhood.periodic
-        return Model(code.kind, code.terms, link.kind, offsets, periodic, link.shift() if shift is None else shift)
+        return model_of(coupling, as_link(self.config.link), self.neighborhood, shift)
 
     def recipe(self) -> Recipe:
         """The settings of the estimates, from the configuration."""
@@ -205,9 +203,7 @@ class Fitter:
         if self.config.start == "tt-svd":
             rng = np.random.default_rng([self.config.seed, 2])
             noisy = self.spins.astype(np.float64) + 0.1 * rng.standard_normal(shape)
-            if recipe.structure == "tucker":
-                return Tucker.from_dense(noisy, check_tucker_rank(shape, rank), self.config.seed), 1
-            return TensorTrain.from_dense(noisy, check_rank(shape, rank), self.config.seed), 1
+            return STRUCTURES[recipe.structure].from_dense(noisy, rank, self.config.seed), 1
         return start_of(self.engine, self.spins, rank, recipe)
 
 

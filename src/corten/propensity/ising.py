@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -132,7 +132,7 @@ class IsingPropensity(FitsMasks):
         fitter = Fitter(
             config=self, engine=given.runner, spins=spins, train_share=given.train_share, neighborhoods=neighborhoods
         )
-        return replace(fitter.run(), domain=given.domain, engine=given.engine)
+        return given.completed(fitter.run())
 
     @property
     def _open_neighborhood(self) -> bool:
@@ -195,13 +195,9 @@ class UniformPropensity(FitsMasks):
 
     def _fit(self, given: TrainingMask) -> FittedPropensity:
         spins = given.spins
-        return given.fitted(
-            parameter=constant_train(spins.shape, tally(spins), given.train_share),
-            coupling=Zero(),
-            link=as_link("logit"),
-            neighborhood=resolve("adjacent", spins.shape),
-            stopped_because="nothing to fit",
-        )
+        train, around = constant_train(spins.shape, tally(spins), given.train_share), resolve("adjacent", spins.shape)
+        fitted = FittedPropensity(train, Zero(), as_link("logit"), around, stopped_because="nothing to fit")
+        return given.completed(fitted)
 
 
 @dataclass(frozen=True)
@@ -254,10 +250,7 @@ class KnownPropensity(FitsMasks):
         shape = np.asarray(given.mask).shape
         if tuple(self.parameter.shape) != shape:
             raise ValueError(f"parameter has shape {tuple(self.parameter.shape)}; the mask has {shape}")
-        return given.fitted(
-            parameter=self.parameter,
-            coupling=as_coupling(self.coupling),
-            link=as_link(self.link),
-            neighborhood=resolve(self.neighborhood, shape, given.axis_names, given.periodic),
-            stopped_because="known beforehand",
-        )
+        around = resolve(self.neighborhood, shape, given.axis_names, given.periodic)
+        coupling, link = as_coupling(self.coupling), as_link(self.link)
+        fitted = FittedPropensity(self.parameter, coupling, link, around, stopped_because="known beforehand")
+        return given.completed(fitted)

@@ -90,7 +90,7 @@ def learn(
     free = np.array([strength is None, True, offset is None])
     limit = MAX_STRENGTH if strength is None else np.inf  # a given strength has no limit
     first = _even_odds(passes_at(0.0, 0.0)) if offset is None else offset
-    numbers = _Numbers(strength or 0.0, 1.0, first, np.inf, np.zeros(3), np.eye(3))
+    numbers = _Numbers(strength or 0.0, 1.0, first, loss=np.inf, slope=np.zeros(3), information=np.eye(3))
     point, soft, base, passes, secant = start, None, 0.0, start_passes, _Secant()
     history: tuple[float, ...] = ()
     path: list[dict[str, object]] = []
@@ -134,6 +134,7 @@ def learn(
     at_limit = abs(numbers.strength) == limit
     ended = f"{'converged' if converged else 'not converged'} after {turn + 1} turns"
     ended += ", held at the largest strength allowed" if at_limit else ""
+    found_numbers = {"strength": numbers.strength, "offset": numbers.offset}
     choice = Choice(
         "learned coupling",
         ", ".join(filter(None, parts)),
@@ -141,15 +142,10 @@ def learn(
         f"size of the training weights is {effective_size:.0f}",
         tuple(path),
         code="strength_at_limit" if at_limit else "learning_converged" if converged else "learning_not_converged",
-        values={
-            "strength": numbers.strength,
-            "offset": numbers.offset,
-            "turns": turn + 1,
-            "effective_size": effective_size,
-        },
+        values=found_numbers | {"turns": turn + 1, "effective_size": effective_size},
     )
     passes += final.passes
-    made = Estimate(fitted, loss, passes, found.stopped_because, history + found.history, (choice,))
+    made = Estimate(fitted, loss, passes, found.stopped_because, history + found.history, choices=(choice,))
     return Learned(made, numbers.strength, numbers.offset)
 
 
@@ -183,10 +179,9 @@ def _step(
     def at(strength: float, size: float, offset: float) -> _Numbers:
         nonlocal spent
         spent += 1
-        loss, slope, information = passes_at(strength, offset).loss_and_scalars(
-            train_frame(point * size), soft(strength)
-        )
-        return _Numbers(strength, size, offset, loss, slope, information)
+        frame = train_frame(point * size)
+        loss, slope, information = passes_at(strength, offset).loss_and_scalars(frame, soft(strength))
+        return _Numbers(strength, size, offset, loss=loss, slope=slope, information=information)
 
     here = at(numbers.strength, numbers.size, numbers.offset)
     for _ in range(MAX_SCORING_STEPS):

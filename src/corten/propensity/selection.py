@@ -20,7 +20,7 @@ from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model
 from corten.engine.lazy import in_planes, is_lazy
 from corten.engine.memory import byte_tensor, parts
-from corten.lowrank import TensorTrain, Tucker, feasible_rank, feasible_tucker_rank
+from corten.lowrank import STRUCTURES, TensorTrain, Tucker
 from corten.propensity.estimation import Estimate, Recipe, effective_training_size, estimate, start_of
 
 PROPENSITY_CRITERIA = ("held-out", "p-aic", "p-bic")
@@ -104,10 +104,9 @@ def choose_rank(
     kept_spins = held_out(spins, recipe.seed) if holds_out else spins
     passes = engine.mask_pass(kept_spins, model, train_share)
     check = engine.mask_pass(swapped(kept_spins), model, train_share) if holds_out else None
-    feasible = feasible_tucker_rank if recipe.structure == "tucker" else feasible_rank
     wanted: list[tuple[int | tuple[int, ...], tuple[int, ...]]] = []
     for rank in ranks:
-        bonds = feasible(spins.shape, rank)
+        bonds = STRUCTURES[recipe.structure].feasible(spins.shape, rank)
         if not wanted or wanted[-1][1] != bonds:
             wanted.append((rank, bonds))
     tried: list[Candidate] = []

@@ -16,8 +16,6 @@ from corten.data.arrays import Flags, Floats, Numbers
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["TecLike", "block_parameter", "noise", "recipe", "smooth_field", "tec_like", "tucker_signal"]
-
 Rank = int | Sequence[int]
 
 

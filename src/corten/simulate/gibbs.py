@@ -16,8 +16,6 @@ from corten.propensity.coupling import Coupling, Product, as_coupling
 from corten.propensity.link import Link, as_link
 from corten.propensity.neighborhood import Neighborhood, resolve
 
-__all__ = ["bernoulli", "ising"]
-
 
 def bernoulli(parameter: Numbers, link: str | Link = "logit", seed: int = 0) -> Flags:
     """Draw independent entries with log-odds 2 h(B): the Ising model without coupling.

@@ -12,8 +12,6 @@ from corten.simulate.fields import recipe, smooth_field
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["sea_like"]
-
 LATITUDES, LONGITUDES = (30.0, 54.0), (-60.0, -24.0)  # degrees
 NOISE = 0.3  # standard deviation of a measurement, degrees Celsius
 EDDIES, CLOUDS = (2.0, 2.0, 3.0), (2.2, 3.0, 0.8)  # lengths along lat, lon and time, in grid steps and days
@@ -72,19 +70,12 @@ def sea_like(
     measured = truth + NOISE * own[3].standard_normal(truth.shape)
     dims = ("lat", "lon", "time")
     kept = {"units": "degree_Celsius", "standard_name": "sea_surface_temperature"}
+    about_land = {"long_name": "1 on land", "standard_name": "land_binary_mask", "units": "1"}
     variables = {
         "sst": (dims, np.where(clear & sea, measured, np.nan), kept | {"long_name": "sea surface temperature"}),
         "measured": (dims, np.where(sea, measured, np.nan), kept | {"long_name": "a measurement of every sea entry"}),
         "truth": (dims, np.where(sea, truth, np.nan), kept | {"long_name": "the noiseless field"}),
-        "land": (
-            dims[:2],
-            is_land.astype(np.int8),
-            {
-                "long_name": "1 on land",
-                "standard_name": "land_binary_mask",
-                "units": "1",
-            },
-        ),
+        "land": (dims[:2], is_land.astype(np.int8), about_land),
     }
     coordinates = {
         "lat": ("lat", lat, {"units": "degrees_north", "standard_name": "latitude"}),
