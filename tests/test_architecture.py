@@ -5,6 +5,8 @@ Imports inside functions count. Imports under `if TYPE_CHECKING` do not: they ar
 """
 
 import ast
+import re
+from collections import Counter
 from pathlib import Path
 
 import corten
@@ -73,6 +75,30 @@ def test_no_modules_import_each_other_in_a_circle():
 
     for name in edges:
         visit(name, [])
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+
+
+def named_in_rooms(page):
+    """Paths of the files that the lists of rooms name; a heading such as `cli/: the command line` gives the folder."""
+    rooms = page.split("## Rooms, from top to bottom")[1].split("\n## ")[0]
+    for section in rooms.split("\n### ")[1:]:
+        folder = re.match(r"\w+/|", section)[0]
+        yield from (folder + name for name in re.findall(r"`(\w+\.py)`", section))
+
+
+def test_the_page_names_every_file_once_in_its_room():
+    named = Counter(named_in_rooms(PAGE.read_text()))
+    files = {path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("[!_]*.py")}
+    assert {name: number for name, number in named.items() if number > 1} == {}
+    assert set(named) == files
+
+
+def test_files_elsewhere_on_the_page_exist():
+    root = SOURCE.parents[1]
+    paths = re.findall(r"`((?:\w+/)+\w+\.py)`", PAGE.read_text())
+    assert paths and [one for one in paths if not (SOURCE / one).exists() and not (root / one).exists()] == []
 
 
 MAX_POSITIONAL = 5

@@ -46,7 +46,7 @@ def choose_calibration(
     share_because = (
         f"{size} of the {count} observed entries calibrate, a number whose coverage is near the nominal one"
         if counted
-        else f"{1 - MAX_TRAIN_SHARE:.0%} of the {count:,} entries calibrate, and {EXTRA_CALIBRATION_ENTRIES} more"
+        else f"{1 - MAX_TRAIN_SHARE:.0%} of the {count:,} observed entries, plus {EXTRA_CALIBRATION_ENTRIES}, calibrate"
         if split.train_share <= MAX_TRAIN_SHARE
         else f"about {MAX_CALIBRATION_ENTRIES:,} of the {count:,} observed entries calibrate, more are not needed"
     )

@@ -38,7 +38,7 @@ def fill(
 ) -> None:
     """Fill new data with the settings and the calibration of a saved fit.
 
-    It takes a small share of the time of a fit. A log that does not exist yet is an empty one.
+    It takes a small share of the time of a fit. A log that does not exist yet counts as empty.
 
     Example: [bold]corten fill tec.corten today.nc --output filled.nc[/bold]
     """

@@ -158,7 +158,8 @@ class MethodOptions:
     propensity: Annotated[
         str,
         _method(
-            "NAME", "Model of the probability to be observed: auto, constant (or uniform), additive, bernoulli, ising."
+            "NAME",
+            "Model of the probability of being observed: auto, constant (or uniform), additive, bernoulli, ising.",
         ),
     ] = "auto"
     calibration: Annotated[

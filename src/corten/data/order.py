@@ -21,9 +21,10 @@ import numpy as np
 
 from corten.data.choices import Choice
 
-WINDOWS = 2
+WINDOWS, WINDOWS_OF_SMALL = 2, 4
 WINDOW_ENTRIES, WINDOW_LENGTH = 50_000, 500
-"""Number of windows, and the most entries of a window and steps along one of its axes."""
+"""Number of windows, that of arrays no larger than a window, whose pseudo-gaps hide few entries, and the most entries
+of a window and steps along one of its axes."""
 
 MIN_ORDER_ENTRIES = 50
 """Hidden entries over all windows; with fewer, all axes are ordered."""
@@ -120,7 +121,8 @@ def axis_evidence(values: np.ndarray, mask: np.ndarray, seed: int = 0) -> tuple[
 def _evidence(values: np.ndarray, mask: np.ndarray, seed: int) -> tuple[AxisEvidence, ...]:
     """The evidence for every axis at the steps of the array."""
     rng = np.random.default_rng((seed, 0xA11))
-    windows = [_window(values, mask, rng) for _ in range(WINDOWS)]
+    count = WINDOWS if mask.size > WINDOW_ENTRIES else WINDOWS_OF_SMALL
+    windows = [_window(values, mask, rng) for _ in range(count)]
     if sum(int(window.hidden.sum()) for window in windows) < MIN_ORDER_ENTRIES:
         return ()
     tests = [order_p_value(values, mask, axis, seed) for axis in range(mask.ndim)]

@@ -275,9 +275,10 @@ class Fitted:
         remedy = (
             "hide more often: calibration=corten.GapCalibration(rounds=48)"
             if self.pooled
-            else "use calibration='gaps', whose intervals are finite inside gaps and can be checked by an audit, or a "
-            "simpler propensity model (propensity='constant')"
+            else "use calibration='gaps', whose intervals are finite inside gaps and can be checked by an audit"
         )
+        if not self.pooled and size < 0.99 * count:  # unequal weights, which a constant model has not
+            remedy += ", or a simpler propensity model (propensity='constant')"
         return [
             *reasons,
             f"Intervals rest on few entries, and 99% of them are finite only up to a coverage of {highest:.3g}: the "
