@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from corten import __version__
 from corten.cli.audit import audit
 from corten.cli.check import check
 from corten.cli.complete import complete
@@ -92,8 +93,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from corten import __version__
-
         print(f"corten {__version__}")
         raise typer.Exit
 

@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from corten import io
 from corten.cli.options import DataOptions, MethodOptions, OutputFile, ReportFile, refuse_outputs, with_options
 from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, numbers, option, typed
+from corten.data.axes import is_dataarray
+from corten.data.coverage import check_coverage
+from corten.io import Loaded
+from corten.io.formats import ArrayData, spread
+from corten.io.names import check_labels
+from corten.io.whole import refuse_inputs
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
     from corten.engine import Engine
     from corten.engine.cluster import Cluster
-    from corten.io import Loaded
-    from corten.io.formats import ArrayData
 
 _resources = partial(option, rich_help_panel="Resources")
 CLUSTER_PAYS = 5_000_000  # entries from which a second worker saves time (docs/howto/cluster.md)
@@ -38,9 +43,7 @@ class _Targets:
 
     def for_files(self, files: Sequence[Path]) -> list[Path]:
         """The output of each file; files that exist and the inputs themselves are refused."""
-        from corten import io
         from corten.cli.many import targets
-        from corten.io.whole import refuse_inputs
 
         if len(files) > 1:
             if self.report is not None or self.save is not None or self.checkpoint is not None:
@@ -95,8 +98,6 @@ def complete(
         workers = _on_cluster(cluster, method.backend, context)
 
         def read(path: Path) -> Loaded:
-            from corten.io.names import check_labels
-
             loaded = data.read(path, careful=workers is None)
             # Several files are written as NetCDF, whatever they are called.
             check_labels(targets.output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
@@ -138,7 +139,6 @@ def _in_memory(
     targets: _Targets, terminal: Terminal, full: bool,
 ) -> None:  # fmt: skip
     """Fit, write the result and what else was asked for, and report."""
-    from corten import io
     from corten.checkpoint import Checkpoint
 
     kept = None if targets.checkpoint is None else Checkpoint(targets.checkpoint)
@@ -194,8 +194,6 @@ def _on_cluster(address: str | None, engine: str | int, context: typer.Context) 
 
 
 def _levels(coverage: str) -> list[float]:
-    from corten.data.coverage import check_coverage
-
     levels = [check_coverage(level) for level in numbers(coverage, "coverage")]
     if len(set(levels)) < len(levels):
         raise ValueError(f"coverage is {coverage!r}: give each coverage once")
@@ -254,8 +252,6 @@ def _domain(file: Path, data: DataOptions) -> str | ArrayData | None:
     """The domain for `complete_to_zarr`: a name in the same file, or the mask of another file, which is read whole."""
     if data.elsewhere is None:
         return data.where
-    from corten.data.axes import is_dataarray
-    from corten.io.formats import spread
     from corten.io.lazy import open_lazily
 
     mask, inside = data.mask_elsewhere(careful=False)

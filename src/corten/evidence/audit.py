@@ -25,6 +25,7 @@ from corten.calibration.hiding import HIDING_KINDS, Hiding, draw_hidings
 from corten.calibration.renewal import Settled
 from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration, Progress, changed_by, trend_of
+from corten.completion.protocol import Prepared
 from corten.completion.stack import PreparedStack
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.depth import DepthWeights, depth
@@ -44,7 +45,6 @@ from corten.propensity import FittedPropensity, IsingPropensity, PropensityModel
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
-    from corten.completion.protocol import Prepared
     from corten.results.fitted import Fitted
 
 MIN_AUDIT_EFFECTIVE_SIZE = 200.0  # hidden entries: a standard error of two percentage points at 90 %

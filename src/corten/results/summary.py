@@ -13,13 +13,13 @@ import numpy as np
 from corten.data.choices import Choice
 from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, OUTSIDE
 from corten.data.never_observed import CODE as NEVER_OBSERVED
+from corten.data.observed import ObservedTensor
 from corten.data.plain import FOOTNOTE, NOTHING, Json, percent, plain
 from corten.data.printable import printable, unit_sign
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
-    from corten.data.observed import ObservedTensor
     from corten.results.intervals import Intervals
 
 
