@@ -22,6 +22,7 @@ from corten.results.progress import COMPILING_SECONDS, STAGES, compiling, cost
 from corten.results.summary import duration
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.progress import Task
 
 READABLE_FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
@@ -183,14 +184,14 @@ class _Bar(_Move):
 
 
 @cache
-def _console() -> Any:
+def _console() -> type[Console]:
     from rich.console import Console
     from rich.segment import Segment
 
     class Careful(Console):
         """Shows labels of a file as they are written, whatever they hold."""
 
-        def render(self, renderable: Any, options: Any = None) -> Any:
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
             for part in super().render(renderable, options):
                 yield part if part.control else Segment(printable(part.text), part.style)
 

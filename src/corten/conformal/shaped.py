@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -60,7 +60,7 @@ class _Shaped:
             return getattr(self.inner, name)
         raise AttributeError(f"{type(self).__name__} has no {name}")
 
-    def for_file(self, method: bool) -> _Shaped:
+    def for_file(self, method: bool) -> NoReturn:
         """Raise: only the wrapped object can be saved."""
         raise ValueError(
             "a fit with another kind of coverage (groups, joint or odds_error) cannot be saved: save the fit without "

@@ -16,14 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
 from corten.calibration.gap_scale import tested_depth
 from corten.calibration.hiding import HIDING_KINDS, Hiding, draw_hidings
 from corten.calibration.renewal import Settled
-from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration, Progress, changed_by, trend_of
 from corten.completion.protocol import Prepared
 from corten.completion.stack import PreparedStack
@@ -198,7 +197,7 @@ def with_method(fitted: Fitted) -> Fitted:
 
     A file does not keep a completion with code of the user.
     """
-    if hasattr(fitted.completion, "fill") or fitted.completer is None:
+    if _fills(fitted.completion) or fitted.completer is None:
         return fitted
     again: Fitted = fitted.completer.fit(fitted.observed)
     apart = float(np.nanmax(np.abs(again.estimate - fitted.estimate), initial=0.0))
@@ -250,11 +249,16 @@ def rerun(fitted: Fitted, hiding: Hiding, *, own_log_odds: Numbers, inner_rounds
     ).fit(left)
 
 
+def _fills(completion: object) -> TypeGuard[Prepared]:
+    """Whether a completion can be used again; a loaded fit may have its description only."""
+    return hasattr(completion, "fill")
+
+
 def _method(fitted: Fitted) -> tuple[ConformalCompleter, Prepared]:
     """The options and the completion of a fit; a ValueError where a file did not keep them."""
-    if fitted.completer is None or not hasattr(fitted.completion, "fill"):
+    if fitted.completer is None or not _fills(fitted.completion):
         raise ValueError(NO_METHOD)
-    return fitted.completer, cast("Prepared", fitted.completion)
+    return fitted.completer, fitted.completion
 
 
 def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
@@ -310,6 +314,6 @@ def _same_training(calibration: Calibration, rounds: int, hidden_share: float) -
     if "rounds" in names:
         return replace(calibration, rounds=rounds)  # type: ignore[type-var]
     if "train_share" in names:
-        share = min(0.9, cast(SplitCalibration, calibration).train_share / (1.0 - hidden_share))
+        share = min(0.9, vars(calibration)["train_share"] / (1.0 - hidden_share))
         return replace(calibration, train_share=share)  # type: ignore[type-var]  # it has fields
     return calibration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from corten.data.observed import DomainLike, ObservedTensor, TensorLike
 from corten.data.transform import as_transform
 from corten.engine.threads import one_library_thread
 from corten.results.groups import refuse_carried
+from corten.results.saving import SavedCompletion
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
@@ -127,14 +128,14 @@ def _usable(fitted: Fitted) -> tuple[CalibratedSplit, Prepared]:
         raise ValueError("nothing was missing in the data of this fit, so that nothing was fitted: fit the new data")
     if not isinstance(fitted.calibrated, CalibratedSplit):
         raise ValueError("merged splits cannot fill new data: fit with calibration='gaps' or calibration='random'")
-    if not hasattr(fitted.completion, "fill"):
+    if fitted.completion is None or isinstance(fitted.completion, SavedCompletion):
         raise ValueError("this fit was loaded, and a file does not keep a completion of your own: fit again")
     if fitted.observed.covariates:
         raise ValueError(
             f"the fit uses covariates ({', '.join(fitted.observed.covariates)}), which new data would need too: fit "
             "the new data with their covariates (corten.complete)"
         )
-    return fitted.calibrated, cast(Prepared, fitted.completion)
+    return fitted.calibrated, fitted.completion
 
 
 def _of_method(fitted: Fitted) -> tuple[Choice, ...]:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
-from corten.calibration.task import Calibration, Outcome, Progress, Round
+from corten.calibration.task import Calibration, Progress, Round
 from corten.completion.protocol import Prepared
-from corten.conformal.calibrated import Calibrated
+from corten.conformal.merged import MergedSplits
+from corten.conformal.shaped import Grouped, Joint, Robust
+from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
@@ -41,7 +43,7 @@ WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with fi
 # Parts of a fit that the rooms of this package share; `dir` does not list them.
 _INTERNAL = {
     "beyond", "bounds", "calibrated", "completion", "dependence", "entries", "facts", "hidden_coverage", "hidden_error",
-    "limits", "log_weights", "missing_entries", "of", "options", "pooled", "probabilities", "residuals", "rounds",
+    "limits", "log_weights", "missing_entries", "options", "pooled", "probabilities", "residuals", "rounds",
     "scores",
 }  # fmt: skip
 WARNING_CODES = ("pseudo_gaps_too_short", "slices_not_tested", "integers_rounded", "unequal_steps_not_used")
@@ -65,7 +67,8 @@ class Fitted:
     observed: ObservedTensor  #: The input.
     estimate: np.ndarray = field(repr=False)  #: The filled values, in the unit of the data.
     options: dict[str, str | int] = field(repr=False)  # as text, and the seed
-    calibrated: Calibrated | None = field(default=None, repr=False)  # scores and weights; None if nothing was missing
+    # Scores and weights; None if nothing was missing.
+    calibrated: CalibratedSplit | MergedSplits | Grouped | Joint | Robust | None = field(default=None, repr=False)
     propensity: FittedPropensity | None = None  #: The fitted propensity model.
     completion: Prepared | SavedCompletion | None = field(default=None, repr=False)  # the description in a loaded fit
     calibration: Calibration | None = None  #: How entries were hidden.
@@ -78,24 +81,6 @@ class Fitted:
     #: The options as given, a ConformalCompleter; None if the fit was loaded and they could not be saved.
     completer: ConformalCompleter | None = field(default=None, repr=False)
     carried: bool = False  #: Whether the calibration is that of earlier data (after `fill`).
-
-    @classmethod
-    def of(
-        cls, observed: ObservedTensor, outcome: Outcome, *, limits: tuple[float, float] | None, **about: Any
-    ) -> Fitted:
-        """A fit from the outcome of a calibration; `about` has the other fields."""
-        estimate = outcome.calibrated.data_estimate()
-        return cls(
-            observed=observed,
-            estimate=estimate if limits is None else np.clip(estimate, *limits),
-            calibrated=outcome.calibrated,
-            propensity=outcome.propensity,
-            completion=outcome.completion,
-            rounds=outcome.rounds,
-            residuals=outcome.residuals,
-            limits=limits,
-            **about,
-        )
 
     @overload
     def intervals(

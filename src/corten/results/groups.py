@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corten.conformal.merged import MergedSplits
 from corten.conformal.split import CalibratedSplit
 from corten.data.arrays import Entries, Flags, Floats
 from corten.data.observed import ObservedTensor
@@ -44,15 +45,19 @@ def group_numbers(observed: ObservedTensor, groups: Groups) -> tuple[Entries, tu
     return codes.reshape(observed.shape), tuple(str(one) for one in names)
 
 
-def lists_of(fitted: Fitted) -> Sequence[CalibratedSplit]:
-    """The lists of scores of a fit: one, or one for each of merged splits."""
-    lists = fitted.calibrated.lists if fitted.calibrated is not None else ()
-    if not lists:
+def splits_of(fitted: Fitted) -> CalibratedSplit | MergedSplits:
+    """The calibration of a fit; an error where it has another kind of coverage, so that its scores do not suffice."""
+    if not isinstance(fitted.calibrated, CalibratedSplit | MergedSplits):
         raise ValueError(
             "this is not defined for intervals with groups, joint or odds_error: use intervals without these options, "
             "fitted.intervals(coverage)"
         )
-    return lists
+    return fitted.calibrated
+
+
+def lists_of(fitted: Fitted) -> Sequence[CalibratedSplit]:
+    """The lists of scores of a fit: one, or one for each of merged splits."""
+    return splits_of(fitted).lists
 
 
 def hidden_groups(fitted: Fitted, slices: Entries) -> Entries:
