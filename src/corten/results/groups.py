@@ -12,6 +12,7 @@ from corten.conformal.merged import MergedSplits
 from corten.conformal.split import CalibratedSplit
 from corten.data.arrays import Entries, Flags, Floats
 from corten.data.observed import ObservedTensor
+from corten.evidence.audit import CARRIED
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
@@ -80,7 +81,4 @@ def like_missing(logs: Floats, rng: np.random.Generator) -> Flags:
 def refuse_carried(fitted: Fitted, what: str) -> None:
     """Raise if the calibration entries are those of earlier data, and `what` needs entries of the same data."""
     if fitted.carried:
-        raise ValueError(
-            f"{what}: not defined for data that an earlier fit filled, as the calibration entries lie in the data of "
-            "that fit; use fitted.update(x), or fit these data"
-        )
+        raise ValueError(CARRIED.format(what))

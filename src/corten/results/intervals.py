@@ -190,17 +190,12 @@ class Intervals:
     def at(self, coverage: Sequence[float]) -> list[Intervals]: ...
 
     def at(self, coverage: float | Sequence[float]) -> Intervals | list[Intervals]:
-        """The intervals at another coverage; nothing is fitted again.
+        """The intervals at another coverage, or a list of several; nothing is fitted again.
 
         Parameters
         ----------
-        coverage : float or sequence of float
-            Nominal coverage, between 0 and 1.
-
-        Returns
-        -------
-        Intervals or list of Intervals
-            A list if several coverages are given.
+        coverage
+            As for `Fitted.intervals`.
         """
         if np.ndim(coverage) > 0:
             return [Intervals(self.source, level) for level in np.ravel(coverage)]
@@ -375,12 +370,10 @@ class Intervals:
 
         Parameters
         ----------
-        path : str or path
-            The file.
-        like : xarray.Dataset, optional
+        path, overwrite
+            As for `Fitted.save`, but for the suffix ``.nc``.
+        like
             As for `to_dataset`.
-        overwrite : bool, default False
-            Whether an existing file is replaced; if not, it is a FileExistsError.
         """
         return write_netcdf(self.to_dataset(like), path, overwrite=overwrite)
 
@@ -400,10 +393,8 @@ class Intervals:
 
         Parameters
         ----------
-        path : str or path
-            The file, usually with the suffix ``.html``.
-        overwrite : bool, default False
-            Whether an existing file is replaced; if not, it is a FileExistsError.
+        path, overwrite
+            As for `Fitted.save`, but for the suffix ``.html``.
         audit : Audit, optional
             The result of ``fitted.audit()``; adds the coverage that it found.
         scores : ScoreLog, optional

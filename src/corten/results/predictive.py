@@ -36,7 +36,7 @@ def reshaped(
     choices: list[Choice] = []
     if groups is not None:
         numbers, names = group_numbers(fitted.observed, groups)
-        calibrated = Grouped(splits_of(fitted), numbers)
+        calibrated = Grouped(calibrated if isinstance(calibrated, Grouped) else splits_of(fitted), numbers)
         what = groups if isinstance(groups, str) else f"{len(names)} groups"
         because = "requested; small groups also use entries of other groups"
         choices.append(Choice("intervals", f"per {what}", because, code="groups", values=_named("groups", groups)))
