@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from corten import __version__
 from corten.calibration.task import Outcome
 from corten.completion.protocol import Completion, Fill, Prepared, PreparedMix
 from corten.data.axes import Axis
@@ -188,8 +189,6 @@ class _KeptMix(_Kept):
 
 @cache
 def _versions() -> str:
-    from corten import __version__
-
     return f"corten {__version__} " + " ".join(f"{one} {version(one)}" for one in ("numpy", "scipy", "numba"))
 
 

@@ -137,11 +137,13 @@ class ConformalCompleter:
         )  # fmt: skip
         with one_library_thread:
             outcome = calibration.calibrate(task)
+        outcome = outcome if checkpoint is None else checkpoint.release(outcome)
         found = (*observed.choices, *chosen, memory, *options.unused_workers(completion, self.engine))
-        return Fitted.of(
-            observed,
-            outcome if checkpoint is None else checkpoint.release(outcome),
-            limits=options.check_bounds(self.bounds),
-            choices=(*found, *outcome.trend, *outcome.choices),
-            options=settings, calibration=calibration, completer=self, seconds=perf_counter() - began,
+        estimate, limits = outcome.calibrated.data_estimate(), options.check_bounds(self.bounds)
+        return Fitted(
+            observed, estimate if limits is None else np.clip(estimate, *limits), settings,
+            calibrated=outcome.calibrated, propensity=outcome.propensity, completion=outcome.completion,
+            calibration=calibration, rounds=outcome.rounds, residuals=outcome.residuals,
+            choices=(*found, *outcome.trend, *outcome.choices), limits=limits, seconds=perf_counter() - began,
+            completer=self,
         )  # fmt: skip

@@ -19,6 +19,7 @@ from corten.data.observed import DomainLike, TensorLike
 from corten.data.transform import Transform
 from corten.engine.lazy import behind
 from corten.engine.memory import available
+from corten.io import from_table
 from corten.results.intervals import Intervals
 from corten.results.progress import as_progress
 
@@ -252,8 +253,6 @@ def complete_table(
     >>> list(filled.columns)
     ['x', 't', 'value', 'estimate', 'lower', 'upper', 'flag']
     """
-    from corten.io import from_table
-
     check_coverage(coverage)
     table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold, missing_value=missing_value)
     kinds: dict[str | int, AxisKind] = {

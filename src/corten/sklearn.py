@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-    from sklearn.utils import Tags
+from corten.completer import ConformalCompleter
+from corten.data.coverage import check_coverage
+from corten.data.observed import ObservedTensor
+from corten.options import CalibrationOption, CompletionOption, EngineOption, PropensityOption, ScoreOption
+from corten.results.intervals import Intervals
 
-    from corten.options import CalibrationOption, CompletionOption, EngineOption, PropensityOption, ScoreOption
-    from corten.results.intervals import Intervals
+if TYPE_CHECKING:
+    from sklearn.utils import Tags
 
 ROW, FEATURE = "row", "feature"
 
@@ -127,10 +130,6 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return [np.array(getattr(result, name)[len(self._rows) :]) for name in names]
 
     def _complete(self, rows: np.ndarray) -> Intervals:
-        from corten.completer import ConformalCompleter
-        from corten.data.coverage import check_coverage
-        from corten.data.observed import ObservedTensor
-
         check_coverage(self.coverage)
         completer = ConformalCompleter(
             completion=self.completion, propensity=self.propensity, calibration=self.calibration,

@@ -9,11 +9,12 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
+from corten import __version__
 from corten.cli.audit import audit
 from corten.cli.check import check
 from corten.cli.complete import complete
@@ -29,6 +30,9 @@ from corten.cli.update import update
 from corten.cli.verify import verify
 from corten.data.printable import printable, spelling
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 _EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
 """What a user's input can cause; anything else is a fault of corten and shows where it happened."""
 
@@ -36,7 +40,7 @@ _EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError)
 class _PlainTypes:
     """Help without the type of flags, which take no value, and of arguments, whose name says what they are."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
+    def get_params(self, ctx: Any) -> list[Any]:  # of click, which typer has inside
         found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
         for one in found:
             if getattr(one, "is_flag", False):
@@ -92,8 +96,6 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from corten import __version__
-
         print(f"corten {__version__}")
         raise typer.Exit
 
@@ -129,15 +131,15 @@ for _panel, _commands in _PANELS.items():
 class _ClosedPipeIgnored(io.FileIO):
     """A stream that ignores a closed pipe (`corten ... 2>&1 | head`): the work is still done."""
 
-    def write(self, data: Any) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         try:
             return super().write(data) or 0
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
-            return len(data)
+            return memoryview(data).nbytes
 
 
-def _tolerant(stream: Any) -> Any:
+def _tolerant(stream: TextIO | None) -> TextIO:
     """The same stream without errors of closed pipes; a closed stream (`2>&-`) shows nothing."""
     if stream is None:
         return open(os.devnull, "w")
@@ -147,7 +149,7 @@ def _tolerant(stream: Any) -> Any:
     return io.TextIOWrapper(io.BufferedWriter(_ClosedPipeIgnored(stream.fileno(), "w", closefd=False)), **same)
 
 
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
     """Print a warning as one line; where it arose in the code does not help a user of the program."""
     print(f"corten: {printable(str(message))}", file=sys.stderr)
 

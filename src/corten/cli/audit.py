@@ -7,6 +7,8 @@ from typing import Annotated
 
 from corten.cli.options import DataOptions, MethodOptions, ReportFile, refuse_outputs, with_options
 from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, numbers, option, typed
+from corten.io.whole import whole_file
+from corten.io.writers import write_table
 
 
 @with_options
@@ -30,8 +32,6 @@ def audit(
 
     Example: [bold]corten audit data.nc --variable tec --rounds 20[/bold]
     """
-    from corten.io.whole import whole_file
-
     wanted = numbers(levels, "levels")
     refuse_outputs([table], [file], overwrite, report)
     with terminal.progress() as move:
@@ -44,8 +44,6 @@ def audit(
 
     terminal.say(Text(str(found)))  # wrapped at words
     if table is not None:
-        from corten.io.writers import write_table
-
         with whole_file(table, overwrite) as temporary:
             write_table(found.table(), temporary, ".csv")
         terminal.wrote(table)

@@ -6,19 +6,21 @@ import shlex
 import warnings
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
+
+import numpy as np
 
 from corten.cli.complete import too_large
 from corten.cli.options import DataOptions, with_options
 from corten.cli.terminal import READABLE_FORMATS, Terminal, argument
+from corten.data.axes import Axis
+from corten.data.never_observed import CODE, is_mask_name
+from corten.data.observed import ObservedTensor
 from corten.data.printable import printable
+from corten.io.files import suffix_of
+from corten.io.formats import contents
+from corten.io.registry import WRITABLE
 from corten.results.progress import compiling, cost
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from corten.data.axes import Axis
-    from corten.data.observed import ObservedTensor
 
 EVEN_STEPS = 0.01  # relative difference between the steps of an axis that counts as even
 MAX_VARIABLES = 12  # that are checked if none is named
@@ -43,8 +45,6 @@ def check(
 
     Example: [bold]corten check data.nc[/bold]
     """
-    from corten.io.formats import contents
-
     with terminal.progress() as move:
         move("reading", 0.0)
         shapes = contents(file, careful=True)
@@ -68,8 +68,6 @@ def check(
 
 def _variables(data: DataOptions, shapes: dict[str, tuple[int, ...]]) -> list[str | None]:
     """The variables to check: the one named, all that could be completed, or None where the reader has to choose."""
-    from corten.data.never_observed import is_mask_name
-
     if data.variable is not None:
         return [data.variable]
     tensors = [name for name, shape in shapes.items() if len(shape) > 1 and not is_mask_name(name)]
@@ -80,10 +78,7 @@ def _variables(data: DataOptions, shapes: dict[str, tuple[int, ...]]) -> list[st
 
 def _facts(file: Path, data: DataOptions) -> dict[str, str]:
     """What is found in one variable; a variable that cannot be completed has a note that says why."""
-    import numpy as np
-
     from corten.calibration.auto import choose_calibration
-    from corten.data.never_observed import CODE
     from corten.options import predicted_bytes, predicted_seconds
 
     try:
@@ -143,8 +138,6 @@ def _gaps(observed: ObservedTensor) -> str:
 
 def _longest_run(missing: np.ndarray, axis: int) -> int:
     """The largest number of consecutive missing entries along an axis."""
-    import numpy as np
-
     moved = np.moveaxis(missing, axis, 0)
     run = np.zeros(moved.shape[1:], np.int64)
     longest = 0
@@ -156,8 +149,6 @@ def _longest_run(missing: np.ndarray, axis: int) -> int:
 
 def _axis(axis: Axis) -> str:
     """An axis in words: ordered or not, periodic, even or uneven steps."""
-    import numpy as np
-
     kind = f"{axis.name} {axis.kind}{', periodic' if axis.periodic else ''}"
     given = axis.coordinates
     if given is None:
@@ -173,8 +164,6 @@ def _axis(axis: Axis) -> str:
 
 
 def _step(step: np.timedelta64 | float, units: str | None) -> str:
-    import numpy as np
-
     if isinstance(step, np.timedelta64):
         seconds = float(step / np.timedelta64(1, "s"))
         for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
@@ -186,9 +175,6 @@ def _step(step: np.timedelta64 | float, units: str | None) -> str:
 
 def _command(file: Path, variable: str | None, data: DataOptions, suffix: str | None = None) -> str:
     """The command that completes this variable, with the options that were given."""
-    from corten.io.files import suffix_of
-    from corten.io.registry import WRITABLE
-
     own = suffix_of(file)
     suffix = suffix or (own if own in WRITABLE else ".nc")
     words = ["corten", "complete", str(file)]

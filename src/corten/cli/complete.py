@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -10,22 +10,27 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from corten import io
 from corten.cli.options import DataOptions, MethodOptions, OutputFile, ReportFile, refuse_outputs, with_options
 from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, numbers, option, typed
+from corten.data.axes import is_dataarray
+from corten.data.coverage import check_coverage
+from corten.io import Loaded
+from corten.io.formats import ArrayData, spread
+from corten.io.names import check_labels
+from corten.io.whole import refuse_inputs
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
     from corten.engine import Engine
     from corten.engine.cluster import Cluster
-    from corten.io import Loaded
-    from corten.io.formats import ArrayData
 
 _resources = partial(option, rich_help_panel="Resources")
 CLUSTER_PAYS = 5_000_000  # entries from which a second worker saves time (docs/howto/cluster.md)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Targets:
+class Targets:
     """What is written and where; refused before any work is done where it cannot be."""
 
     output: OutputFile
@@ -38,9 +43,7 @@ class _Targets:
 
     def for_files(self, files: Sequence[Path]) -> list[Path]:
         """The output of each file; files that exist and the inputs themselves are refused."""
-        from corten import io
         from corten.cli.many import targets
-        from corten.io.whole import refuse_inputs
 
         if len(files) > 1:
             if self.report is not None or self.save is not None or self.checkpoint is not None:
@@ -60,7 +63,7 @@ def complete(
     files: Annotated[
         list[Path], argument("FILE", f"Data with gaps: {READABLE_FORMATS}. Several files are completed one by one.")
     ],
-    targets: _Targets,
+    targets: Targets,
     data: DataOptions,
     method: MethodOptions,
     terminal: Terminal,
@@ -95,8 +98,6 @@ def complete(
         workers = _on_cluster(cluster, method.backend, context)
 
         def read(path: Path) -> Loaded:
-            from corten.io.names import check_labels
-
             loaded = data.read(path, careful=workers is None)
             # Several files are written as NetCDF, whatever they are called.
             check_labels(targets.output if len(files) == 1 else path.with_suffix(".nc"), loaded.data)
@@ -114,15 +115,9 @@ def complete(
             completer = replace(completer, engine=cast("Engine", workers))
         (file,) = files
         if too_large(file, data.variable, memory):
-            refused = {
-                "--report": targets.report, "--save": targets.save, "--checkpoint": targets.checkpoint,
-                "--transform": method.transform, "--climatology": method.climatology, "--axes": data.axes,
-                "--quality": data.quality, "--covariates": data.covariates,
-            }  # fmt: skip
             complete_from_disk(
-                file, targets.output, completer=completer, data=data, coverages=levels, memory=memory,
-                terminal=terminal, refused=refused, overwrite=targets.overwrite,
-            )  # fmt: skip
+                file, targets, completer=completer, data=data, coverages=levels, memory=memory, terminal=terminal
+            )
             return
         move("reading", 0.0)
         loaded = read(file)
@@ -135,10 +130,9 @@ def complete(
 
 def _in_memory(
     file: Path, loaded: Loaded, *, completer: ConformalCompleter, data: DataOptions, levels: list[float],
-    targets: _Targets, terminal: Terminal, full: bool,
+    targets: Targets, terminal: Terminal, full: bool,
 ) -> None:  # fmt: skip
     """Fit, write the result and what else was asked for, and report."""
-    from corten import io
     from corten.checkpoint import Checkpoint
 
     kept = None if targets.checkpoint is None else Checkpoint(targets.checkpoint)
@@ -194,8 +188,6 @@ def _on_cluster(address: str | None, engine: str | int, context: typer.Context) 
 
 
 def _levels(coverage: str) -> list[float]:
-    from corten.data.coverage import check_coverage
-
     levels = [check_coverage(level) for level in numbers(coverage, "coverage")]
     if len(set(levels)) < len(levels):
         raise ValueError(f"coverage is {coverage!r}: give each coverage once")
@@ -214,18 +206,21 @@ def too_large(file: Path, variable: str | None, memory: str | None) -> bool:
 
 def complete_from_disk(
     file: Path,
-    output: Path,
+    targets: Targets,
     *,
     completer: ConformalCompleter,
     data: DataOptions,
     coverages: Sequence[float],
     memory: str | None,
     terminal: Terminal,
-    refused: Mapping[str, object],
-    overwrite: bool,
 ) -> None:
-    """Read, fit and write to Zarr part by part; `refused` are options that need memory for all."""
-    given = [name for name, value in refused.items() if value is not None]
+    """Read, fit and write to Zarr part by part; options that need memory for all are refused."""
+    needing_memory = (
+        (targets, ("report", "save", "checkpoint")),
+        (completer, ("transform", "climatology")),
+        (data, ("axes", "quality", "covariates")),
+    )
+    given = [f"--{name}" for one, names in needing_memory for name in names if getattr(one, name) is not None]
     if given:
         raise ValueError(
             f"{file} does not fit in memory, and out-of-core mode does not support {', '.join(given)}: leave out, or "
@@ -237,10 +232,10 @@ def complete_from_disk(
     method = {f.name: getattr(completer, f.name) for f in fields(completer) if f.name not in in_memory_only}
     with terminal.progress() as move:
         filled = complete_to_zarr(
-            file, output, list(coverages), **method, variable=data.variable, where=_domain(file, data),
+            file, targets.output, list(coverages), **method, variable=data.variable, where=_domain(file, data),
             fill_never_observed=data.fill_never_observed,
             periodic=data.periodic or [], axis_kinds=data.axis_kinds, missing_value=data.codes, memory=memory,
-            overwrite=overwrite, progress=move, say=terminal.say,
+            overwrite=targets.overwrite, progress=move, say=terminal.say,
         )  # fmt: skip
     terminal.say(filled.summary())
     terminal.wrote(filled.path)
@@ -254,8 +249,6 @@ def _domain(file: Path, data: DataOptions) -> str | ArrayData | None:
     """The domain for `complete_to_zarr`: a name in the same file, or the mask of another file, which is read whole."""
     if data.elsewhere is None:
         return data.where
-    from corten.data.axes import is_dataarray
-    from corten.io.formats import spread
     from corten.io.lazy import open_lazily
 
     mask, inside = data.mask_elsewhere(careful=False)

@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
+
+from corten import __version__
 from corten.cli.options import with_options
 from corten.cli.terminal import Overwrite, Seed, Terminal, option
+from corten.data.plain import plain
+from corten.io.whole import whole_file
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from corten.results.intervals import Intervals
 
 SHAPE = (20, 28, 20)
@@ -32,8 +35,6 @@ def demo(
     targets = {name: output / f"{name}.{suffix}" for name, suffix in (("filled", "nc"), ("demo", "png"))}
     _refuse(output, list(targets.values()), overwrite)
     with terminal.progress() as move:
-        import numpy as np
-
         from corten.functions import complete
         from corten.simulate import sea_like
 
@@ -79,13 +80,8 @@ def _refuse(folder: Path, targets: list[Path], overwrite: bool) -> None:
 
 def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path) -> None:
     """Write a PNG of the cloudiest time, and of one place in time: noiseless field, late measurements, intervals."""
-    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-
-    from corten import __version__
-    from corten.data.plain import plain
-    from corten.io.whole import whole_file
 
     observed = result.observed
     lat, lon, time = observed.axes
@@ -129,8 +125,6 @@ def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path)
 
 def _place(mask: np.ndarray, width: np.ndarray) -> tuple[int, int]:
     """The grid cell with the widest intervals among those observed at many times, the first and the last too."""
-    import numpy as np
-
     share = mask.mean(axis=2)
     shown = (share > 0.3) & (share < 0.75) & mask[..., 0] & mask[..., -1]
     mean = np.where(np.isfinite(width), width, 0.0).mean(axis=2)

@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from corten import io
 from corten.cli.options import with_options
 from corten.cli.stored import read_result
 from corten.cli.terminal import Terminal, argument, option
+from corten.data.axes import is_dataarray
+from corten.data.observed import LikeInput
+from corten.io.files import suffix_of
+from corten.io.formats import ArrayData, contents
+from corten.io.registry import TABLES
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import ArrayLike
     from rich.table import Table
 
-    from corten.data.observed import LikeInput
     from corten.evidence.verification import Given
-    from corten.io.formats import ArrayData
     from corten.results.intervals import Intervals
 
 Facts = dict[str, Any]  # measures by name, and a list of them for each coverage
@@ -71,8 +76,6 @@ def compare(
 
 def measure(truth: ArrayLike, estimate: ArrayLike, levels: Sequence[Given | Intervals]) -> Facts:
     """All measures at every level, as plain numbers; for a fit the mis-coverage is that of the paper's levels."""
-    import numpy as np
-
     from corten.evidence import metrics
     from corten.evidence.verification import Given
 
@@ -108,12 +111,6 @@ def measure(truth: ArrayLike, estimate: ArrayLike, levels: Sequence[Given | Inte
 
 def _truth(path: Path, variable: str | None, estimate: LikeInput, result: Path) -> np.ndarray:
     """The truth on the grid of the estimate; NaN where it is not known."""
-    from corten import io
-    from corten.data.axes import is_dataarray
-    from corten.io.files import suffix_of
-    from corten.io.formats import contents
-    from corten.io.registry import TABLES
-
     axes = [str(dim) for dim in estimate.dims] if is_dataarray(estimate) else None
     table = suffix_of(path) in TABLES
     if table and variable is None and axes and axes[-1] not in contents(path, careful=True):
@@ -130,10 +127,6 @@ def _truth(path: Path, variable: str | None, estimate: LikeInput, result: Path) 
 
 def _aligned(data: ArrayData, estimate: LikeInput, path: Path, result: Path) -> np.ndarray:
     """The truth in the order of the labels of the estimate, as an array."""
-    import numpy as np
-
-    from corten.data.axes import is_dataarray
-
     if np.asarray(data).dtype.kind not in "biuf":
         raise ValueError(f"{path}: the truth has dtype {np.asarray(data).dtype}: numbers are expected")
     if is_dataarray(estimate) and is_dataarray(data) and set(data.dims) == set(estimate.dims):

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from corten.cli.options import FileOptions, OutputFile, ReportFile, refuse_outputs, with_options
 from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, option, typed
+from corten.io import Loaded
+from corten.io.formats import contents
+from corten.io.names import check_labels
 
 if TYPE_CHECKING:
-    from corten.io import Loaded
     from corten.results.fitted import Fitted
 
 FitFile = Annotated[Path, argument("FIT", "A saved fit: corten complete --save, or fitted.save.")]
@@ -45,7 +47,6 @@ def fill(
     from corten import io, load
     from corten.conformal.adaptive import AdaptiveCoverage
     from corten.evidence.score_log import ScoreLog
-    from corten.io.names import check_labels
 
     refuse_outputs([output], [fit, file, scores], overwrite, report)
     if adaptive and scores is None:
@@ -81,8 +82,6 @@ def fill(
 
 def read_new(file: Path, fitted: Fitted, data: FileOptions) -> Loaded:
     """New data of a fit; the variable is that of the fit if the file has it and no other is named."""
-    from corten.io.formats import contents
-
     name = fitted.observed.name
     if data.variable is None and name is not None and name in contents(file, careful=True):
         data = replace(data, variable=name)

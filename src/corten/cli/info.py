@@ -6,6 +6,7 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 
+from corten import __version__
 from corten.cli.options import with_options
 from corten.cli.terminal import Terminal
 
@@ -32,7 +33,6 @@ def info(terminal: Terminal) -> None:
 
 def gather() -> dict[str, object]:
     """Facts about this installation and machine."""
-    from corten import __version__
     from corten.engine import as_engine
     from corten.engine.threads import default_threads
 

@@ -13,17 +13,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from corten import io
 from corten.cli.options import DataOptions
 from corten.cli.terminal import Terminal
+from corten.data.plain import Json
 from corten.engine.cluster_blocks import LOOK_SECONDS
+from corten.io import Loaded
+from corten.io.files import suffix_of
+from corten.io.whole import refuse_inputs, refuse_taken, whole_file
 
 if TYPE_CHECKING:
     from distributed import Future
 
     from corten.completer import ConformalCompleter
-    from corten.data.plain import Json
     from corten.engine.cluster import Cluster
-    from corten.io import Loaded
     from corten.options import EngineName
 
 Done: TypeAlias = "tuple[bytes, dict[str, Json]]"
@@ -47,8 +50,6 @@ class Job:
 
     def run(self, loaded: Loaded) -> Done:
         """A NetCDF file, as bytes, and its summary."""
-        from corten import io
-
         completer = replace(self.completer, engine=cast("EngineName", self.engine))
         fitted = completer.fit(self.data.tensor(loaded))
         first, *further = fitted.intervals(list(self.levels))
@@ -59,9 +60,6 @@ class Job:
 
 def targets(files: Sequence[Path], folder: Path, overwrite: bool) -> list[Path]:
     """A NetCDF file for every input, named after it, in one folder; names that clash or exist are refused."""
-    from corten.io.files import suffix_of
-    from corten.io.whole import refuse_inputs, refuse_taken
-
     if folder.suffix or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"output is {folder}: with several files give a folder; each is written there as NAME.nc")
     named = [folder / (path.name[: len(path.name) - len(suffix_of(path))] + ".nc") for path in files]
@@ -79,8 +77,6 @@ def complete_files(
     terminal: Terminal, overwrite: bool,
 ) -> None:  # fmt: skip
     """Complete every file; those that fail are named at the end, the others are written."""
-    from corten.io.whole import whole_file
-
     named[0].parent.mkdir(parents=True, exist_ok=True)
     done: dict[int, dict[str, object]] = {}
     failed: dict[int, str] = {}

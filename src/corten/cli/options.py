@@ -9,15 +9,20 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
+import numpy as np
+
+from corten import io
 from corten.cli.terminal import numbers, option
+from corten.data.never_observed import skip_never_observed
+from corten.data.observed import ObservedTensor
+from corten.io import Loaded
+from corten.io.files import suffix_of
+from corten.io.formats import ArrayData, contents, domain_like, inside_of, spread
+from corten.io.names import UNNAMED
+from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from corten.completer import ConformalCompleter
-    from corten.data.observed import ObservedTensor
-    from corten.io import Loaded
-    from corten.io.formats import ArrayData
 
 Text = str | None
 Repeated = list[str] | None
@@ -71,8 +76,6 @@ class FileOptions:
 
     def read(self, path: Path, *, careful: bool = True) -> Loaded:
         """The tensor that these options ask for."""
-        from corten import io
-
         flags, accept = _quality(self.quality)
         loaded = io.read(
             path, self.variable, domain=self.where if self.elsewhere is None else None, quality=flags, accept=accept,
@@ -83,16 +86,11 @@ class FileOptions:
         )  # fmt: skip
         if self.elsewhere is None:
             return loaded
-        from corten.io.formats import domain_like, spread
-
         mask, inside = self.mask_elsewhere(careful)
         return replace(loaded, where=domain_like(spread(mask.path, mask.variable, inside, loaded.data), loaded.data))
 
     def mask_elsewhere(self, careful: bool) -> tuple[Loaded, ArrayData]:
         """The mask of another file, and True in the domain that it gives, with the labels of that file."""
-        from corten import io
-        from corten.io.formats import domain_like, inside_of
-
         assert self.elsewhere is not None
         mask = io.read(*self.elsewhere, careful=careful)
         return mask, domain_like(inside_of(mask.data, str(self.where)), mask.data)
@@ -138,9 +136,6 @@ class DataOptions(FileOptions):
 
     def tensor(self, loaded: Loaded) -> ObservedTensor:
         """The tensor for `ConformalCompleter.fit`: with its domain and axes, and without never observed land."""
-        from corten.data.never_observed import skip_never_observed
-        from corten.data.observed import ObservedTensor
-
         observed = ObservedTensor.of(
             loaded.data, loaded.where, periodic=self.periodic or [], axis_kinds=self.axis_kinds,
             covariates=loaded.covariates or None,
@@ -219,9 +214,6 @@ def refuse_outputs(
     targets: Sequence[Path | None], inputs: Sequence[Path | None], overwrite: bool, report: Path | None = None
 ) -> None:
     """Refuse files that cannot be written, or exist, or are inputs, before any work is done; the first may be Zarr."""
-    from corten.io.files import suffix_of
-    from corten.io.whole import refuse_inputs, refuse_no_page, refuse_taken
-
     for target in filter(None, (*targets, report)):
         refuse_taken(target, overwrite, store=suffix_of(target) == ".zarr" and target is targets[0])
     refuse_inputs([*targets, report], filter(None, inputs))
@@ -238,10 +230,6 @@ def _elsewhere(name: str) -> tuple[Path, str | None] | None:
 
 def _covariate(file: Path, variable: str | None, data: ArrayData, careful: bool) -> tuple[str, np.ndarray]:
     """The name of an array and the array in a shape that broadcasts to the data."""
-    from corten import io
-    from corten.io.formats import contents, spread
-    from corten.io.names import UNNAMED
-
     if variable is None and len(found := contents(file, careful=careful)) == 1:
         (variable,) = found  # also one with a single axis
     loaded = io.read(file, variable, careful=careful)

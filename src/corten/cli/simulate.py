@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
+
 from corten.cli.options import with_options
 from corten.cli.terminal import Overwrite, Seed, Terminal, argument, option
+from corten.io.dataset import write_netcdf
+from corten.io.files import suffix_of
+from corten.io.whole import refuse_taken, whole_file
+from corten.io.writers import write_arrays, write_table
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -41,9 +48,6 @@ def simulate(
 
     Example: [bold]corten simulate sim.nc --shape 40x40x40 --model ising --seed 1[/bold]
     """
-    from corten.io.files import suffix_of
-    from corten.io.whole import refuse_taken
-
     if suffix_of(out) not in SUFFIXES:
         raise ValueError(f"{out} has no known suffix; use one of {', '.join(SUFFIXES)}")
     refuse_taken(out, overwrite)
@@ -101,15 +105,6 @@ def _lengths(shape: str) -> tuple[int, ...]:
 
 def _write(dataset: xr.Dataset, out: Path, name: str, overwrite: bool) -> None:
     """Write the data and the truth; all formats but .csv also store arguments, seed and versions."""
-    import json
-
-    import numpy as np
-
-    from corten.io.dataset import write_netcdf
-    from corten.io.files import suffix_of
-    from corten.io.whole import whole_file
-    from corten.io.writers import write_arrays, write_table
-
     suffix = suffix_of(out)
     if suffix == ".nc":
         write_netcdf(dataset, out, overwrite=overwrite)

@@ -8,17 +8,24 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import ArrayLike
+
+from corten import io
+from corten.data.axes import axes_of_dataarray, axes_of_names, is_dataarray
+from corten.data.coverage import check_coverage
 from corten.data.flags import BEYOND, FILLED, FORECAST, INFINITE, NEVER
+from corten.data.observed import LikeInput
+from corten.io.files import Unchanged, existing, reading, suffix_of
+from corten.io.formats import ArrayData, contents, read_columns
 from corten.io.names import companion
+from corten.io.registry import TABLES, WRITABLE
+from corten.io.wide import from_wide
 
 if TYPE_CHECKING:
-    import numpy as np
     import xarray as xr
-    from numpy.typing import ArrayLike
 
-    from corten.data.observed import LikeInput
     from corten.evidence.verification import Given
-    from corten.io.formats import ArrayData
     from corten.results.intervals import Intervals
 
 IS_FILLED = (FILLED, INFINITE, FORECAST, BEYOND, NEVER)
@@ -33,9 +40,6 @@ def read_result(
 
     coverage, places: for files that do not store them; variable: which one, of a file with the results of several.
     """
-    from corten.io.files import Unchanged, existing, suffix_of
-    from corten.io.registry import WRITABLE
-
     suffix, file = suffix_of(path), Unchanged(existing(path))
     found: Sequence[Given | Intervals]
     if suffix == ".npy":
@@ -50,7 +54,6 @@ def read_result(
 
 def _fit(path: Path) -> Intervals:
     """The intervals of a saved fit; bounds are computed here, which fails if parts of a forged file do not match."""
-    from corten.io.files import reading
     from corten.results.saving import load
 
     result = load(path).intervals(0.9)
@@ -63,11 +66,6 @@ def _variables(
     path: Path, coverage: float | None, places: list[str] | None, variable: str | None
 ) -> tuple[Mapping[str, ArrayData], ArrayLike | None]:
     """Estimate, bounds and flags of a file (in NetCDF sst, sst_lower, ..., in a table columns), and the coverage."""
-    from corten import io
-    from corten.io.files import suffix_of
-    from corten.io.formats import contents
-    from corten.io.registry import TABLES
-
     shapes = contents(path, careful=True)
     names, table = list(shapes), suffix_of(path) in TABLES
     filled = [name for name in names if {companion(name, what) for what in _BESIDE} <= {*names}]
@@ -99,9 +97,6 @@ def _variables(
 
 def _columns(path: Path, mains: list[str]) -> dict[str, xr.DataArray]:
     """The arrays of a wide table: labels of the rows, A, B, ..., then A_lower, A_upper, A_flag, B_lower, ..."""
-    from corten.io.formats import read_columns
-    from corten.io.wide import from_wide
-
     frame = read_columns(path, careful=True)
     frame = frame.set_axis([str(name) for name in frame.columns], axis=1)
     first = [name for name in frame.columns[:1] if name not in mains]
@@ -123,10 +118,6 @@ def _parts(names: Iterable[str], before: str) -> list[str]:
 
 def _stacked(path: Path) -> dict[str, np.ndarray]:
     """The arrays of a .npy file, which has no flags."""
-    import numpy as np
-
-    from corten import io
-
     stack = np.asarray(io.read(path).data)
     if stack.ndim < 3 or stack.shape[0] < 3 or stack.dtype.kind not in "biuf":
         raise ValueError(
@@ -139,9 +130,6 @@ def _stacked(path: Path) -> dict[str, np.ndarray]:
 
 def _levels(path: Path, arrays: Mapping[str, ArrayData], coverage: ArrayLike | None) -> list[Given]:
     """The intervals of every coverage, the main one first."""
-    import numpy as np
-
-    from corten.data.axes import axes_of_dataarray, axes_of_names, is_dataarray
     from corten.evidence.verification import Given
 
     estimate = arrays["estimate"]
@@ -170,10 +158,6 @@ def _levels(path: Path, arrays: Mapping[str, ArrayData], coverage: ArrayLike | N
 
 
 def _level(path: Path, coverage: ArrayLike | None) -> float:
-    import numpy as np
-
-    from corten.data.coverage import check_coverage
-
     if coverage is None:
         raise ValueError(f"{path} does not store its coverage: give it, as --coverage 0.9 (.nc .h5 .npz store it)")
     try:

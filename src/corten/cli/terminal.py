@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from corten.data.plain import Json, plain
 from corten.data.printable import printable, spelling
 from corten.results.progress import COMPILING_SECONDS, STAGES, compiling, cost
+from corten.results.summary import duration
 
 if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
     from rich.progress import Task
-
-    from corten.data.plain import Json
 
 READABLE_FORMATS = ".nc .zarr .npz .npy .csv .parquet .mat .h5 .tif .grib or IONEX"
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace output files that exist.")]
@@ -70,8 +71,6 @@ class Terminal:
     def answer(self, facts: Mapping[str, object]) -> None:
         """Print the JSON object that scripts read."""
         if self.json:
-            from corten.data.plain import plain
-
             with _without_bar():
                 print(json.dumps(_spelled(plain(facts)), indent=2))
 
@@ -178,8 +177,6 @@ class _Bar(_Move):
 
     def clock(self, now: float) -> str:
         """The time that has passed, and the time left where it is known; a fit may take longer than predicted."""
-        from corten.results.summary import duration
-
         left, about = self.ends - now, ""
         if self.ends and (left >= 1.0 or self.done > ALMOST_DONE):
             about = f", about {duration(left)} left" if left >= 1.0 else ", almost done"
@@ -187,14 +184,14 @@ class _Bar(_Move):
 
 
 @cache
-def _console() -> Any:
+def _console() -> type[Console]:
     from rich.console import Console
     from rich.segment import Segment
 
     class Careful(Console):
         """Shows labels of a file as they are written, whatever they hold."""
 
-        def render(self, renderable: Any, options: Any = None) -> Any:
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
             for part in super().render(renderable, options):
                 yield part if part.control else Segment(printable(part.text), part.style)
 

@@ -8,6 +8,8 @@ from typing import Annotated
 from corten.cli.fill import FitFile, read_new
 from corten.cli.options import FileOptions, refuse_outputs, with_options
 from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, option
+from corten.io.files import existing
+from corten.io.whole import locked
 
 
 @with_options
@@ -32,8 +34,6 @@ def update(
     Example: [bold]corten update tec.corten today.nc --window 96[/bold]
     """
     from corten import load
-    from corten.io.files import existing
-    from corten.io.whole import locked
 
     existing(fit)
     target, replaced = (fit, True) if save is None else (save, overwrite)

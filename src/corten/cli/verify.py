@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from corten.cli.options import FileOptions, with_options
 from corten.cli.stored import read_result
 from corten.cli.terminal import READABLE_FORMATS, Terminal, argument, option
+from corten.io.whole import refuse_inputs
 
 
 @with_options
@@ -32,7 +33,6 @@ def verify(
     """
     from corten.evidence.verification import Given
     from corten.evidence.verification import verify as compared
-    from corten.io.whole import refuse_inputs
 
     refuse_inputs([log], [result, late])
     axes = None if data.axes is None else data.axes.split(",")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +20,8 @@ from corten.conformal.weights import Weights, WithoutNeighbours
 from corten.data.arrays import Entries, Flags, Floats, Numbers
 
 Bounds = tuple[Numbers, Numbers]
+Listed: TypeAlias = "CalibratedSplit | MergedSplits | Grouped"
+"""What has lists of scores that can be changed."""
 MIN_GROUP_SIZE = 30.0  # effective sample size of a group: sufficient for finite intervals at 95 %
 MIN_ENTRIES_BEYOND = 5.0  # effective number beyond a level of a joint band, to use the quantile without extrapolation
 SLOPE_RATIO = 4.0  # of the two tail shares between which the slope of the tail is measured
@@ -60,7 +62,7 @@ class _Shaped:
             return getattr(self.inner, name)
         raise AttributeError(f"{type(self).__name__} has no {name}")
 
-    def for_file(self, method: bool) -> _Shaped:
+    def for_file(self, method: bool) -> NoReturn:
         """Raise: only the wrapped object can be saved."""
         raise ValueError(
             "a fit with another kind of coverage (groups, joint or odds_error) cannot be saved: save the fit without "
@@ -130,13 +132,13 @@ class Grouped(_Shaped):
     the number of the group of every entry. Merged splits are grouped one by one before their p-values are merged.
     """
 
-    inner: CalibratedSplit | MergedSplits
+    inner: Listed
 
-    def __init__(self, inner: CalibratedSplit | MergedSplits, group: Entries, min_size: float = MIN_GROUP_SIZE) -> None:
+    def __init__(self, inner: Listed, group: Entries, min_size: float = MIN_GROUP_SIZE) -> None:
         super().__init__(inner)
         self.group = np.ravel(group)
         self.min_size = min_size
-        self._lists: dict[int, CalibratedSplit | MergedSplits] = {}
+        self._lists: dict[int, Listed] = {}
 
     def intervals(self, entries: Entries, coverage: float | Sequence[float]) -> Bounds:
         levels = as_levels(coverage)
@@ -149,7 +151,7 @@ class Grouped(_Shaped):
         """The same groups with the lists of scores changed."""
         return Grouped(self.inner.mapped(change), self.group, self.min_size)
 
-    def _list(self, number: int) -> CalibratedSplit | MergedSplits:
+    def _list(self, number: int) -> Listed:
         """The calibrated scores with the weights of one group."""
 
         def tilted(one: CalibratedScores) -> CalibratedScores:
@@ -182,15 +184,9 @@ class Joint(_Shaped):
     intervals are computed.
     """
 
-    inner: CalibratedSplit | MergedSplits | Grouped
+    inner: Listed
 
-    def __init__(
-        self,
-        inner: CalibratedSplit | MergedSplits | Grouped,
-        slices: Entries,
-        missing: Entries,
-        budget: Callable[[float, int], float],
-    ) -> None:
+    def __init__(self, inner: Listed, slices: Entries, missing: Entries, budget: Callable[[float, int], float]) -> None:
         super().__init__(inner)
         self.slices = np.ravel(slices)
         self._counts = np.bincount(self.slices[missing], minlength=int(self.slices.max(initial=0)) + 1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from corten.data.axes import broadcast_by_name, is_dataarray
 from corten.data.wide import WideLabels, is_frame
@@ -13,7 +14,6 @@ from corten.data.wide import WideLabels, is_frame
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from numpy.typing import ArrayLike
 
 Covariates: TypeAlias = "Mapping[str, ArrayLike | pd.DataFrame | xr.DataArray] | xr.Dataset"
 """Names and arrays, DataArrays or tables; an xarray.Dataset is one."""

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from corten.data import axes as _axes
 from corten.data.axes import Axis
@@ -25,7 +26,6 @@ from corten.data.wide import WideLabels, frame_of, is_foreign_frame, is_frame, m
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from numpy.typing import ArrayLike
 
 TO_FOLD = "fold a regular series into days x hours (x.reshape(-1, 24) of an array), or interpolate it with pandas"
 MAX_SIZE = 1e100  # of the largest absolute value; 1 / MAX_SIZE is the smallest

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from numpy.typing import ArrayLike
     from pandas.api.extensions import ExtensionDtype
 
 ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")

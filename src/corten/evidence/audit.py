@@ -16,15 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, TypeGuard
 
 import numpy as np
 
 from corten.calibration.gap_scale import tested_depth
 from corten.calibration.hiding import HIDING_KINDS, Hiding, draw_hidings
 from corten.calibration.renewal import Settled
-from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration, Progress, changed_by, trend_of
+from corten.completion.protocol import Prepared
 from corten.completion.stack import PreparedStack
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.depth import DepthWeights, depth
@@ -44,11 +44,14 @@ from corten.propensity import FittedPropensity, IsingPropensity, PropensityModel
 
 if TYPE_CHECKING:
     from corten.completer import ConformalCompleter
-    from corten.completion.protocol import Prepared
     from corten.results.fitted import Fitted
 
 MIN_AUDIT_EFFECTIVE_SIZE = 200.0  # hidden entries: a standard error of two percentage points at 90 %
 MIN_AUDIT_EFFECTIVE_SHARE = 0.1  # of the hidden entries, where that is less
+CARRIED = (
+    "{}: not defined for data that an earlier fit filled, as the calibration entries lie in the data of that fit; use "
+    "fitted.update(x), or fit these data"
+)
 NO_METHOD = (
     "this fit cannot be audited, because its method is unknown (a file does not keep code of your own, and a "
     "calibration of your own cannot be repeated): fit again to audit it"
@@ -59,16 +62,46 @@ POWERS = (1.0, 0.75, 0.5, 0.25)  # of the odds, tried in this order until the ef
 
 def audit(
     fitted: Fitted,
-    rounds: int,
-    inner_rounds: int,
-    seed: int,
+    rounds: int = 20,
+    inner_rounds: int = 0,
+    seed: int = 0,
     *,
-    levels: Sequence[float],
-    kinds: Sequence[str] | None,
-    reference: PropensityModel | FittedPropensity | None,
-    tell: Progress | None,
+    levels: Sequence[float] = (0.5, 0.8, 0.9, 0.95),
+    kinds: Sequence[Literal["drawn", "moved", "random"]] | None = None,
+    reference: PropensityModel | FittedPropensity | None = None,
+    progress: Progress | None = None,
 ) -> Audit:
-    """The coverage of a fit at its missing entries, without the truth there; see `Fitted.audit`."""
+    """Estimate the coverage at the missing entries, without the truth there, by hiding observed entries again.
+
+    Parameters
+    ----------
+    rounds : int, default 20
+        How often about a seventh of the observed entries is hidden. More rounds reduce the standard error and take
+        longer.
+    inner_rounds : int, default 0
+        For pseudo-gaps: 0 tests the fit's own calibration; with 1 or more, every round is calibrated again with
+        this number of pseudo-gaps, which is slower.
+    seed : int, default 0
+        Seed of the hiding.
+    levels : sequence of float, default (0.5, 0.8, 0.9, 0.95)
+        Nominal coverages to audit.
+    kinds : sequence of {"drawn", "moved", "random"}, optional
+        How entries are hidden: by masks drawn from the reference model, by moved copies of the real gaps
+        (pseudo-gaps), or at random. Default: "moved" for a fit with pseudo-gaps, else all three.
+    reference : propensity model, optional
+        Model (with ``fit``, or fitted) that weights hidden entries. Default: an Ising model of the whole mask, or
+        the fit's own model where that explains the mask as well.
+    progress : function of (str, float), optional
+        Called with the name of a stage and the share of it that is done.
+
+    Returns
+    -------
+    Audit
+        Coverage found with its standard error, a table by groups of entries, and a conclusion. It is a ValueError
+        if nothing was missing, too few entries are observed, or the fit was loaded without its method.
+    """
+    if fitted.carried:
+        raise ValueError(CARRIED.format("an audit"))
     if fitted.calibrated is None:
         raise ValueError("nothing was missing, so there are no intervals to audit")
     if fitted.propensity is None:
@@ -76,7 +109,7 @@ def audit(
     for name, value, least in (("rounds", rounds, 2), ("inner_rounds", inner_rounds, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
-    began, tell = perf_counter(), tell or (lambda stage, share: None)
+    began, tell = perf_counter(), progress or (lambda stage, share: None)
     fitted = with_method(fitted)
     assert fitted.calibrated is not None and fitted.propensity is not None
     wanted = tuple(check_coverage(level) for level in levels)
@@ -198,7 +231,7 @@ def with_method(fitted: Fitted) -> Fitted:
 
     A file does not keep a completion with code of the user.
     """
-    if hasattr(fitted.completion, "fill") or fitted.completer is None:
+    if _fills(fitted.completion) or fitted.completer is None:
         return fitted
     again: Fitted = fitted.completer.fit(fitted.observed)
     apart = float(np.nanmax(np.abs(again.estimate - fitted.estimate), initial=0.0))
@@ -250,11 +283,16 @@ def rerun(fitted: Fitted, hiding: Hiding, *, own_log_odds: Numbers, inner_rounds
     ).fit(left)
 
 
+def _fills(completion: object) -> TypeGuard[Prepared]:
+    """Whether a completion can be used again; a loaded fit may have its description only."""
+    return hasattr(completion, "fill")
+
+
 def _method(fitted: Fitted) -> tuple[ConformalCompleter, Prepared]:
     """The options and the completion of a fit; a ValueError where a file did not keep them."""
-    if fitted.completer is None or not hasattr(fitted.completion, "fill"):
+    if fitted.completer is None or not _fills(fitted.completion):
         raise ValueError(NO_METHOD)
-    return fitted.completer, cast("Prepared", fitted.completion)
+    return fitted.completer, fitted.completion
 
 
 def as_if_missing(fitted: Fitted, hiding: Hiding) -> Fitted | None:
@@ -310,6 +348,6 @@ def _same_training(calibration: Calibration, rounds: int, hidden_share: float) -
     if "rounds" in names:
         return replace(calibration, rounds=rounds)  # type: ignore[type-var]
     if "train_share" in names:
-        share = min(0.9, cast(SplitCalibration, calibration).train_share / (1.0 - hidden_share))
+        share = min(0.9, vars(calibration)["train_share"] / (1.0 - hidden_share))
         return replace(calibration, train_share=share)  # type: ignore[type-var]  # it has fields
     return calibration

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from corten import __version__
 from corten.data.plain import Json
 from corten.io.files import check_size, existing
 from corten.io.whole import whole_file
@@ -27,8 +28,6 @@ def write_archive(
     packed: bool = True,
 ) -> Path:  # fmt: skip
     """Write a JSON tree and the arrays it names, whole or not at all; packed: smaller, but slower to write."""
-    from corten import __version__
-
     about = {"format": kind, "version": VERSION, "corten": __version__, "content": content}
     text = _within_limits(json.dumps(about, allow_nan=False).encode())
     with whole_file(path, overwrite) as temporary:

@@ -14,6 +14,7 @@ import numpy as np
 from corten.data.axes import in_utc
 from corten.data.choices import Choice
 from corten.data.flags import FLAG_MEANINGS
+from corten.data.never_observed import Described
 from corten.data.plain import FOOTNOTE
 from corten.io.names import UNNAMED, companion, level_names, refuse_clash, refuse_names, variable_name
 from corten.io.provenance import file_attrs, global_attrs, own_attrs, with_references
@@ -23,7 +24,6 @@ from corten.io.whole import whole_file
 if TYPE_CHECKING:
     import xarray as xr
 
-    from corten.data.never_observed import Described
     from corten.results.intervals import Intervals
 
 

@@ -195,7 +195,7 @@ def load(path: Path, *, max_bytes: int, variable: str | None, extra: Sequence[st
         name = choose(path, store, variable, extra)
         data = _load(path, store, name, max_bytes)
         if axes is not None and not is_dataarray(data):
-            data = _name_axes(path, store, data=data, axes=axes, name=name, max_bytes=max_bytes)
+            data = _name_axes(path, store, data=np.asarray(data), axes=axes, name=name, max_bytes=max_bytes)
         masks = [key for key in store if is_mask_name(key) and key not in (name, *extra) and len(store[key].shape) > 1]
         kept = {key: _load(path, store, key, max_bytes) for key in masks if store[key].dtype.kind in "biuf"}
         others = {key: _load(path, store, key, max_bytes) for key in extra}
@@ -407,12 +407,11 @@ def _like(about: About) -> xr.Dataset | None:
 
 
 def _name_axes(
-    path: Path, store: Mapping[str, Stored], *, data: Any, axes: Sequence[str], name: str, max_bytes: int
-) -> Any:
+    path: Path, store: Mapping[str, Stored], *, data: np.ndarray, axes: Sequence[str], name: str, max_bytes: int
+) -> xr.DataArray:
     """Give names to the axes of a plain array, and coordinates where the file has them under that name."""
     import xarray as xr
 
-    data = np.asarray(data)
     if len(axes) != data.ndim or len(set(axes)) != len(axes):
         raise ValueError(f"axes names {', '.join(axes)}, but {name!r} in {path} has shape {data.shape}: one name each")
     coords = {}

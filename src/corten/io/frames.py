@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import re
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from corten.io.files import MAX_BYTES, check_size, reading, suffix_of
 
 if TYPE_CHECKING:
-    from io import BufferedReader
-
     import pandas as pd
     from pyarrow.parquet import ParquetFile
 

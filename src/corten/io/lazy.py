@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from corten.data import axes as _axes
 from corten.data.axes import Axis
@@ -26,7 +27,6 @@ from corten.io.stores import choose, of_dataset, open_dataset
 
 if TYPE_CHECKING:
     import xarray as xr
-    from numpy.typing import ArrayLike, DTypeLike
 
 
 class Sliceable(Protocol):

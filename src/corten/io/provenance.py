@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corten import __version__
 from corten.data.choices import Choice
 from corten.data.plain import FOOTNOTE, plain
 from corten.io.names import holds
@@ -40,8 +41,6 @@ def global_attrs(
     settings: Mapping[str, object],
 ) -> dict[str, object]:  # fmt: skip
     """Global attributes of a result file: those of `before`, history and comment continued, settings as JSON."""
-    from corten import __version__
-
     names = {key: str(key) for key in before if key not in _OF_THE_FILE and not str(key).startswith("corten_")}
     kept = {name: before[key] for key, name in names.items() if holds(name)}
     done = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} corten {__version__}: gaps filled, {coverage:.4g} intervals"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import tzinfo
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,8 +19,6 @@ from corten.io.files import MAX_BYTES, check_size
 from corten.io.folding import fold_time, regular_axis, unfold_time
 
 if TYPE_CHECKING:
-    from datetime import tzinfo
-
     import pandas as pd
     import xarray as xr
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from io import BufferedReader
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from corten.data.axes import is_dataarray
+from corten.data.plain import Json
 from corten.data.wide import is_frame
 from corten.io.files import check_size
 from corten.io.npy import declared
 
 if TYPE_CHECKING:
-    from io import BufferedReader
-
     import pandas as pd
     import xarray as xr
-
-    from corten.data.plain import Json
 
 _SIMPLE = str | int | float | bool | None
 _KINDS = "biufcmMSU"  # numbers, times and text of fixed length

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,8 +150,6 @@ def write_arrays(path: Path, suffix: str, arrays: dict[str, np.ndarray]) -> None
 
         savemat(path, arrays, appendmat=False, do_compression=True, long_field_names=True)
         return
-    import zipfile
-
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:

@@ -16,13 +16,13 @@ from corten.data.never_observed import CODE as NEVER_OBSERVED
 from corten.data.plain import NOTHING
 from corten.data.printable import spelling, unit_sign
 from corten.evidence.audit_table import Audit, conclusion
+from corten.evidence.score_log import ScoreLog
 from corten.report import evidence
 from corten.report.drawing import COLOURS, colour_map
 from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
 from corten.report.planes import default_entry, labels, numbers, planes, title, value_range, width_range
 
 if TYPE_CHECKING:
-    from corten.evidence.score_log import ScoreLog
     from corten.results.intervals import Intervals
     from corten.results.summary import Summary
 

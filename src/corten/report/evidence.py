@@ -9,10 +9,10 @@ import numpy as np
 
 from corten.conformal.depth import depth
 from corten.conformal.diagnostics import effective_sample_size, largest_share
+from corten.evidence.audit_table import Audit
+from corten.evidence.score_log import ScoreLog
 
 if TYPE_CHECKING:
-    from corten.evidence.audit_table import Audit
-    from corten.evidence.score_log import ScoreLog
     from corten.results.intervals import Intervals
 
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.975, 0.99)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 
 from corten.data.printable import unit_sign
+from corten.evidence.audit_table import Audit
 from corten.report import drawing, evidence
 from corten.report.drawing import BLUE, INK, PALE, RUST, SOFT
 from corten.report.planes import Plane, default_entry, default_index, labels, planes, title, value_range, width_range
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from corten.evidence.audit_table import Audit
     from corten.results.intervals import Intervals
 
 Place: TypeAlias = "int | float | str | np.datetime64"

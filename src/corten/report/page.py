@@ -7,19 +7,18 @@ import hashlib
 import html
 import os
 import re
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from corten.evidence.audit_table import Audit
+from corten.evidence.score_log import ScoreLog
 from corten.io.whole import refuse_no_page, refuse_taken, whole_file
 from corten.report.content import page_content
 from corten.report.encode import safe_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from corten.evidence.audit_table import Audit
-    from corten.evidence.score_log import ScoreLog
     from corten.results.intervals import Intervals
 
 SCRIPTS = ("data.js", "chart.js", "panels.js", "explorer.js", "evidence.js", "page.js")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from corten.data.observed import DomainLike, ObservedTensor, TensorLike
 from corten.data.transform import as_transform
 from corten.engine.threads import one_library_thread
 from corten.results.groups import refuse_carried
+from corten.results.saving import SavedCompletion
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
@@ -67,14 +68,40 @@ def update(
     fitted: Fitted,
     x: TensorLike,
     *,
-    axis: str | int | None,
-    window: int | None,
-    half_life: float | None,
+    axis: str | int | None = None,
+    window: int | None = None,
+    half_life: float | None = None,
     where: DomainLike = None,
     missing_value: MissingValue = None,
     progress: Progress | None = None,
 ) -> Fitted:
-    """A fit moved to a window with new slices; see `Fitted.update`."""
+    """Append new slices, or replace revised ones, and calibrate again with the settings of this fit.
+
+    Pseudo-gaps are scored in the new slices only. Scores of older slices are kept with a smaller weight until the
+    slice leaves the window.
+
+    Parameters
+    ----------
+    x : array with NaN, masked array, xarray.DataArray or ObservedTensor
+        New slices along one ordered axis; slices with a coordinate that the fit has replace those of the fit,
+        and change nothing if they are the same. Without coordinates all are appended.
+    axis : str or int, optional
+        The axis along which slices are added. Default: the time, or the only axis that can grow.
+    window : int, optional
+        How many of the last slices are kept. Default: as many as the fit has.
+    half_life : float, optional
+        Age in slices at which a score has half the weight of one of the last slice. Default: half the window.
+    where, missing_value
+        As for `fill`.
+    progress : function of (str, float), optional
+        Called with the name of a stage and the share of it that is done.
+
+    Returns
+    -------
+    Fitted
+        The fit of the window. This fit is not changed. It is a ValueError if the slices do not fit the axes of the
+        fit, or the fit was not calibrated with pseudo-gaps.
+    """
     began = perf_counter()
     split, completion = _usable(fitted)
     refuse_carried(fitted, "update")
@@ -127,14 +154,14 @@ def _usable(fitted: Fitted) -> tuple[CalibratedSplit, Prepared]:
         raise ValueError("nothing was missing in the data of this fit, so that nothing was fitted: fit the new data")
     if not isinstance(fitted.calibrated, CalibratedSplit):
         raise ValueError("merged splits cannot fill new data: fit with calibration='gaps' or calibration='random'")
-    if not hasattr(fitted.completion, "fill"):
+    if fitted.completion is None or isinstance(fitted.completion, SavedCompletion):
         raise ValueError("this fit was loaded, and a file does not keep a completion of your own: fit again")
     if fitted.observed.covariates:
         raise ValueError(
             f"the fit uses covariates ({', '.join(fitted.observed.covariates)}), which new data would need too: fit "
             "the new data with their covariates (corten.complete)"
         )
-    return fitted.calibrated, cast(Prepared, fitted.completion)
+    return fitted.calibrated, fitted.completion
 
 
 def _of_method(fitted: Fitted) -> tuple[Choice, ...]:

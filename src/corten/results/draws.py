@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,6 +12,7 @@ from scipy.special import ndtr
 from corten.conformal.split import CalibratedSplit
 from corten.data.arrays import Entries, Floats
 from corten.results.dependence import Dependence, learn_dependence
+from corten.results.groups import splits_of
 from corten.results.predictive import signed_lists, signed_scores
 
 if TYPE_CHECKING:
@@ -79,9 +80,8 @@ class _Quantiles:
 
 def dependence_of(fitted: Fitted) -> Dependence:
     """The dependence of the errors of a fit, learned from its calibration entries."""
-    calibrated = cast(CalibratedSplit, fitted.calibrated)
-    axes = fitted.observed.axes
-    local = getattr(calibrated, "local", None)
+    calibrated, axes = splits_of(fitted), fitted.observed.axes
+    local = calibrated.local if isinstance(calibrated, CalibratedSplit) else None
     if local is not None:
         axes = local.describe.axes  # of the data that were calibrated, after `Fitted.fill` those of the fit
     elif fitted.carried:

@@ -6,31 +6,31 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-from corten.calibration.task import Calibration, Outcome, Progress, Round
+from corten.calibration.task import Calibration, Round
 from corten.completion.protocol import Prepared
-from corten.conformal.calibrated import Calibrated
+from corten.conformal.merged import MergedSplits
+from corten.conformal.shaped import Grouped, Joint, Robust
+from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import DomainLike, ObservedTensor, TensorLike
-from corten.evidence.audit import audit
-from corten.evidence.audit_table import Audit
+from corten.evidence import audit as audit_module
 from corten.evidence.hidden import HiddenCoverage, HiddenError, hidden_coverage, hidden_error
 from corten.evidence.score_log import ScoreLog
 from corten.evidence.weight_report import MIN_EFFECTIVE_SIZE, WeightEvidence
-from corten.propensity import FittedPropensity, PropensityModel
-from corten.results.daily import fill, update
+from corten.propensity import FittedPropensity
+from corten.results import daily, saving
 from corten.results.dependence import Dependence
 from corten.results.draws import dependence_of
 from corten.results.groups import Groups, refuse_carried
 from corten.results.intervals import Intervals
 from corten.results.predictive import reshaped
-from corten.results.saving import SavedCompletion, save
+from corten.results.saving import SavedCompletion
 from corten.results.settings import circumstances
 from corten.results.summary import Facts
 
@@ -41,7 +41,7 @@ WARN_FINITE_BELOW, MENTION_FINITE_BELOW = 0.9, 0.99  # highest coverages with fi
 # Parts of a fit that the rooms of this package share; `dir` does not list them.
 _INTERNAL = {
     "beyond", "bounds", "calibrated", "completion", "dependence", "entries", "facts", "hidden_coverage", "hidden_error",
-    "limits", "log_weights", "missing_entries", "of", "options", "pooled", "probabilities", "residuals", "rounds",
+    "limits", "log_weights", "missing_entries", "options", "pooled", "probabilities", "residuals", "rounds",
     "scores",
 }  # fmt: skip
 WARNING_CODES = ("pseudo_gaps_too_short", "slices_not_tested", "integers_rounded", "unequal_steps_not_used")
@@ -65,7 +65,8 @@ class Fitted:
     observed: ObservedTensor  #: The input.
     estimate: np.ndarray = field(repr=False)  #: The filled values, in the unit of the data.
     options: dict[str, str | int] = field(repr=False)  # as text, and the seed
-    calibrated: Calibrated | None = field(default=None, repr=False)  # scores and weights; None if nothing was missing
+    # Scores and weights; None if nothing was missing.
+    calibrated: CalibratedSplit | MergedSplits | Grouped | Joint | Robust | None = field(default=None, repr=False)
     propensity: FittedPropensity | None = None  #: The fitted propensity model.
     completion: Prepared | SavedCompletion | None = field(default=None, repr=False)  # the description in a loaded fit
     calibration: Calibration | None = None  #: How entries were hidden.
@@ -78,24 +79,6 @@ class Fitted:
     #: The options as given, a ConformalCompleter; None if the fit was loaded and they could not be saved.
     completer: ConformalCompleter | None = field(default=None, repr=False)
     carried: bool = False  #: Whether the calibration is that of earlier data (after `fill`).
-
-    @classmethod
-    def of(
-        cls, observed: ObservedTensor, outcome: Outcome, *, limits: tuple[float, float] | None, **about: Any
-    ) -> Fitted:
-        """A fit from the outcome of a calibration; `about` has the other fields."""
-        estimate = outcome.calibrated.data_estimate()
-        return cls(
-            observed=observed,
-            estimate=estimate if limits is None else np.clip(estimate, *limits),
-            calibrated=outcome.calibrated,
-            propensity=outcome.propensity,
-            completion=outcome.completion,
-            rounds=outcome.rounds,
-            residuals=outcome.residuals,
-            limits=limits,
-            **about,
-        )
 
     @overload
     def intervals(
@@ -286,48 +269,7 @@ class Fitted:
             f"coverage, or {remedy}.",
         ]
 
-    def audit(
-        self,
-        rounds: int = 20,
-        inner_rounds: int = 0,
-        seed: int = 0,
-        *,
-        levels: Sequence[float] = (0.5, 0.8, 0.9, 0.95),
-        kinds: Sequence[Literal["drawn", "moved", "random"]] | None = None,
-        reference: PropensityModel | FittedPropensity | None = None,
-        progress: Progress | None = None,
-    ) -> Audit:
-        """Estimate the coverage at the missing entries, without the truth there, by hiding observed entries again.
-
-        Parameters
-        ----------
-        rounds : int, default 20
-            How often about a seventh of the observed entries is hidden. More rounds reduce the standard error and take
-            longer.
-        inner_rounds : int, default 0
-            For pseudo-gaps: 0 tests the fit's own calibration; with 1 or more, every round is calibrated again with
-            this number of pseudo-gaps, which is slower.
-        seed : int, default 0
-            Seed of the hiding.
-        levels : sequence of float, default (0.5, 0.8, 0.9, 0.95)
-            Nominal coverages to audit.
-        kinds : sequence of {"drawn", "moved", "random"}, optional
-            How entries are hidden: by masks drawn from the reference model, by moved copies of the real gaps
-            (pseudo-gaps), or at random. Default: "moved" for a fit with pseudo-gaps, else all three.
-        reference : propensity model, optional
-            Model (with ``fit``, or fitted) that weights hidden entries. Default: an Ising model of the whole mask, or
-            the fit's own model where that explains the mask as well.
-        progress : function of (str, float), optional
-            Called with the name of a stage and the share of it that is done.
-
-        Returns
-        -------
-        Audit
-            Coverage found with its standard error, a table by groups of entries, and a conclusion. It is a ValueError
-            if nothing was missing, too few entries are observed, or the fit was loaded without its method.
-        """
-        refuse_carried(self, "an audit")
-        return audit(self, rounds, inner_rounds, seed, levels=levels, kinds=kinds, reference=reference, tell=progress)
+    audit = audit_module.audit
 
     @property
     def weights(self) -> WeightEvidence:
@@ -357,13 +299,11 @@ class Fitted:
         x : array with NaN, masked array, xarray.DataArray or ObservedTensor
             New data on the same axes, in the same unit. Along one ordered axis (the time, if there is one) the
             positions may be others, with the same step, and more or fewer.
-        coverage : float, default 0.9
-            Nominal coverage, between 0 and 1.
         where : boolean array or xarray.DataArray, optional
             The domain of the new data. Default: that of the fit; everywhere if that varies along an axis whose
             positions are others.
-        missing_value : float or sequence of float, optional
-            Numbers that stand for a missing value.
+        coverage, missing_value
+            As for `corten.complete`.
         rounds : int, default 0
             Rounds of pseudo-gaps in the slices that the fit does not have, after ``calibration="gaps"``. They measure
             how large errors are there, relative to the scale of the fit, and the scale is multiplied by that ratio. Use
@@ -377,50 +317,9 @@ class Fitted:
             (merged splits; a loaded fit with a completion of your own), and a UserWarning if the new values lie outside
             the range of the values of the fit.
         """
-        return fill(self, x, where=where, missing_value=missing_value, rounds=rounds).intervals(coverage)
+        return daily.fill(self, x, where=where, missing_value=missing_value, rounds=rounds).intervals(coverage)
 
-    def update(
-        self,
-        x: TensorLike,
-        *,
-        axis: str | int | None = None,
-        window: int | None = None,
-        half_life: float | None = None,
-        where: DomainLike = None,
-        missing_value: MissingValue = None,
-        progress: Progress | None = None,
-    ) -> Fitted:
-        """Append new slices, or replace revised ones, and calibrate again with the settings of this fit.
-
-        Pseudo-gaps are scored in the new slices only. Scores of older slices are kept with a smaller weight until the
-        slice leaves the window.
-
-        Parameters
-        ----------
-        x : array with NaN, masked array, xarray.DataArray or ObservedTensor
-            New slices along one ordered axis; slices with a coordinate that the fit has replace those of the fit,
-            and change nothing if they are the same. Without coordinates all are appended.
-        axis : str or int, optional
-            The axis along which slices are added. Default: the time, or the only axis that can grow.
-        window : int, optional
-            How many of the last slices are kept. Default: as many as the fit has.
-        half_life : float, optional
-            Age in slices at which a score has half the weight of one of the last slice. Default: half the window.
-        where, missing_value
-            As for `fill`.
-        progress : function of (str, float), optional
-            Called with the name of a stage and the share of it that is done.
-
-        Returns
-        -------
-        Fitted
-            The fit of the window. This fit is not changed. It is a ValueError if the slices do not fit the axes of the
-            fit, or the fit was not calibrated with pseudo-gaps.
-        """
-        return update(
-            self, x, axis=axis, window=window, half_life=half_life, where=where, missing_value=missing_value,
-            progress=progress,
-        )  # fmt: skip
+    update = daily.update
 
     def verify(
         self,
@@ -450,8 +349,8 @@ class Fitted:
             The nominal coverage over a long time, if `coverage` is an adaptive level (`ScoreLog.adaptive`).
         label : str, optional
             Name of these data. Needed with a log if the slices have no coordinates.
-        missing_value : float or sequence of float, optional
-            Numbers in the late data that stand for a missing value.
+        missing_value
+            As for `corten.complete`, in the late data.
 
         Returns
         -------
@@ -463,17 +362,7 @@ class Fitted:
             late, log, axis=axis, target=target, label=label, missing_value=missing_value
         )
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write this fit to one file, whole or not at all and without pickle; `corten.load` reads it.
-
-        Parameters
-        ----------
-        path : str or path
-            The file, usually with the suffix ``.corten``.
-        overwrite : bool, default False
-            Whether an existing file is replaced; if not, it is a FileExistsError.
-        """
-        return save(self, path, overwrite=overwrite)
+    save = saving.save
 
     def __dir__(self) -> list[str]:
         """Names for users, without what the rooms of the package share."""

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from corten.conformal.merged import MergedSplits
 from corten.conformal.split import CalibratedSplit
 from corten.data.arrays import Entries, Flags, Floats
 from corten.data.observed import ObservedTensor
+from corten.evidence.audit import CARRIED
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
@@ -44,15 +46,19 @@ def group_numbers(observed: ObservedTensor, groups: Groups) -> tuple[Entries, tu
     return codes.reshape(observed.shape), tuple(str(one) for one in names)
 
 
-def lists_of(fitted: Fitted) -> Sequence[CalibratedSplit]:
-    """The lists of scores of a fit: one, or one for each of merged splits."""
-    lists = fitted.calibrated.lists if fitted.calibrated is not None else ()
-    if not lists:
+def splits_of(fitted: Fitted) -> CalibratedSplit | MergedSplits:
+    """The calibration of a fit; an error where it has another kind of coverage, so that its scores do not suffice."""
+    if not isinstance(fitted.calibrated, CalibratedSplit | MergedSplits):
         raise ValueError(
             "this is not defined for intervals with groups, joint or odds_error: use intervals without these options, "
             "fitted.intervals(coverage)"
         )
-    return lists
+    return fitted.calibrated
+
+
+def lists_of(fitted: Fitted) -> Sequence[CalibratedSplit]:
+    """The lists of scores of a fit: one, or one for each of merged splits."""
+    return splits_of(fitted).lists
 
 
 def hidden_groups(fitted: Fitted, slices: Entries) -> Entries:
@@ -75,7 +81,4 @@ def like_missing(logs: Floats, rng: np.random.Generator) -> Flags:
 def refuse_carried(fitted: Fitted, what: str) -> None:
     """Raise if the calibration entries are those of earlier data, and `what` needs entries of the same data."""
     if fitted.carried:
-        raise ValueError(
-            f"{what}: not defined for data that an earlier fit filled, as the calibration entries lie in the data of "
-            "that fit; use fitted.update(x), or fit these data"
-        )
+        raise ValueError(CARRIED.format(what))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from corten.conformal.quantile import rounded_out
 from corten.data.blocks import blocks
@@ -21,6 +22,10 @@ from corten.data.observed import LikeInput, ObservedTensor, TensorLike
 from corten.evidence.audit_table import Audit
 from corten.evidence.score_log import ScoreLog
 from corten.evidence.verification import Given, verify
+from corten.io.dataset import bound_attrs, flag_attrs, quantity_of, to_dataset, write_netcdf
+from corten.io.table import long_form
+from corten.report.figures import Plots
+from corten.report.page import write_report
 from corten.results.draws import draws
 from corten.results.mean import RegionMean, region_mean
 from corten.results.predictive import exceedance, quantile
@@ -29,9 +34,7 @@ from corten.results.summary import Summary
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
-    from numpy.typing import ArrayLike
 
-    from corten.report.figures import Plots
     from corten.results.fitted import Fitted
 
 INSTEAD = {
@@ -130,8 +133,6 @@ class Intervals:
         0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain, 5 filled deeper
         inside a gap than calibration tested (see `beyond_tested`), 6 filled at a place without any observation.
         """
-        from corten.io.dataset import flag_attrs
-
         return self._plain(self.flag_array, "flag", flag_attrs())
 
     @cached_property
@@ -189,17 +190,12 @@ class Intervals:
     def at(self, coverage: Sequence[float]) -> list[Intervals]: ...
 
     def at(self, coverage: float | Sequence[float]) -> Intervals | list[Intervals]:
-        """The intervals at another coverage; nothing is fitted again.
+        """The intervals at another coverage, or a list of several; nothing is fitted again.
 
         Parameters
         ----------
-        coverage : float or sequence of float
-            Nominal coverage, between 0 and 1.
-
-        Returns
-        -------
-        Intervals or list of Intervals
-            A list if several coverages are given.
+        coverage
+            As for `Fitted.intervals`.
         """
         if np.ndim(coverage) > 0:
             return [Intervals(self.source, level) for level in np.ravel(coverage)]
@@ -365,8 +361,6 @@ class Intervals:
             ``sst_upper``, ``sst_flag`` and, with a propensity model, ``sst_propensity``. Coordinates and attributes
             are copied, the history is appended to, and the attribute ``corten_settings`` holds all settings.
         """
-        from corten.io.dataset import to_dataset
-
         return to_dataset(self, like)
 
     def to_netcdf(
@@ -376,21 +370,15 @@ class Intervals:
 
         Parameters
         ----------
-        path : str or path
-            The file.
-        like : xarray.Dataset, optional
+        path, overwrite
+            As for `Fitted.save`, but for the suffix ``.nc``.
+        like
             As for `to_dataset`.
-        overwrite : bool, default False
-            Whether an existing file is replaced; if not, it is a FileExistsError.
         """
-        from corten.io.dataset import write_netcdf
-
         return write_netcdf(self.to_dataset(like), path, overwrite=overwrite)
 
     def to_dataframe(self) -> pd.DataFrame:
         """A long table with one row per entry of the domain: coordinates, estimate, lower, upper and flag."""
-        from corten.io.table import long_form
-
         return long_form(self)
 
     def report(
@@ -405,17 +393,13 @@ class Intervals:
 
         Parameters
         ----------
-        path : str or path
-            The file, usually with the suffix ``.html``.
-        overwrite : bool, default False
-            Whether an existing file is replaced; if not, it is a FileExistsError.
+        path, overwrite
+            As for `Fitted.save`, but for the suffix ``.html``.
         audit : Audit, optional
             The result of ``fitted.audit()``; adds the coverage that it found.
         scores : ScoreLog, optional
             Scores of the past, from ``fitted.verify`` or ``ScoreLog.read``; adds the coverage over time.
         """
-        from corten.report.page import write_report
-
         return write_report(self, path, overwrite=overwrite, audit=audit, scores=scores)
 
     def __getattr__(self, name: str) -> NoReturn:
@@ -426,8 +410,6 @@ class Intervals:
     @property
     def plot(self) -> Plots:
         """Figures of this result: ``result.plot()`` at a glance, or one of them as ``result.plot.slice(time=12)``."""
-        from corten.report.figures import Plots
-
         return Plots(self)
 
     @cached_property
@@ -442,8 +424,6 @@ class Intervals:
         return array
 
     def _labelled(self, array: np.ndarray, what: str) -> LikeInput:
-        from corten.io.dataset import bound_attrs, quantity_of
-
         attrs = bound_attrs(what, quantity_of(self.observed.attrs, self.observed.name), self.coverage)
         units = {key: value for key, value in self.observed.attrs.items() if key == "units"}
         return self.observed.wrap(array, name=what, attrs=attrs | units)

@@ -6,19 +6,17 @@ With merged splits each split has its own list of scores; p-values, evidence or 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from corten.conformal.calibrated import Calibrated
-from corten.conformal.merged import MergedSplits
 from corten.conformal.scores import Signed
 from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Joint, Robust, check_odds_error, robust_level
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
-from corten.results.groups import Groups, group_numbers, lists_of
+from corten.results.groups import Groups, group_numbers, lists_of, splits_of
 from corten.results.joint import joint_budget
 
 if TYPE_CHECKING:
@@ -34,18 +32,18 @@ def reshaped(
     if fitted.calibrated is None:
         return fitted
     factor = check_odds_error(odds_error)
-    calibrated: Calibrated = fitted.calibrated
+    calibrated = fitted.calibrated
     choices: list[Choice] = []
     if groups is not None:
         numbers, names = group_numbers(fitted.observed, groups)
-        calibrated = Grouped(cast("CalibratedSplit | MergedSplits", calibrated), numbers)
+        calibrated = Grouped(calibrated if isinstance(calibrated, Grouped) else splits_of(fitted), numbers)
         what = groups if isinstance(groups, str) else f"{len(names)} groups"
         because = "requested; small groups also use entries of other groups"
         choices.append(Choice("intervals", f"per {what}", because, code="groups", values=_named("groups", groups)))
     if joint is not None:
         slices, _ = group_numbers(fitted.observed, joint)
-        kind = cast("CalibratedSplit | MergedSplits | Grouped", calibrated)
-        calibrated = Joint(kind, slices, fitted.missing_entries, joint_budget(fitted, slices))
+        inner = calibrated if isinstance(calibrated, Grouped) else splits_of(fitted)
+        calibrated = Joint(inner, slices, fitted.missing_entries, joint_budget(fitted, slices))
         counts = np.bincount(np.ravel(slices)[fitted.missing_entries])
         beyond = calibrated.entries_beyond(0.9, int(np.median(counts[counts > 0])))
         because = f"requested; at 90 % about {beyond:.1g} calibration entries lie outside those of a typical slice"
@@ -91,9 +89,7 @@ def quantile(fitted: Fitted, level: float) -> NDArray[np.float64]:
         raise ValueError(f"level is {level!r}: give a number strictly between 0 and 1, such as 0.3")
     if fitted.calibrated is None:
         return np.array(fitted.estimate, np.float64)
-    lists_of(fitted)
-    calibrated = cast(CalibratedSplit, fitted.calibrated)
-    signed = calibrated.with_scores(Signed(), signed_scores(fitted))
+    signed = splits_of(fitted).with_scores(Signed(), signed_scores(fitted))
     lower, upper = replace(fitted, calibrated=signed).bounds(max(abs(2.0 * level - 1.0), MIN_COVERAGE))
     return lower if level < 0.5 else upper
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from time import monotonic
 
+from corten.results.summary import duration
+
 STAGES = {
     "starting": ("starting", 0.0, 0.02),
     "reading": ("reading the data", 0.02, 0.04),
@@ -32,7 +34,6 @@ def cost(seconds: float, needed: int, on_device: int | None = None) -> str:
     """
     from corten.engine.memory import in_words
     from corten.engine.threads import default_threads
-    from corten.results.summary import duration
 
     time = f"about {duration(seconds)}" if seconds >= 10 else "less than 10 s"
     memory = f"about {in_words(needed)}" if needed >= 100_000_000 else "less than 100 MB"
@@ -58,8 +59,6 @@ class PrintedProgress:
         self.began, self.stage = monotonic(), ""
 
     def __call__(self, stage: str, share: float) -> None:
-        from corten.results.summary import duration
-
         if stage != self.stage:
             self.stage = stage
             self._print(f"{STAGES.get(stage, (stage,))[0]} (elapsed {duration(monotonic() - self.began)})")

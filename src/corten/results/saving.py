@@ -61,7 +61,15 @@ class SavedCompletion:
 
 
 def save(fitted: Fitted, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-    """Write a fit to one file; see `Fitted.save`. Code of the user is not kept, nor the client of a cluster."""
+    """Write this fit to one file, whole or not at all and without pickle; `corten.load` reads it.
+
+    Parameters
+    ----------
+    path : str or path
+        The file, usually with the suffix ``.corten``.
+    overwrite : bool, default False
+        Whether an existing file is replaced; if not, it is a FileExistsError.
+    """
     completer, completion, encoder = fitted.completer, fitted.completion, Encoder()
     if completer is not None and not isinstance(completer.engine, str | int):
         completer = replace(completer, engine="auto")

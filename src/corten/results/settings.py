@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from corten import __version__
 from corten.data.axes import Axis
 
 
@@ -23,8 +24,6 @@ def describe(option: object) -> str:
 
 def circumstances(axes: Sequence[Axis], outside: int) -> dict[str, str | int]:
     """The settings that are not options: kinds of the axes, entries outside the domain, versions."""
-    from corten import __version__
-
     kinds = [f"{axis.name} {axis.kind}{' periodic' if axis.periodic else ''}" for axis in axes]
     return {
         "axes": ", ".join(kinds), "outside_the_domain": outside, "corten": __version__, "numpy": np.__version__

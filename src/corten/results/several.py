@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, cast
 
+from corten.data.observed import LikeInput
+from corten.io.dataset import write_netcdf
 from corten.results.intervals import Intervals
 
 if TYPE_CHECKING:
     import xarray as xr
-
-    from corten.data.observed import LikeInput
 
 
 class DatasetIntervals(Mapping[str, Intervals]):
@@ -85,8 +85,6 @@ class DatasetIntervals(Mapping[str, Intervals]):
 
     def to_netcdf(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
         """Write `to_dataset()` to a NetCDF file; path and overwrite as for `Intervals.to_netcdf`."""
-        from corten.io.dataset import write_netcdf
-
         return write_netcdf(self.to_dataset(), path, overwrite=overwrite)
 
     def __getattr__(self, name: str) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, TypedDict
 
@@ -13,13 +13,13 @@ import numpy as np
 from corten.data.choices import Choice
 from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, OUTSIDE
 from corten.data.never_observed import CODE as NEVER_OBSERVED
+from corten.data.observed import ObservedTensor
 from corten.data.plain import FOOTNOTE, NOTHING, Json, percent, plain
 from corten.data.printable import printable, unit_sign
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
 
-    from corten.data.observed import ObservedTensor
     from corten.results.intervals import Intervals
 
 
@@ -149,7 +149,7 @@ class Summary:
         total = self.observed + self.missing
         rows = [("filled", f"{self.missing:,} of {total:,} entries ({percent(self.missing, total)})")]
         rows += self._left_out_rows()
-        rows += [row for row in (self._interval_row(), self._error_row(), self._coverage_row()) if row]
+        rows += self._measured_rows()
         if self.beyond_tested:
             codes = {one.code for one in self.choices}
             where = f"deeper in gaps (flag {BEYOND})"
@@ -181,36 +181,31 @@ class Summary:
             rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}{rounds}"))
         return rows
 
-    def _interval_row(self) -> tuple[str, str] | None:
-        if not self.missing:
-            return None
-        if self.median_width is None:
-            return "intervals", f"nominal coverage {self.coverage:.4g}; none is finite"
-        low, high = map(_short, self.most_widths or (self.median_width, self.median_width))
-        spread = "" if low == high else f" (most {low} to {high})"
-        width = f"{_short(self.median_width)}{self._unit}{spread}"
-        return "intervals", f"nominal coverage {self.coverage:.4g}; width {width}"
-
-    def _error_row(self) -> tuple[str, str] | None:
+    def _measured_rows(self) -> Iterator[tuple[str, str]]:
+        """Width, error and coverage, as far as they are known."""
+        if self.missing and self.median_width is None:
+            yield "intervals", f"nominal coverage {self.coverage:.4g}; none is finite"
+        elif self.missing and self.median_width is not None:
+            low, high = map(_short, self.most_widths or (self.median_width, self.median_width))
+            spread = "" if low == high else f" (most {low} to {high})"
+            width = f"{_short(self.median_width)}{self._unit}{spread}"
+            yield "intervals", f"nominal coverage {self.coverage:.4g}; width {width}"
         error = self.facts.get("mean_absolute_error_on_hidden_entries")
-        if error is None:
-            return None
-        other = f"{self.facts['baseline']}: {_short(self.facts['mean_absolute_error_of_the_baseline'])}"
-        return "absolute error", f"mean {_short(error)}{self._unit} on hidden entries; {other}"
-
-    def _coverage_row(self) -> tuple[str, str] | None:
+        if error is not None:
+            other = f"{self.facts['baseline']}: {_short(self.facts['mean_absolute_error_of_the_baseline'])}"
+            yield "absolute error", f"mean {_short(error)}{self._unit} on hidden entries; {other}"
         found = self.facts.get("coverage_on_hidden_entries")
-        if found is None:
-            return None
-        carried = any(one.code == "filled_by_a_fit" for one in self.choices)
-        rounds, folds = self.facts.get("coverage_in_most_rounds"), self.facts.get("coverage_in_most_folds")
-        for kind, most, how in (
-            ("rounds", rounds, "entries hidden like the gaps"), ("folds", folds, "entries hidden at random")
-        ):  # fmt: skip
-            if most is not None:
-                how = "entries hidden in the earlier fit" if carried else how
-                return "coverage", f"{found:.1%} of {how} (most {kind} {most[0]:.0%} to {most[1]:.0%})"
-        return "coverage", f"{found:.1%} of hidden entries"
+        if found is not None:
+            carried = any(one.code == "filled_by_a_fit" for one in self.choices)
+            how, most = "hidden entries", ""
+            for kind, pair, hidden in (
+                ("folds", self.facts.get("coverage_in_most_folds"), "entries hidden at random"),
+                ("rounds", self.facts.get("coverage_in_most_rounds"), "entries hidden like the gaps"),
+            ):
+                if pair is not None:
+                    how = "entries hidden in the earlier fit" if carried else hidden
+                    most = f" (most {kind} {pair[0]:.0%} to {pair[1]:.0%})"
+            yield "coverage", f"{found:.1%} of {how}{most}"
 
     def _left_out_rows(self) -> list[tuple[str, str]]:
         """What was not filled, and places that are filled without any observation."""
