@@ -83,7 +83,7 @@ def dependence_of(fitted: Fitted) -> Dependence:
     calibrated, axes = splits_of(fitted), fitted.observed.axes
     local = calibrated.local if isinstance(calibrated, CalibratedSplit) else None
     if local is not None:
-        axes = local.describe.axes  # of the data that were calibrated, after `Fitted.fill` those of the fit
+        axes = tuple(local.describe.axes)  # of the data that were calibrated, after `Fitted.fill` those of the fit
     elif fitted.carried:
         return Dependence.none(len(axes))
     signed, errors = signed_scores(fitted), np.asarray(fitted.residuals, np.float64)
