@@ -189,9 +189,7 @@ def columns(arrays: Arrays, layout: Layout, entries: Array, fields: Fields) -> I
     yield at(fields.estimate)
 
 
-def _one_sided(
-    arrays: Arrays, layout: Layout, entries: Array, *, kept: Array, density: Array, scale: float
-) -> Array:
+def _one_sided(arrays: Arrays, layout: Layout, entries: Array, *, kept: Array, density: Array, scale: float) -> Array:
     """The distance of an entry from the centre of the training entries in its window, in half-widths.
 
     It is near zero among training entries and near one beyond their edge, where a fill extrapolates.
