@@ -109,10 +109,8 @@ KERNELS = (
 )  # fmt: skip
 """Their calls are of compiled functions: Numba compiles no keyword-only arguments, JAX numbers static arguments."""
 UNFINISHED = (
-    "completion.correction",
     "completion.stack",
     "completion.unfoldings",
-    "conformal.local_scale",
 )
 """Modules whose calls still pass more by position."""
 

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 import corten
+from corten.completion.axes_kinds import standardise
 from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.stack import PreparedStack
@@ -53,7 +54,7 @@ def test_features_are_the_nearest_values_relative_to_the_estimate() -> None:
             wanted += [values[0], abs(int(side[0]) - int(t)) if len(side) else 800, values[1]]
         np.testing.assert_allclose(row[:8], wanted, rtol=1e-4, atol=1e-4)
         np.testing.assert_allclose(row[8:12], 0)  # slopes of a constant estimate
-        others, wanted = near.nearest[1][s], []
+        others, wanted = near.nearest[1][s, :6], []
         for lag in range(-3, 4):
             u = min(max(t + lag, 0), SHAPE[0] - 1)
             seen = [x[u, o] - 2.5 for o in others if train[u, o]]
@@ -67,6 +68,31 @@ def test_features_are_the_nearest_values_relative_to_the_estimate() -> None:
         np.testing.assert_allclose(row[-11:-2], wanted, rtol=1e-4, atol=1e-4)
         assert row[-2] == t % 24
         assert row[-1] == t // 24
+
+
+def test_features_hold_the_nearest_observed_stations_and_averages_by_correlation() -> None:
+    x, train = network(4)
+    train[:, 1:5] &= (np.arange(400) % 10 > 4)[:, None]  # half of the stations are often silent at the same hours
+    estimate = np.full(SHAPE, 1.5)
+    near, found = features_of(np.where(train, x, np.nan), train, estimate)
+    data = standardise(np.where(train, x, 0.0), train, ("ordered", "unordered"))
+    known, likeness = data.values, near.correlations[1]
+    level = ((1.5 - data.centre) / data.scale)[0]
+    weights = 1 / (1.02 - np.clip(likeness, 0, 1))
+    np.fill_diagonal(weights, 0)
+    average = (known @ weights.T) / np.maximum(train @ weights.T, 1e-9)
+    for row, entry in zip(found[::7], np.flatnonzero(~train)[::7]):
+        t, s = np.unravel_index(entry, SHAPE)
+        there = [o for o in near.nearest[1][s] if train[t, o]][:6]
+        empty = [0.0] * (6 - len(there))
+        wanted = [*(known[t, there] - level[s]), *empty, *likeness[s, there], *empty]
+        np.testing.assert_allclose(row[12:24], wanted, rtol=1e-4, atol=1e-4)
+        if there:
+            np.testing.assert_allclose(row[24], average[t, s] - level[s], rtol=1e-4, atol=1e-4)
+            ready = train[:, s] & (train @ weights[s] > 0)
+            decay = np.exp(-np.abs(np.arange(400) - t) / 3) * ready
+            offset = decay @ (known[:, s] - average[:, s]) / (decay.sum() + 0.2)
+            np.testing.assert_allclose(row[26:28], [row[24] + offset, offset], rtol=1e-3, atol=1e-3)
 
 
 def test_an_error_that_neighbours_show_is_corrected_and_noise_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,7 +182,7 @@ def _finished(
         final = Fill(cast(PreparedMix, prepared).mix(fill.members), fill.members)
     task.tell("completion", 1.0)
     # Errors of smooth maps are learned from their own features: trees with covariates would learn places.
-    near = neighbours if neighbours.nearest and done[0].members else None
+    near = neighbours if neighbours.correlations and done[0].members else None
     return Run(
         tuple(done), final, prepared=prepared, describe=describe, first=first, neighbours=near,
         choices=(*where, *choices),

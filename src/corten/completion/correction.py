@@ -8,11 +8,14 @@ two standard errors, and also far from the entries it was fitted to.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import cast
 
 import numpy as np
+from scipy.signal import lfilter
 
 from corten.completion.axes_kinds import axis_kinds, standardise
 from corten.completion.protocol import Fill, PreparedMix, on_axes
@@ -23,6 +26,10 @@ from corten.data.axes import Axis
 from corten.data.choices import Choice
 
 NEAREST_POSITIONS = 6  # of an unordered axis, by correlation
+MAX_CANDIDATES = 64  # the most correlated positions, of which the nearest observed ones are taken
+SHARPNESS = (1, 3)  # powers of the weights by which positions are averaged
+AVERAGED_STEPS = (3, 24)  # along an ordered axis, over which a position is compared with that average
+MIN_WEIGHT, PRIOR_WEIGHT = 1e-6, 0.2  # of entries that are averaged
 NEAREST_ENTRIES = 2  # on each side along an ordered axis
 LAGS = (-3, -2, -1, 0, 1, 2, 3)  # steps along an ordered axis at which the nearest positions are averaged
 SLOPE_STEPS = (-3, -1, 1, 3)  # steps at which the estimate itself is compared
@@ -41,12 +48,12 @@ SECONDS_PER_DAY = 86_400
 class NeighbourFeatures:
     """Values near an entry relative to its estimate, members relative to it, and the time: made once for a tensor.
 
-    describe: the features of the scale, which are used too; nearest: the most correlated positions of each position
-    of the unordered axes, by axis; covariates: arrays that broadcast to the tensor.
+    describe: the features of the scale, which are used too; correlations: of the positions of the unordered axes, by
+    axis, -1 of a position with itself; covariates: arrays that broadcast to the tensor.
     """
 
     describe: EntryFeatures
-    nearest: dict[int, np.ndarray] = field(repr=False)
+    correlations: dict[int, np.ndarray] = field(repr=False)
     covariates: tuple[np.ndarray, ...] = field(default=(), repr=False)
 
     @staticmethod
@@ -60,12 +67,14 @@ class NeighbourFeatures:
         kinds = axis_kinds(describe.axes, mask.shape)
         short = tuple("ordered" if n > MAX_MATRIX_LENGTH else kind for kind, n in zip(kinds, mask.shape))
         known = standardise(values, mask, kinds).values
-        nearest = {}
-        for k, one in position_correlations(known, mask, short).items():
-            if one.matrix is not None:
-                own = one.matrix - 2 * np.eye(one.length)
-                nearest[k] = np.argsort(-own, axis=1, kind="stable")[:, : min(NEAREST_POSITIONS, one.length - 1)]
-        return NeighbourFeatures(describe, nearest, tuple((covariates or {}).values()))
+        found = position_correlations(known, mask, short)
+        matrices = {k: one.matrix - 2 * np.eye(one.length) for k, one in found.items() if one.matrix is not None}
+        return NeighbourFeatures(describe, matrices, tuple((covariates or {}).values()))
+
+    @cached_property
+    def nearest(self) -> dict[int, np.ndarray]:
+        """The other positions of each position of the unordered axes, the most correlated first."""
+        return {k: np.argsort(-one, axis=1, kind="stable")[:, :-1] for k, one in self.correlations.items()}
 
     def on_axes(self, axes: Sequence[Axis]) -> NeighbourFeatures:
         """The same for data on other axes."""
@@ -73,7 +82,7 @@ class NeighbourFeatures:
 
     def applies_to(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of this shape has the positions that the features know."""
-        return all(shape[k] == len(near) for k, near in self.nearest.items())
+        return all(shape[k] == len(one) for k, one in self.correlations.items())
 
     def at(
         self,
@@ -86,7 +95,7 @@ class NeighbourFeatures:
     ) -> np.ndarray:
         """Features of the flat `entries`, (entries, features): zero where a neighbour is not in `train`."""
         axes, shape = self.describe.axes, train.shape
-        if not self.nearest and not self.covariates:  # no correction is tried
+        if not self.correlations and not self.covariates:  # no correction is tried
             return np.zeros((len(entries), 0), np.float32)
         index = np.unravel_index(entries, shape)
         middle = estimate.reshape(-1)[entries].astype(np.float64)
@@ -97,22 +106,21 @@ class NeighbourFeatures:
         known: dict[tuple[int, int], np.ndarray] = {}
         for k in ordered:
             for side in (1, -1):
-                own, known[k, side] = _along(values, train, index, k, side, middle, spread)
+                own, known[k, side] = _along(values, train, index=index, k=k, side=side, middle=middle, spread=spread)
                 columns += own
             columns += [(estimate[_moved(index, k, index[k] + s, shape)] - middle) / spread for s in SLOPE_STEPS]
         data = standardise(values, train, axis_kinds(axes, shape))
         scale, centre = (np.broadcast_to(part, shape).reshape(-1)[entries] for part in (data.scale, data.centre))
         level = (middle - centre) / scale
         for k, near in self.nearest.items():
-            for place in near[index[k]].T:
-                at = tuple(place if j == k else i for j, i in enumerate(index))
-                columns.append(np.where(train[at], data.values[at] - level, 0.0))
+            columns += self._nearest_observed(data.values, train, index=index, k=k, level=level)
+            columns += self._averages(data.values, train, entries=entries, k=k, ordered=ordered, level=level)
             count = train.sum(axis=k)
             rest = tuple(i for j, i in enumerate(index) if j != k)
             mean = data.values.sum(axis=k)[rest] / np.maximum(count[rest], 1)
             columns += [np.where(count[rest] > 0, mean - level, 0.0), count[rest], index[k]]
             # In the unit of the data: stations near each other have similar values even if their spreads differ.
-            there = tuple(near[index[k]] if j == k else i[:, None] for j, i in enumerate(index))
+            there = tuple(near[index[k], :NEAREST_POSITIONS] if j == k else i[:, None] for j, i in enumerate(index))
             now = np.where(train[there], values[there], np.nan)
             for o in ordered:
                 for lag in LAGS if o == ordered[0] else [lag for lag in LAGS if lag]:
@@ -130,10 +138,56 @@ class NeighbourFeatures:
         columns += [np.broadcast_to(one, shape)[index] for one in self.covariates]
         return np.stack(columns, axis=1).astype(np.float32)
 
+    def _nearest_observed(
+        self, known: np.ndarray, train: np.ndarray, *, index: tuple[np.ndarray, ...], k: int, level: np.ndarray
+    ) -> list[np.ndarray]:
+        """The values of the nearest observed positions relative to the estimate, and their correlations."""
+        near = self.nearest[k][index[k], :MAX_CANDIDATES]
+        observed = train[tuple(near if j == k else i[:, None] for j, i in enumerate(index))]
+        first = np.argsort(~observed, axis=1, kind="stable")[:, :NEAREST_POSITIONS]
+        place, inside = np.take_along_axis(near, first, 1), np.take_along_axis(observed, first, 1)
+        value = known[tuple(place if j == k else i[:, None] for j, i in enumerate(index))]
+        likeness = self.correlations[k][index[k][:, None], place]
+        return [*np.where(inside, value - level[:, None], 0.0).T, *np.where(inside, likeness, 0.0).T]
+
+    def _averages(
+        self, known: np.ndarray, train: np.ndarray, *, entries: np.ndarray, k: int, ordered: Sequence[int],
+        level: np.ndarray,
+    ) -> list[np.ndarray]:  # fmt: skip
+        """Averages of the observed positions by their correlation, relative to the estimate, and their weights.
+
+        Also the same plus the difference of the position from such averages nearby along an ordered axis.
+        """
+        columns, kept = [], train.astype(float)
+        for power in SHARPNESS:
+            weights = 1 / (1.02 - np.clip(self.correlations[k], 0, 1)) ** power
+            np.fill_diagonal(weights, 0.0)
+            total, size = (np.moveaxis(np.tensordot(one, weights, (k, 1)), -1, k) for one in (known, kept))
+            average, some = total / np.maximum(size, MIN_WEIGHT), size > MIN_WEIGHT
+            here, inside = average.reshape(-1)[entries] - level, some.reshape(-1)[entries]
+            columns += [np.where(inside, here, 0.0), np.log(size.reshape(-1)[entries] + 0.1)]
+            both = train & some
+            apart, counted = np.where(both, known - average, 0.0), both.astype(float)
+            for axis in ordered:
+                for steps in AVERAGED_STEPS:
+                    sums = (_decaying_sum(one, axis, steps).reshape(-1)[entries] for one in (apart, counted))
+                    offset = next(sums) / (next(sums) + PRIOR_WEIGHT)
+                    columns += [np.where(inside, here + offset, 0.0), offset]
+        return columns
+
+
+def _decaying_sum(values: np.ndarray, axis: int, steps: float) -> np.ndarray:
+    """Sums along an axis with weights exp(-distance / steps)."""
+    decay = [1.0, -math.exp(-1 / steps)]
+    ahead = lfilter([1.0], decay, values, axis=axis)
+    back = np.flip(lfilter([1.0], decay, np.flip(values, axis), axis=axis), axis)
+    return np.asarray(ahead + back - values)
+
 
 def _along(
     values: np.ndarray,
     train: np.ndarray,
+    *,
     index: tuple[np.ndarray, ...],
     k: int,
     side: int,
@@ -280,14 +334,14 @@ def learn_correction(
     shape = observed.shape
     if len(entries) < MIN_CORRECTION_ENTRIES:
         return None, _choice(False, f"{len(entries)} hidden entries are fewer than {MIN_CORRECTION_ENTRIES}", 0.0)
-    if not describe.nearest and not describe.covariates:
+    if not describe.correlations and not describe.covariates:
         return None, _choice(False, "it is learned only where an axis is unordered or covariates are given", 0.0)
     fold_of = BlockFolds(shape, seed)
     fold = fold_of(entries)
     spread = describe.describe.spread
     target = np.asarray(residuals, np.float64) / spread
     rng = np.random.default_rng((seed, 0xC0))
-    share = _gain_far_away(features, target, entries, shape, describe.describe.axes, rng, seed)
+    share = _gain_far_away(features, target, entries, axes=describe.describe.axes, rng=rng, seed=seed)
     if share < MIN_GAIN_FAR_AWAY:
         because = f"trees fitted to other parts of an ordered axis changed the absolute error by {-share:.1%}"
         return None, _choice(False, f"{because}, less than {MIN_GAIN_FAR_AWAY:.0%} is not used", share)
@@ -310,7 +364,7 @@ def _gain_far_away(
     features: np.ndarray,
     target: np.ndarray,
     entries: np.ndarray,
-    shape: tuple[int, ...],
+    *,
     axes: Sequence[Axis],
     rng: np.random.Generator,
     seed: int,
@@ -321,8 +375,8 @@ def _gain_far_away(
     neighbouring blocks: trees can learn the places of large errors, which are not those of the gap. They gain in
     neighbouring blocks, but not far away.
     """
-    index = np.unravel_index(entries, shape)
-    shares = []
+    shape = tuple(axis.length for axis in axes)
+    index, shares = np.unravel_index(entries, shape), []
     for k, axis in enumerate(axes):
         if axis.kind == "unordered" or shape[k] < 2 * PARTS_OF_AXIS:
             continue

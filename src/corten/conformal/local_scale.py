@@ -76,12 +76,12 @@ class EntryFeatures:
         deep = depth(train, self.axes, self.change) if deep is None else deep
         centre = float(values[train].mean(dtype=np.float64)) if train.any() else 0.0
         fields = Fields(
-            deep[None],
-            train.astype(np.float32)[None],
-            np.where(train, (values - centre) / self.spread, 0).astype(np.float32)[None],
-            (estimate / self.spread).astype(np.float32)[None],
-            tuple(member[None].astype(float, copy=False) for member in members.values()),
-            1 / self.spread,
+            deep=deep[None],
+            kept=train.astype(np.float32)[None],
+            height=np.where(train, (values - centre) / self.spread, 0).astype(np.float32)[None],
+            estimate=(estimate / self.spread).astype(np.float32)[None],
+            members=tuple(member[None].astype(float, copy=False) for member in members.values()),
+            unit=1 / self.spread,
         )
         # Column by column into one array: of a tensor with few observed entries this is the largest array of a fit.
         most = 4 * train.ndim + len(members) + 9
@@ -165,7 +165,7 @@ def columns(arrays: Arrays, layout: Layout, entries: Array, fields: Fields) -> I
     for share in density.values():
         yield xp.log(at(share) + 1e-3)
     for scale in (0.3, 1.0):
-        yield _one_sided(arrays, layout, entries, kept, density[scale], scale)
+        yield _one_sided(arrays, layout, entries, kept=kept, density=density[scale], scale=scale)
     # The roughness of training values around an entry.
     near = density[0.3] + MIN_DENSITY
     variance = at(blur(height**2, 0.3) / near - (blur(height, 0.3) / near) ** 2)
@@ -189,7 +189,7 @@ def columns(arrays: Arrays, layout: Layout, entries: Array, fields: Fields) -> I
     yield at(fields.estimate)
 
 
-def _one_sided(arrays: Arrays, layout: Layout, entries: Array, kept: Array, density: Array, scale: float) -> Array:
+def _one_sided(arrays: Arrays, layout: Layout, entries: Array, *, kept: Array, density: Array, scale: float) -> Array:
     """The distance of an entry from the centre of the training entries in its window, in half-widths.
 
     It is near zero among training entries and near one beyond their edge, where a fill extrapolates.
@@ -376,7 +376,7 @@ class BoostedScale:
         y = np.log(np.maximum(size, MIN_RELATIVE_ERROR))
         level = float(y.mean())
         slope = np.linalg.solve(x.T @ x + 1e-3 * len(x) * np.eye(x.shape[1]), x.T @ (y - level))
-        part = BoostedScale(centre, spread, slope, level, None, typical)
+        part = BoostedScale(centre, spread, slope=slope, level=level, boost=None, typical=typical)
         left = np.maximum(size, MIN_RELATIVE_ERROR) / part._linear(features)
         boost = fit_trees(features, left, loss="gamma", trees=50, learning_rate=0.15, leaves=15, least=100, seed=seed)
         return replace(part, boost=boost)
