@@ -84,7 +84,7 @@ KERNELS = (
 """Their calls are of compiled functions: Numba compiles no keyword-only arguments, JAX numbers static arguments."""
 UNFINISHED = (
     "completion.axes_kinds", "completion.batched", "completion.correction", "completion.covariance_choice",
-    "completion.gaussian_process", "completion.spectral_solver", "completion.stack", "completion.unfoldings",
+    "completion.gaussian_process", "completion.spectral_solver",
     "conformal.batched_features", "conformal.local_scale", "engine.accelerator", "engine.cluster", "lowrank.descent",
     "lowrank.line_search", "propensity.estimation", "propensity.fitted", "propensity.fitting", "propensity.learning",
 )  # fmt: skip
