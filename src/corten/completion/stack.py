@@ -194,7 +194,7 @@ class BatchedStack:
                     arrays, member, values=values, masks=masks, data=data, known=known, kept=kept, start=start
                 )
                 filled[name] = clip(estimate, low, high)
-        return BatchedFill(arrays, self.stack, filled, kept, known, data)
+        return BatchedFill(arrays, self.stack, members=filled, kept=kept, known=known, data=data)
 
 
 def _limits(values: np.ndarray, mask: np.ndarray, data: Standardised) -> tuple[np.ndarray, np.ndarray]:
@@ -248,16 +248,17 @@ class StackedCompletion:
         done = in_order(prepared_member, members.values(), threads)
         prepared = dict(zip(members, done))
         stack = PreparedStack(prepared, dict.fromkeys(prepared, 1 / len(prepared)), roots=roots, variable=variable)
-        return _learn_mix(stack, values, mask, axis_kinds(axes, mask.shape), seed, arrays)
+        return _learn_mix(stack, values, mask, kinds=axis_kinds(axes, mask.shape), seed=seed, arrays=arrays)
 
 
 def _learn_mix(
     stack: PreparedStack,
     values: np.ndarray,
     mask: np.ndarray,
+    *,
     kinds: Sequence[str],
     seed: int,
-    arrays: Arrays | None = None,
+    arrays: Arrays | None,
 ) -> PreparedStack:
     """First weights, used where no entries are hidden later to learn them with `combine`."""
     rng = np.random.default_rng((seed, 0x57AC))

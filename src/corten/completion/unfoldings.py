@@ -42,6 +42,7 @@ GAPS_OF_STATIONS = 4  # of stations: which of them one gap hides decides between
 MAX_DENSE_SIZE = 512  # smaller sides up to this have a full eigendecomposition
 MAX_COMPONENTS = 128  # of larger ones, followed from iteration to iteration
 Errors = Callable[..., dict[tuple[str, int], float]]
+_State = tuple[Array, tuple[Array, ...], Array]  # filled tensors, multipliers of each unfolding, threshold
 
 
 @dataclass
@@ -136,13 +137,13 @@ def minimise(
     filled = arrays.xp.where(kept > 0, known, start)
     tau = FIRST_THRESHOLD * arrays.xp.sqrt(arrays.inner(known, known))
     multipliers = tuple(arrays.xp.zeros_like(known) for _ in parts)  # divided by the penalty parameter
-    estimate = filled
+    state, estimate = (filled, multipliers, tau), filled
     for number in range(1, iterations + 1):
         # A device always computes the estimate: one program serves.
         shown = not on_host or number == iterations or number in visited
         step = arrays.compiled(_step, parts=plan, shown=shown)
         ranks = np.array([part.rank(number) for part in parts], np.int32)
-        filled, multipliers, estimate, tau = step(known, kept, filled, multipliers, tau, ranks)
+        state, estimate = step(known, kept, state, ranks)
         if visit is not None and number in visited:
             visit(number, estimate)
     return estimate
@@ -152,15 +153,14 @@ def _step(
     arrays: Arrays,
     known: Array,
     kept: Array,
-    filled: Array,
-    multipliers: tuple[Array, ...],
-    tau: Array,
+    state: _State,
     ranks: Array,
     *,
     parts: Sequence[_Unfolding | _Dense],
     shown: bool,
-) -> tuple[Array, tuple[Array, ...], Array, Array]:
-    """One iteration: filled, multipliers, the estimate if it is shown, and the threshold."""
+) -> tuple[_State, Array]:
+    """One iteration: its state, and the estimate if it is shown."""
+    filled, multipliers, tau = state
     estimate = arrays.xp.zeros_like(filled) if shown else filled
     added, following = [], []
     for number, (part, multiplier) in enumerate(zip(parts, multipliers)):
@@ -178,7 +178,7 @@ def _step(
         following.append(multiplier)
     if shown:
         estimate /= np.float32(len(parts))
-    return filled, tuple(following), estimate, tau / np.float32(THRESHOLD_DECREASE)
+    return (filled, tuple(following), tau / np.float32(THRESHOLD_DECREASE)), estimate
 
 
 class _Dense(NamedTuple):
