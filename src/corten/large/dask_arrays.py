@@ -243,7 +243,7 @@ def _domain(where: ArraySource, x: xr.DataArray) -> da.Array:
     import xarray as xr
 
     # Labels were compared before: without them nothing is aligned again.
-    dims, given = (where.dims, where.data) if is_dataarray(where) else (x.dims, np.broadcast_to(where, x.shape))
+    dims, given = (where.dims, where.data) if is_dataarray(where) else (x.dims, np.broadcast_to(np.asarray(where), x.shape))
     flags = xr.DataArray(given, dims=dims)
     flags = flags if flags.dtype == bool else flags.fillna(0) != 0
     whole = xr.broadcast(flags, xr.DataArray(x.data, dims=x.dims))[0].transpose(*x.dims).data
