@@ -3,6 +3,7 @@
 A synthetic sea surface with clouds and land is written to a Zarr store, filled from there, and compared plane by plane
 with new measurements of the truth. Prints error, coverage, width, interval score, time and peak memory. Options:
 
+--seed 1 2 3     takes one field after the other; with --compare prints means over the fields and their standard errors
 --compare N      completes the corner of N^2 places (and a margin around it) in memory too, and prints both scores
 --workers 1 2    fills on so many Dask workers of one thread each, one count after the other; prints the ratio and
                  a hash of each result, to see that they agree
@@ -46,15 +47,29 @@ def scores(truth: np.ndarray, estimate: np.ndarray, low: np.ndarray, high: np.nd
     return np.array([truth.size, *(float(np.sum(part)) for part in parts)])
 
 
-def tell(name: str, sums: np.ndarray) -> float:
-    """Print the means; returns the interval score."""
-    error, covered, width, score = sums[1:] / sums[0]
+def tell(name: str, sums: np.ndarray) -> np.ndarray:
+    """Print the means, and return them: error, coverage, width and interval score."""
+    error, covered, width, score = means = sums[1:] / sums[0]
     print(
         f"{name}: {sums[0]:,.0f} entries filled, MAE {error:.4f}, {covered:.2%} covered, width {width:.4f}, "
         f"interval score {score:.4f}",
         flush=True,
     )
-    return float(score)
+    return means
+
+
+def tell_all(pairs: list[np.ndarray]) -> None:
+    """Print means over fields, with standard errors, from the means of each field: from disk and in memory."""
+    disk, memory = np.moveaxis(pairs, 1, 0)
+    rows = {
+        "interval score from disk over in memory": disk[:, 3] / memory[:, 3],
+        "MAE from disk over in memory": disk[:, 0] / memory[:, 0],
+        "coverage from disk": disk[:, 1],
+        "coverage in memory": memory[:, 1],
+    }
+    for name, each in rows.items():
+        error = each.std(ddof=1) / np.sqrt(len(each))
+        print(f"{name}: {each.mean():.4f} +- {error:.4f} ({', '.join(f'{one:.4f}' for one in each)})", flush=True)
 
 
 def simulated(sea: SeaSurface, path: Path) -> Any:
@@ -161,8 +176,8 @@ def write(row: str) -> None:
     PAGE.write_text(before + "<!-- tiles -->\n" + "\n".join(lines) + "\n<!-- end tiles -->" + after, encoding="utf-8")
 
 
-def compare(data: Any, sea: SeaSurface, filled: Any, n: int) -> tuple[float, float]:
-    """Coverage of all filled entries, and with n the interval score of a corner over that of a completion in memory."""
+def compare(data: Any, sea: SeaSurface, filled: Any, n: int) -> tuple[float, np.ndarray | None]:
+    """Coverage of all filled entries, and with n the means of a corner from disk and in memory."""
     store = filled.open()
     names = [filled.variable, *(f"{filled.variable}_{end}" for end in ("lower", "upper"))]
     total, corner = np.zeros(5), np.zeros(5)
@@ -179,7 +194,7 @@ def compare(data: Any, sea: SeaSurface, filled: Any, n: int) -> tuple[float, flo
     tell("from disk", total)
     covered = float(total[2] / total[0])
     if not n:
-        return covered, np.nan
+        return covered, None
     wide = n + MARGIN  # tiles see as much around the corner
     from_disk = tell("from disk, corner", corner)
     x = np.asarray(data[:wide, :wide])
@@ -193,25 +208,32 @@ def compare(data: Any, sea: SeaSurface, filled: Any, n: int) -> tuple[float, flo
     truth = sea.planes(0, len(x))[:, :wide]
     arrays = [result.estimate[gap], result.lower[gap], result.upper[gap]]
     in_memory = tell("in memory, corner", scores(truth[gap], *arrays))
-    print(f"interval score from disk over in memory: {from_disk / in_memory:.3f}", flush=True)
-    return covered, from_disk / in_memory
+    print(f"interval score from disk over in memory: {from_disk[3] / in_memory[3]:.3f}", flush=True)
+    return covered, np.stack([from_disk, in_memory])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shape", type=int, nargs=3)
     parser.add_argument("--memory", default="4 GB")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, nargs="+", default=[0])
     parser.add_argument("--compare", type=int, default=0)
     parser.add_argument("--workers", type=int, nargs="*", default=[])
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
-    sea = SeaSurface(tuple(asked.shape), asked.seed)
+    pairs = [one for seed in asked.seed if (one := measure(asked, seed)) is not None]
+    if len(pairs) > 1:
+        tell_all(pairs)
+
+
+def measure(asked: argparse.Namespace, seed: int) -> np.ndarray | None:
+    """Fill one field, and print what it took; returns the means of the corner from disk and in memory."""
+    sea = SeaSurface(tuple(asked.shape), seed)
     with ExitStack() as stack:
         folder = asked.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="corten-tiles-")))
         folder.mkdir(exist_ok=True)
-        data = simulated(sea, folder / f"sea-{'-'.join(map(str, asked.shape))}-{asked.seed}.zarr")
+        data = simulated(sea, folder / f"sea-{'-'.join(map(str, asked.shape))}-{seed}.zarr")
         seconds: dict[int, float] = {}
         cpu, before = 0.0, cpu_seconds()
         for count in asked.workers:
@@ -233,10 +255,13 @@ def main() -> None:
             filled, _ = fill(data, sea, folder / "filled.zarr", asked.memory, "auto")
             cpu = cpu_seconds() - before
         peak = peak_bytes()
-        row = row_of(sea, data, asked.memory, cpu, peak, *compare(data, sea, filled, asked.compare))
+        covered, corner = compare(data, sea, filled, asked.compare)
+        ratio = np.nan if corner is None else float(corner[0, 3] / corner[1, 3])
+        row = row_of(sea, data, asked.memory, cpu, peak, covered, ratio)
         print(row, flush=True)
         if asked.write and not asked.workers:
             write(row)
+        return corner
 
 
 if __name__ == "__main__":

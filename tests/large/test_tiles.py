@@ -140,8 +140,8 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
         coarse = data.coarse.without([(start, x[tile.padded], hidden)])
         far = coarse.far_field(large.fill(coarse.values, coarse.mask).estimate)
         monkeypatch.setattr(gaps.Hiding, "draw", lambda self, data: (changed, mask, hidden))
-        sample = gaps._Sample(data, far, completion=first, change=np.array([0.1, 0.1, 0.1]), spread=1.0, limit=4000)
-        return sample.scored(hiding)
+        filler = gaps.TileFiller(data.axes, first, far, np.array([0.1, 0.1, 0.1]), 1.0)
+        return gaps._Sample(data, filler, limit=4000).scored(hiding)
 
     one = members(values)
     two = members(np.where(hidden, values + 100, values))

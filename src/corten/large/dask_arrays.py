@@ -243,11 +243,10 @@ def _domain(where: ArraySource, x: xr.DataArray) -> da.Array:
     import xarray as xr
 
     # Labels were compared before: without them nothing is aligned again.
-    shape = xr.DataArray(x.data, dims=x.dims)
     given = xr.DataArray(where.data, dims=where.dims) if is_dataarray(where) else np.asarray(where)
-    flags = given if isinstance(given, xr.DataArray) else xr.DataArray(np.broadcast_to(given, x.shape), dims=x.dims)
+    flags = given if is_dataarray(given) else xr.DataArray(np.broadcast_to(given, x.shape), dims=x.dims)
     flags = flags if flags.dtype == bool else flags.fillna(0) != 0
-    whole = xr.broadcast(flags, shape)[0].transpose(*x.dims).data
+    whole = xr.broadcast(flags, xr.DataArray(x.data, dims=x.dims))[0].transpose(*x.dims).data
     return whole if is_lazy(whole) else da.from_array(whole, chunks=x.data.chunks, name=False)
 
 

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
 from corten import options
+from corten.calibration.auto import MAX_DEEPER_SHARE
 from corten.calibration.gap_scale import reach
 from corten.calibration.task import Progress
 from corten.completer import ConformalCompleter
@@ -195,7 +196,7 @@ def complete_to_zarr(
                 say(f"{lazy.source}: {found.in_words()}")
             return found
 
-        if not way.may_tile:
+        if way.tiles is False:
             needs = said(needs)
         made = Output.of(lazy, coverages, limits)
         refuse_names(target, "Zarr", lazy.labels)
@@ -216,7 +217,7 @@ def complete_to_zarr(
                 sizes = said(TileNeeds.of(lazy.axes, limit, **some))
                 done = run.fill_tiles(store, as_score(score), output=made, needs=sizes, runner=runner)
             else:
-                run.needs = said(needs) if way.may_tile else needs
+                run.needs = needs if way.tiles is False else said(needs)
                 model = options.as_propensity(propensity)
                 done = run.fill_split(
                     store, way.completion, model=model, score=as_score(score), output=made, weights=weights,
@@ -276,16 +277,22 @@ class _Run:
 
     def in_tiles(self, way: settings.Way) -> bool:
         """Whether the tensor is filled in tiles, with pseudo-gaps: as asked, or because the gaps are deep."""
-        if not way.open:
-            self.choices += (Choice("calibration", "gaps" if way.tiles else "random", "as given"),)
-            if not way.tiles:
-                self.warnings = settings.warn_of_depth(self.lazy, self.scratch, self.train_share, self.seed)
-            return way.tiles
+        if way.tiles:
+            self.choices += (Choice("calibration", "gaps", "as given"),)
+            return True
         where, share = settings.deeper(self.lazy, self.scratch, self.train_share, self.seed)
-        deep = share > settings.MAX_DEEPER_SHARE
-        because = f"{share:.0%} of the missing entries lie further from training entries ({where}) than a split tests"
-        self.choices += (Choice("calibration", "gaps" if deep else "random", because),)
-        return deep
+        deep, far = share > MAX_DEEPER_SHARE, f"{share:.0%} of the missing entries lie further from training"
+        if way.tiles is None:
+            because = f"{far} entries ({where}) than a split tests"
+            self.choices += (Choice("calibration", "gaps" if deep else "random", because),)
+            return deep
+        self.choices += (Choice("calibration", "random", "as given"),)
+        if deep:
+            self.warnings = (
+                f"Intervals deep inside gaps may under-cover: {far} entries ({where}) than 99% of the calibration "
+                "entries. Use calibration='gaps'.",
+            )
+        return False
 
     def fill_tiles(
         self, store: ChunkedStore, score: Score, *, output: Output, needs: TileNeeds, runner: TileRunner

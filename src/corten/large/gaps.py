@@ -104,15 +104,30 @@ class FilledTile:
 
 
 @dataclass(frozen=True)
-class TiledModel:
-    """All that fills a tile and gives its missing entries intervals."""
+class TileFiller:
+    """Fills tiles from their observed entries, and from the coarse field where none of them is near."""
 
     axes: tuple[Axis, ...]
-    first: PreparedMix = field(repr=False)
     completion: PreparedMix = field(repr=False)
     far: FarField = field(repr=False)
     change: np.ndarray
     spread: float
+
+    def fill(self, tile: Tile, values: np.ndarray, mask: np.ndarray) -> tuple[Fill, EntryFeatures]:
+        """A padded tile filled from the entries in `mask`, and what describes its entries."""
+        axes, (anchors, placed) = cut_axes(self.axes, tile.padded), self.far.anchors(tile.padded)
+        placed &= ~mask
+        known = np.where(placed, anchors, values).astype(values.dtype)
+        fill = on_axes(self.completion, axes).fill(known, mask | placed)
+        return fill, EntryFeatures(axes, self.change, self.spread)
+
+
+@dataclass(frozen=True)
+class TiledModel:
+    """All that fills a tile and gives its missing entries intervals; `first` has the weights before calibration."""
+
+    filler: TileFiller
+    first: PreparedMix = field(repr=False)
     learned: LearnedScale = field(repr=False)
     by_depth: DepthWeights = field(repr=False)
     tested: float
@@ -121,18 +136,14 @@ class TiledModel:
 
     def fill(self, tile: Tile, values: np.ndarray, spins: np.ndarray, coverages: Sequence[float]) -> FilledTile:
         """Fill one tile from the values and spins of its padded box."""
-        mask, inner = spins == 1, tile.inner
-        core = np.zeros(tile.shape, bool)
-        core[inner] = True
-        missing = np.flatnonzero(core & (spins == -1))
+        mask, inner, missing = spins == 1, tile.inner, tile.entries(spins == -1)
         estimate, deep = values, np.zeros(0)
         lower: np.ndarray = np.zeros((len(coverages), 0))
         upper: np.ndarray = lower
         if missing.size:
-            axes = cut_axes(self.axes, tile.padded)
-            fill = _filled(self.completion, values, mask=mask, far=self.far, tile=tile, axes=axes)
-            whole = depth(mask, axes, self.change)
-            features = EntryFeatures(axes, self.change, self.spread).at(
+            fill, describe = self.filler.fill(tile, values, mask)
+            whole = depth(mask, describe.axes, describe.change)
+            features = describe.at(
                 missing, values=values, train=mask, estimate=first_estimate(self.first, fill), members=fill.members,
                 deep=whole,
             )  # fmt: skip
@@ -140,22 +151,10 @@ class TiledModel:
             middle = estimate.reshape(-1)[missing].astype(np.float64)
             bins = np.searchsorted(self.by_depth.edges, deep)
             lower, upper = self.scored.intervals(bins, middle, self.learned.predict(features), list(coverages))
-        places = np.unravel_index(missing, tile.shape)
-        size = tuple(part.stop - part.start for part in inner)
-        at = np.ravel_multi_index([p - part.start for p, part in zip(places, inner)], size)
         return FilledTile(
-            spins=spins[inner], values=values[inner], estimate=estimate[inner].astype(values.dtype), missing=at,
-            lower=lower, upper=upper, beyond=deep > self.tested,
+            spins=spins[inner], values=values[inner], estimate=estimate[inner].astype(values.dtype),
+            missing=np.flatnonzero(spins[inner] == -1), lower=lower, upper=upper, beyond=deep > self.tested,
         )  # fmt: skip
-
-
-def _filled(
-    completion: PreparedMix, values: np.ndarray, *, mask: np.ndarray, far: FarField, tile: Tile, axes: Sequence[Axis]
-) -> Fill:
-    """A tile filled from its observed entries, and from the coarse field where none of them is near."""
-    anchors, placed = far.anchors(tile.padded)
-    placed &= ~mask
-    return on_axes(completion, axes).fill(np.where(placed, anchors, values).astype(values.dtype), mask | placed)
 
 
 def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, tell: Tell) -> TiledModel:
@@ -174,9 +173,10 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     needy = missing[givers] / missing.sum()
     sampled = rng.choice(givers, min(SAMPLED_TILES, len(givers)), replace=False, p=needy)
     change, spread, missing_depths = _look_at(data, [data.tiles[i] for i in sampled], rng)
-    middle = sorted(useful, key=lambda i: observed[i])[len(useful) // 2]
-    values, spins = data.read(data.tiles[middle].padded)
-    first = StackedCompletion().prepare(values, spins == 1, cut_axes(axes, data.tiles[middle].padded), seed)
+    middle = data.tiles[sorted(useful, key=lambda i: observed[i])[len(useful) // 2]].padded
+    values, spins = data.read(middle)
+    first = StackedCompletion().prepare(values, spins == 1, cut_axes(axes, middle), seed)
+    filler = TileFiller(axes, first, far, change, spread)
     tell(0.2)
     rounds: list[Hidden] = []
     sets = _sets(useful, observed[useful], number_of_rounds(data.tiles, len(useful)), rng)
@@ -192,12 +192,11 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
             hidings.append(Hiding(tile, start, int(rng.integers(2**32))))
         left = coarse.without(_each_once(data, hidings))
         limit = MAX_POOLED_ENTRIES // (len(sets) * len(numbers))
-        own = left.far_field(large.fill(left.values, left.mask).estimate)
-        sample = _Sample(data, own, completion=first, change=change, spread=spread, limit=limit)
-        rounds += runner.run(sample.scored, hidings, lambda share: None)
+        own = replace(filler, far=left.far_field(large.fill(left.values, left.mask).estimate))
+        rounds += runner.run(_Sample(data, own, limit).scored, hidings, lambda share: None)
         tell(0.2 + 0.75 * (number + 1) / len(sets))
     rounds = [one for one in rounds if one.entries.size]
-    completion, rounds = cross_fitted_mix(first, rounds, shape, seed)
+    completion, rounds = cross_fitted_mix(filler.completion, rounds, shape, seed)
     entries, truth, estimate, features = (
         np.concatenate([getattr(h, name) for h in rounds]) for name in ("entries", "truth", "estimate", "features")
     )
@@ -222,8 +221,8 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     )
     tell(1.0)
     return TiledModel(
-        axes, first, completion=completion, far=far, change=change, spread=spread, learned=learned, by_depth=by_depth,
-        tested=tested, scored=CalibratedScores(score, scores, entries, pooled), choices=choices,
+        replace(filler, completion=completion), filler.completion, learned=learned, by_depth=by_depth, tested=tested,
+        scored=CalibratedScores(score, scores, entries, pooled), choices=choices,
     )  # fmt: skip
 
 
@@ -236,9 +235,10 @@ def _counts(spins: np.ndarray) -> tuple[int, int]:
 
 def _look_at(data: TiledField, tiles: Sequence[Tile], rng: np.random.Generator) -> tuple[np.ndarray, float, np.ndarray]:
     """Change in one step along each axis, standard deviation of the values, and depths of missing entries of tiles."""
-    changes, values_seen = [], []
+    changes, values_seen, spins_seen = [], [], []
     for tile in tiles:
         values, spins = data.read(tile.padded)
+        spins_seen.append(spins)
         mask = spins == 1
         spread = float(values[mask].std(dtype=np.float64)) if mask.any() else 0.0
         changes.append(steps_of_change(values, mask, cut_axes(data.axes, tile.padded)) * spread)
@@ -246,8 +246,7 @@ def _look_at(data: TiledField, tiles: Sequence[Tile], rng: np.random.Generator) 
     spread = float(np.concatenate([np.ravel(v) for v in values_seen]).std(dtype=np.float64)) or 1.0
     change = np.clip(np.sqrt(np.mean(np.square(changes), axis=0)) / spread, 1e-3, 2.0)
     depths = []
-    for tile in tiles:
-        _, spins = data.read(tile.padded)
+    for tile, spins in zip(tiles, spins_seen):
         deep = depth(spins == 1, cut_axes(data.axes, tile.padded), change)
         found = deep[tile.inner][spins[tile.inner] == -1]
         depths.append(rng.choice(found, min(20_000, found.size), replace=False))
@@ -323,27 +322,19 @@ def _each_once(data: TiledField, hidings: Sequence[Hiding]) -> Iterator[tuple[li
 
 @dataclass(frozen=True)
 class _Sample:
-    """What fills tiles of one set: the coarse field without the entries hidden in all of them."""
+    """What fills tiles of one set: the coarse field of the filler is without the entries hidden in all of them."""
 
     data: TiledField
-    far: FarField
-    completion: PreparedMix
-    change: np.ndarray
-    spread: float
+    filler: TileFiller
     limit: int
 
     def scored(self, hiding: Hiding) -> Hidden:
         """The hidden entries of the core of a tile, filled without them."""
         tile = hiding.tile
         values, mask, hidden = hiding.draw(self.data)
-        train, limit = mask & ~hidden, self.limit
-        core = np.zeros(tile.shape, bool)
-        core[tile.inner] = True
-        entries = np.flatnonzero(core & hidden)
-        if entries.size > limit:
-            entries = np.sort(np.random.default_rng((hiding.seed, 1)).choice(entries, limit, replace=False))
-        axes, known = cut_axes(self.data.axes, tile.padded), np.where(train, values, np.nan)
-        fill = _filled(self.completion, known, mask=train, far=self.far, tile=tile, axes=axes)
-        describe = EntryFeatures(axes, self.change, self.spread)
+        train, entries = mask & ~hidden, tile.entries(hidden)
+        if entries.size > self.limit:
+            entries = np.sort(np.random.default_rng((hiding.seed, 1)).choice(entries, self.limit, replace=False))
+        fill, describe = self.filler.fill(tile, np.where(train, values, np.nan), train)
         found = reduced(fill, values, train=train, entries=entries, describe=describe)
         return replace(found, entries=tile.of_tensor(entries, self.data.shape))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeAlias
 
 import numpy as np
 
-from corten.calibration.auto import MAX_DEEPER_SHARE, share_deeper
+from corten.calibration.auto import share_deeper
 from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
 from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
@@ -42,17 +42,12 @@ class Part:
 class Way:
     """How a tensor is completed from disk: in tiles with pseudo-gaps, or whole with a random split.
 
-    open: whether the depth of the gaps decides; then `tiles` is not used.
+    tiles: None if the depth of the gaps decides.
     """
 
-    tiles: bool
-    open: bool
+    tiles: bool | None
     split: SplitCalibration
-    completion: TuckerCompletion | TensorTrainCompletion
-
-    @property
-    def may_tile(self) -> bool:
-        return self.tiles or self.open
+    completion: LowRank
 
 
 def way_of(calibration: CalibrationOption, completion: CompletionOption) -> Way:
@@ -68,16 +63,15 @@ def way_of(calibration: CalibrationOption, completion: CompletionOption) -> Way:
     if isinstance(calibration, SplitCalibration) or calibration == "random":
         if stacked:
             raise ValueError("completion is 'stack': out-of-core mode fills tiles with it; take calibration='gaps'")
-        split = calibration if isinstance(calibration, SplitCalibration) else SplitCalibration()
-        return Way(False, False, split, low_rank)
+        return Way(False, calibration if isinstance(calibration, SplitCalibration) else SplitCalibration(), low_rank)
     if isinstance(calibration, GapCalibration) or calibration == "gaps":
         if not (stacked or either):
             raise ValueError(
                 f"completion is {completion!r}: out-of-core mode fills tiles with 'stack' if calibration is 'gaps'"
             )
-        return Way(True, False, SplitCalibration(), low_rank)
+        return Way(True, SplitCalibration(), low_rank)
     if calibration == "auto":
-        return Way(stacked, either, SplitCalibration(), low_rank)
+        return Way(None if either else stacked, SplitCalibration(), low_rank)
     raise ValueError(
         f"calibration is {calibration!r}: out-of-core mode supports 'auto', 'random' and 'gaps'; complete parts that "
         "fit in memory, or give more memory"
@@ -114,18 +108,15 @@ def settled(
     """The propensity model with its open settings chosen on one block, and these settings."""
     if not isinstance(model, AutoPropensity) and not _open(model):
         return model, ()
-    block = _middle(lazy, planes)
-    fitted = model.fit(
-        np.array(scratch.train[block]), train_share, axis_names=[axis.name for axis in lazy.axes],
-        periodic=_periods(lazy, block),
-    )  # fmt: skip
+    start = (lazy.shape[0] - planes) // 2
+    box = (slice(start, start + planes), *(slice(0, n) for n in lazy.shape[1:]))
+    names, periodic = zip(*((axis.name, axis.periodic) for axis in cut_axes(lazy.axes, box)))
+    fitted = model.fit(np.array(scratch.train[box]), train_share, axis_names=names, periodic=periodic)
+    choices = _on_part(fitted.choices, planes, lazy)
     if isinstance(model, AutoPropensity):
-        return model.settled(fitted), _on_part(fitted.choices, block.stop - block.start, lazy)
-    names: set[str] = {f.name for f in fields(model)} if is_dataclass(model) else set()
-    found = {"rank": fitted.rank, "coupling": fitted.coupling, "link": fitted.link}
-    kept = {name: value for name, value in found.items() if name in names}
-    chosen = replace(model, **kept)  # type: ignore[type-var]  # a model with open settings is a dataclass
-    return chosen, _on_part(fitted.choices, block.stop - block.start, lazy)
+        return model.settled(fitted), choices
+    known = {one.name for one in fields(model)} & {"rank", "coupling", "link"}  # type: ignore[arg-type]  # a dataclass
+    return replace(model, **{name: getattr(fitted, name) for name in known}), choices  # type: ignore[type-var]
 
 
 def deeper(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) -> tuple[str, float]:
@@ -136,17 +127,6 @@ def deeper(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) ->
     axes = cut_axes(lazy.axes, box)
     shares = share_deeper(Part(spins == 1, spins == -1, axes), SplitCalibration(train_share), seed)
     return max(shares.items(), key=lambda item: item[1], default=("anywhere", 0.0))
-
-
-def warn_of_depth(lazy: LazyTensor, scratch: Scratch, train_share: float, seed: int) -> tuple[str, ...]:
-    """A warning where calibration="auto" would take pseudo-gaps: gaps are deeper than a random split."""
-    where, share = deeper(lazy, scratch, train_share, seed)
-    if share <= MAX_DEEPER_SHARE:
-        return ()
-    return (
-        f"Intervals deep inside gaps may under-cover: {share:.0%} of the missing entries lie further from training "
-        f"entries ({where}) than 99% of the calibration entries. Use calibration='gaps'.",
-    )
 
 
 def without_land(
@@ -191,17 +171,6 @@ def _open(model: PropensityModel) -> bool:
     parts = [getattr(model, name, None) for name in ("coupling", "link")]
     waiting = [getattr(part, word, False) for part in parts for word in ("is_auto", "is_learned")]
     return isinstance(getattr(model, "rank", None), str) or any(waiting)
-
-
-def _middle(lazy: LazyTensor, planes: int) -> slice:
-    start = (lazy.shape[0] - planes) // 2
-    return slice(start, start + planes)
-
-
-def _periods(lazy: LazyTensor, block: slice) -> list[bool]:
-    periods = [axis.periodic for axis in lazy.axes]
-    periods[0] = periods[0] and block.stop - block.start == lazy.shape[0]
-    return periods
 
 
 def _on_part(choices: tuple[Choice, ...], planes: int, lazy: LazyTensor) -> tuple[Choice, ...]:

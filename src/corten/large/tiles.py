@@ -45,6 +45,12 @@ class Tile:
         )
         return one, two
 
+    def entries(self, which: np.ndarray) -> np.ndarray:
+        """Flat indices in the padded box of the entries of the core where `which`, an array of the padded box."""
+        inside = np.zeros(self.shape, bool)
+        inside[self.inner] = which[self.inner]
+        return np.flatnonzero(inside)
+
     def of_tensor(self, entries: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """Flat indices in the tensor of flat indices in the padded box."""
         places = np.unravel_index(entries, self.shape)
