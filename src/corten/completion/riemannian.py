@@ -15,8 +15,9 @@ from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.engine import as_engine
 from corten.engine.threads import one_library_thread
-from corten.lowrank import STRUCTURES, BarzilaiBorwein, Stop, TensorTrain, Tucker, descend, spectral_start
+from corten.lowrank import BarzilaiBorwein, Stop, TensorTrain, Tucker, descend, spectral_start
 from corten.lowrank.points import TangentFrame, TangentVector
+from corten.lowrank.tucker import STRUCTURES
 
 FIT_CRITERIA = ("held-out", "aic", "bic")
 TRAINING_HELD_OUT = 0.1  # of the training entries

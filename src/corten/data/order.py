@@ -21,10 +21,9 @@ import numpy as np
 
 from corten.data.choices import Choice
 
-WINDOWS, WINDOWS_OF_SMALL = 2, 4
+WINDOWS = 2
 WINDOW_ENTRIES, WINDOW_LENGTH = 50_000, 500
-"""Number of windows, that of arrays no larger than a window, whose pseudo-gaps hide few entries, and the most entries
-of a window and steps along one of its axes."""
+"""Number of windows, and the most entries of a window and steps along one of its axes."""
 
 MIN_ORDER_ENTRIES = 50
 """Hidden entries over all windows; with fewer, all axes are ordered."""
@@ -37,7 +36,7 @@ UNORDERED = (np.inf, 0.0)
 """Factors of the widths along an axis, in one sweep from coarse to fine or in two. An ordered axis takes the best of
 several; an unordered one first takes the mean of all slices, then each slice by itself."""
 
-MAX_RATIOS = ((0.005, 0.9), (0.02, 1.0), (1.0, 1.25))
+MAX_RATIOS = ((0.005, 0.85), (0.02, 1.0), (1.0, 1.25))
 """An axis is unordered where the error without its order is below a multiple of the error with it: for each p-value of
 the order up to the first number of a pair, the second. One of fifty random orders has a p-value of at most 0.02, and
 one of 200 has the smallest, 0.005."""
@@ -121,8 +120,7 @@ def axis_evidence(values: np.ndarray, mask: np.ndarray, seed: int = 0) -> tuple[
 def _evidence(values: np.ndarray, mask: np.ndarray, seed: int) -> tuple[AxisEvidence, ...]:
     """The evidence for every axis at the steps of the array."""
     rng = np.random.default_rng((seed, 0xA11))
-    count = WINDOWS if mask.size > WINDOW_ENTRIES else WINDOWS_OF_SMALL
-    windows = [_window(values, mask, rng) for _ in range(count)]
+    windows = [_window(values, mask, rng) for _ in range(WINDOWS)]
     if sum(int(window.hidden.sum()) for window in windows) < MIN_ORDER_ENTRIES:
         return ()
     tests = [order_p_value(values, mask, axis, seed) for axis in range(mask.ndim)]

@@ -20,9 +20,10 @@ from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, ResidualPass
 from corten.engine.passes import SoftSpins
 from corten.engine.threads import one_library_thread
-from corten.lowrank import STRUCTURES, Descent, Frame, Stop, TensorTrain, Tucker, descend, spectral_start
+from corten.lowrank import Descent, Frame, Stop, TensorTrain, Tucker, descend, spectral_start
 from corten.lowrank.line_search import Armijo, BarzilaiBorwein, FixedStep, StepRule
 from corten.lowrank.points import TangentFrame, TangentVector
+from corten.lowrank.tucker import STRUCTURES
 
 LOSS_ROUNDING = 1e-7  # relative rounding error of the float32 loss: smaller decreases are ignored
 RIDGE_PER_PARAMETER = 7.0  # measured: the ridge with the smallest error of B grows with the parameters per entry

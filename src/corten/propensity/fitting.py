@@ -11,7 +11,8 @@ import numpy as np
 
 from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model, Threads
-from corten.lowrank import STRUCTURES, TensorTrain, Tucker, check_rank
+from corten.lowrank import TensorTrain, Tucker, check_rank
+from corten.lowrank.tucker import STRUCTURES
 from corten.propensity.additive import tally
 from corten.propensity.coupling import Coupling, Product, Zero, as_coupling
 from corten.propensity.estimation import Estimate, Recipe, estimate, start_of

@@ -20,7 +20,8 @@ from corten.data.choices import Choice
 from corten.engine import Engine, MaskPass, Model
 from corten.engine.lazy import in_planes, is_lazy
 from corten.engine.memory import byte_tensor, parts
-from corten.lowrank import STRUCTURES, TensorTrain, Tucker
+from corten.lowrank import TensorTrain, Tucker
+from corten.lowrank.tucker import STRUCTURES
 from corten.propensity.estimation import Estimate, Recipe, effective_training_size, estimate, start_of
 
 PROPENSITY_CRITERIA = ("held-out", "p-aic", "p-bic")
