@@ -38,8 +38,7 @@ MAX_CORRECTION_ENTRIES = 80_000
 MAX_PREDICT_ENTRIES = 1 << 18  # whose features are held at once
 MAX_SCREEN_ENTRIES, SCREEN_TREES = 15_000, 40  # of a first fit, which shows whether a larger one can lower the error
 PARTS_OF_AXIS = 3  # of an ordered axis
-MIN_CORRECTION_GAIN = 0.01  # of the mean absolute error
-MIN_GAIN_FAR_AWAY = 0.02
+MIN_CORRECTION_GAIN = 0.01  # of the mean absolute error, in blocks and far away
 TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 150, 0.1, 31, 40
 SECONDS_PER_DAY = 86_400
 
@@ -342,9 +341,9 @@ def learn_correction(
     target = np.asarray(residuals, np.float64) / spread
     rng = np.random.default_rng((seed, 0xC0))
     share = _gain_far_away(features, target, entries, axes=describe.describe.axes, rng=rng, seed=seed)
-    if share < MIN_GAIN_FAR_AWAY:
+    if share < MIN_CORRECTION_GAIN:
         because = f"trees fitted to other parts of an ordered axis changed the absolute error by {-share:.1%}"
-        return None, _choice(False, f"{because}, less than {MIN_GAIN_FAR_AWAY:.0%} is not used", share)
+        return None, _choice(False, f"{because}, less than {MIN_CORRECTION_GAIN:.0%} is not used", share)
     models = {}
     for number in np.unique(fold).tolist():
         rows = _some(np.flatnonzero(fold != number), MAX_CORRECTION_ENTRIES, rng)
@@ -391,7 +390,7 @@ def _gain_far_away(
             gain += float(np.abs(target[inside]).sum() - np.abs(target[inside] - trees.sum(features[inside])).sum())
             size += float(np.abs(target[inside]).sum())
         shares.append(gain / size if size > 0 else 0.0)
-        if shares[-1] < MIN_GAIN_FAR_AWAY:
+        if shares[-1] < MIN_CORRECTION_GAIN:
             break
     return min(shares, default=0.0)
 
