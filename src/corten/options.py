@@ -27,7 +27,6 @@ from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
 from corten.engine.lazy import takes_lazy
 from corten.engine.memory import in_words, refuse_beyond
-from corten.engine.speed import relative_seconds
 from corten.engine.threads import default_threads
 from corten.propensity import (
     AdditivePropensity,
@@ -67,20 +66,20 @@ USES_ENGINE = (TuckerCompletion, TensorTrainCompletion, MixedCompletion)
 def predicted_seconds(calibration: Calibration, axes: Sequence[Axis], missing: int, cores: int | None = None) -> float:
     """Seconds that a fit with the default completion takes, about, on so many idle cores or all of this machine.
 
-    The seconds of one core are CPU seconds. They are measured on one processor and multiplied by the speed of this one.
+    The seconds of one core are CPU seconds.
     """
     cores = cores or default_threads()
     shape = tuple(axis.length for axis in axes)
     own, entries = getattr(calibration, "seconds", None), math.prod(shape)
     unordered = sum(axis.kind == "unordered" for axis in axes)
     if callable(own):
-        return relative_seconds() * float(own(entries, missing, cores, shape, unordered))
+        return float(own(entries, missing, cores, shape, unordered))
     rounds = getattr(calibration, "rounds", None)
     if not calibration.pooled or not isinstance(rounds, int):
         rounds = SPLIT_ROUNDS * int(getattr(calibration, "count", 1))
         if entries > MAX_STACK_SIZE:  # Tucker completion alone
-            return relative_seconds() * SECONDS_PER_ENTRY_OF_SPLIT * entries * rounds / SPLIT_ROUNDS
-    return relative_seconds() * GapCalibration(rounds).seconds(entries, missing, cores, shape)
+            return SECONDS_PER_ENTRY_OF_SPLIT * entries * rounds / SPLIT_ROUNDS
+    return GapCalibration(rounds).seconds(entries, missing, cores, shape)
 
 
 def predicted_bytes(calibration: Calibration, axes: Sequence[Axis], missing: int) -> int:
