@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import corten
 from corten import io
 from corten.io import registry, writers
 from corten.io.registry import FORMATS, READABLE, WRITABLE, format_of, resolve
@@ -14,6 +15,21 @@ def test_every_reader_and_writer_exists():
             assert name is None or callable(resolve(name))
     assert len(set(READABLE)) == len(READABLE)
     assert set(WRITABLE) == set(writers.WRITABLE)
+
+
+def test_a_new_format_is_written_by_its_own_writer(tmp_path, monkeypatch):
+    def write_rows(path, output, overwrite):
+        with output.file(path, overwrite) as temporary:
+            np.savetxt(temporary, output.results[0].estimate_array)
+
+    monkeypatch.setattr(registry, "FORMATS", (*FORMATS, registry.Format("text", (".txt",), None, "here:write_rows")))
+    monkeypatch.setattr(writers, "WRITABLE", (*WRITABLE, ".txt"))
+    monkeypatch.setattr(writers, "resolve", {"here:write_rows": write_rows}.__getitem__)
+    x = np.add.outer(np.arange(8.0), np.arange(9.0))
+    x[2, 3] = np.nan
+    result = corten.complete(x, completion="smooth", propensity="constant", calibration="random")
+    path = io.write(tmp_path / "filled.txt", result)
+    np.testing.assert_allclose(np.loadtxt(path), result.estimate)
 
 
 def test_names_of_files_say_their_format():

@@ -1,6 +1,6 @@
 """The file formats: their suffixes, readers, writers and the packages they need.
 
-A new format is one more `Format` here and a function that opens a file as named variables.
+A new format is one more `Format` here, a function that opens a file as named variables, and one that writes a result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Format:
     """One file format.
 
     opener: the function that opens a file as named variables; None: a long table, read by pandas or pyarrow.
-    writer: the function that writes a result; None: read only.
+    writer: the function that writes a result, (path, output, overwrite) -> None; None: read only.
     apart: whether a file is read in a process of its own: "never" (read by Python alone), "careful" (by C libraries
     that can crash: where the caller asks for it), "always" (by a library that crashes easily).
     in_parts: whether it can be read block by block, for tensors larger than memory.
@@ -61,20 +61,21 @@ class Format:
             raise ImportError(f"{self.name} needs the package {absent[0]}: pip install 'corten[{self.extra}]'")
 
 
-_STORES, _ARRAYS, _NETCDF = "corten.io.stores:", "corten.io.writers:write", "corten.io.dataset:write_netcdf"
-_ZARR = "corten.io.dataset:write_zarr"
+_STORES, _WRITERS = "corten.io.stores:", "corten.io.writers:"
+_NETCDF, _ZARR = _WRITERS + "netcdf_writer", _WRITERS + "zarr_writer"
+_ARRAY, _ARRAYS, _TABLE = _WRITERS + "array_writer", _WRITERS + "arrays_writer", _WRITERS + "table_writer"
 _GRIB = (".grib", ".grib2", ".grb", ".grb2")
 FORMATS = (
     Format("NetCDF", (".nc", ".nc4", ".cdf"), _STORES + "open_variables", _NETCDF, "careful", in_parts=True),
     Format("Zarr", (".zarr",), _STORES + "open_variables", _ZARR, "careful", in_parts=True, needs=("zarr",)),
     Format("npz", (".npz",), _STORES + "open_npz", _ARRAYS),
-    Format("NumPy array", (".npy",), _STORES + "open_npy", _ARRAYS, in_parts=True),
+    Format("NumPy array", (".npy",), _STORES + "open_npy", _ARRAY, in_parts=True),
     Format("MAT", (".mat",), _STORES + "open_mat", _ARRAYS, "always"),
     Format("HDF5", (".h5", ".hdf5"), _STORES + "open_hdf5", _NETCDF, "careful"),
     Format("GeoTIFF", (".tif", ".tiff"), _STORES + "open_geotiff", None, "careful", needs=("rioxarray",), extra="geo"),
     Format("GRIB", _GRIB, _STORES + "open_grib", None, "careful", needs=("cfgrib",), extra="geo"),
-    Format("CSV", (".csv", ".csv.gz"), None, _ARRAYS),
-    Format("Parquet", (".parquet",), None, _ARRAYS, "careful", needs=("pyarrow",)),
+    Format("CSV", (".csv", ".csv.gz"), None, _TABLE),
+    Format("Parquet", (".parquet",), None, _TABLE, "careful", needs=("pyarrow",)),
     Format("IONEX", (".inx", ".ionex", ".19i (any year; also .Z and .gz)"), _STORES + "open_ionex"),
 )
 READABLE = tuple(suffix for one in FORMATS for suffix in one.suffixes)

@@ -6,6 +6,8 @@ import os
 import re
 import zipfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,7 @@ import numpy as np
 from corten.io.dataset import to_dataset, write_netcdf, write_zarr
 from corten.io.files import suffix_of
 from corten.io.names import level_names, refuse_axes
-from corten.io.registry import NETCDF, TABLES, WRITABLE
+from corten.io.registry import WRITABLE, format_of, resolve
 from corten.io.table import LongTable, about, long_form
 from corten.io.whole import refuse_taken, whole_file
 from corten.io.wide import WideTable
@@ -59,40 +61,78 @@ def write(
     >>> write("filled.nc", result)                                    # doctest: +SKIP
     """
     check_target(path, overwrite)
-    suffix = suffix_of(path)
-    if suffix in NETCDF or suffix == ".zarr":
-        store = write_zarr if suffix == ".zarr" else write_netcdf
-        return store(to_dataset(result, like, further), path, overwrite=overwrite)
-    results = (result, *further)
-    names = level_names([one.coverage for one in results])
-    # Of each further bound its name, the position of its result, and which bound it is.
-    bounds = [(name, k, end) for k, pair in enumerate(names) if k for name, end in zip(pair, names[0])]
-    arrays = {name: getattr(results[k], f"{end}_array") for name, k, end in bounds}
-    refuse_axes(path, [axis.name for axis in result.observed.axes])
-    with whole_file(path, overwrite) as temporary:
-        if suffix in TABLES:
-            write_table(_table(results, bounds, table), temporary, suffix)
-        elif suffix == ".npy":
-            np.save(
-                temporary, np.stack([result.estimate_array, result.lower_array, result.upper_array, *arrays.values()])
-            )
-        else:
-            if further:
-                arrays["coverages"] = np.array([one.coverage for one in results])
-            write_arrays(temporary, suffix, _arrays(result) | arrays)
+    writer = resolve(str(format_of(path).writer))
+    writer(Path(path), Output((result, *further), table, like), overwrite)
     return Path(path)
 
 
-def _table(
-    results: Sequence[Intervals], bounds: Sequence[tuple[str, int, str]], table: LongTable | WideTable | None
-) -> pd.DataFrame:
-    """One table of all coverages, long or wide as the table that was read."""
-    if isinstance(table, WideTable):
-        return table.to_frame(results[0], results[1:])
-    frames = [long_form(one) if table is None else table.to_frame(one) for one in results]
-    for name, k, end in bounds:
-        frames[0][name] = frames[k][end].to_numpy()
-    return frames[0]
+@dataclass(frozen=True)
+class Output:
+    """What the writer of a format gets: one fit at one or more coverages, the table or the Dataset it comes from."""
+
+    results: tuple[Intervals, ...]
+    table: LongTable | WideTable | None = None
+    like: xr.Dataset | None = None
+
+    def further_bounds(self) -> list[tuple[str, int, str]]:
+        """Of each bound of a further coverage its name, the position of its result, and which bound it is."""
+        names = level_names([one.coverage for one in self.results])
+        return [(name, k, end) for k, pair in enumerate(names) if k for name, end in zip(pair, names[0])]
+
+    def further_arrays(self) -> dict[str, np.ndarray]:
+        """The bounds of the further coverages by name."""
+        return {name: getattr(self.results[k], f"{end}_array") for name, k, end in self.further_bounds()}
+
+    def frame(self) -> pd.DataFrame:
+        """One table of all coverages, long or wide as the table that was read."""
+        if isinstance(self.table, WideTable):
+            return self.table.to_frame(self.results[0], self.results[1:])
+        frames = [long_form(one) if self.table is None else self.table.to_frame(one) for one in self.results]
+        for name, k, end in self.further_bounds():
+            frames[0][name] = frames[k][end].to_numpy()
+        return frames[0]
+
+    def dataset(self) -> xr.Dataset:
+        """Everything with labels, by the CF conventions."""
+        return to_dataset(self.results[0], self.like, self.results[1:])
+
+    def file(self, path: Path, overwrite: bool) -> AbstractContextManager[Path]:
+        """The temporary file of a format without labels; axes that it cannot hold are refused."""
+        refuse_axes(path, [axis.name for axis in self.results[0].observed.axes])
+        return whole_file(path, overwrite)
+
+
+def netcdf_writer(path: Path, output: Output, overwrite: bool) -> None:
+    """Write .nc and .h5."""
+    write_netcdf(output.dataset(), path, overwrite=overwrite)
+
+
+def zarr_writer(path: Path, output: Output, overwrite: bool) -> None:
+    """Write a Zarr store."""
+    write_zarr(output.dataset(), path, overwrite=overwrite)
+
+
+def table_writer(path: Path, output: Output, overwrite: bool) -> None:
+    """Write .csv, .csv.gz and .parquet."""
+    with output.file(path, overwrite) as temporary:
+        write_table(output.frame(), temporary, suffix_of(path))
+
+
+def array_writer(path: Path, output: Output, overwrite: bool) -> None:
+    """Write estimate, lower and upper bounds, stacked along a new first axis, as .npy."""
+    first = output.results[0]
+    stacked = [first.estimate_array, first.lower_array, first.upper_array, *output.further_arrays().values()]
+    with output.file(path, overwrite) as temporary:
+        np.save(temporary, np.stack(stacked))
+
+
+def arrays_writer(path: Path, output: Output, overwrite: bool) -> None:
+    """Write all arrays by name as .npz and .mat."""
+    arrays = _arrays(output.results[0]) | output.further_arrays()
+    if len(output.results) > 1:
+        arrays["coverages"] = np.array([one.coverage for one in output.results])
+    with output.file(path, overwrite) as temporary:
+        write_arrays(temporary, suffix_of(path), arrays)
 
 
 def write_table(frame: pd.DataFrame, path: Path, suffix: str) -> None:
