@@ -141,7 +141,7 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
         far = coarse.far_field(large.fill(coarse.values, coarse.mask).estimate)
         monkeypatch.setattr(gaps.Hiding, "draw", lambda self, data: (changed, mask, hidden))
         filler = gaps.TileFiller(data.axes, first, far, np.array([0.1, 0.1, 0.1]), 1.0)
-        return gaps._Sample(data, filler, limit=4000).scored(hiding)
+        return gaps._Sample(data, filler, (far,), limit=4000).scored((0, hiding))
 
     one = members(values)
     two = members(np.where(hidden, values + 100, values))

@@ -161,10 +161,6 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     """Choose settings, hide entries in a sample of tiles, and learn mix, scale and scores from their errors."""
     rng = np.random.default_rng((seed, TILE_SEED_STREAM))
     axes, shape, coarse = data.axes, data.shape, data.coarse
-    coarse_axes = coarse.axes(axes)
-    large = StackedCompletion().prepare(coarse.values, coarse.mask, coarse_axes, seed)
-    far = coarse.far_field(large.fill(coarse.values, coarse.mask).estimate)
-    tell(0.1)
     observed, missing = data.counts.T.astype(float)
     useful = np.flatnonzero(observed >= 2 * MIN_TILE_HIDDEN).tolist()
     givers = np.flatnonzero(missing)
@@ -173,14 +169,8 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     needy = missing[givers] / missing.sum()
     sampled = rng.choice(givers, min(SAMPLED_TILES, len(givers)), replace=False, p=needy)
     change, spread, missing_depths = _look_at(data, [data.tiles[i] for i in sampled], rng)
-    middle = data.tiles[sorted(useful, key=lambda i: observed[i])[len(useful) // 2]].padded
-    values, spins = data.read(middle)
-    first = StackedCompletion().prepare(values, spins == 1, cut_axes(axes, middle), seed)
-    filler = TileFiller(axes, first, far, change, spread)
-    tell(0.2)
-    rounds: list[Hidden] = []
-    sets = _sets(useful, observed[useful], number_of_rounds(data.tiles, len(useful)), rng)
-    for number, numbers in enumerate(sets):
+    sets = []
+    for number, numbers in enumerate(_sets(useful, observed[useful], number_of_rounds(data.tiles, len(useful)), rng)):
         hidings = []
         for place, i in enumerate(numbers):
             # Every second copy is that of the tile itself. The others come from near tiles drawn in proportion to their
@@ -190,11 +180,16 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
             if (number + place) % 2 == 0 or not missing[i]:
                 start = _near(data.tiles[int(rng.choice(givers, p=needy))], tile.shape, shape, rng)
             hidings.append(Hiding(tile, start, int(rng.integers(2**32))))
-        left = coarse.without(_each_once(data, hidings))
-        limit = MAX_POOLED_ENTRIES // (len(sets) * len(numbers))
-        own = replace(filler, far=left.far_field(large.fill(left.values, left.mask).estimate))
-        rounds += runner.run(_Sample(data, own, limit).scored, hidings, lambda share: None)
-        tell(0.2 + 0.75 * (number + 1) / len(sets))
+        sets.append(hidings)
+    tell(0.05)
+    middle = data.tiles[sorted(useful, key=lambda i: observed[i])[len(useful) // 2]].padded
+    # On a cluster all of this runs on the workers: what the client does alone, the workers wait for.
+    large, first = runner.run(_Settings(data, seed).of, (None, middle), lambda share: tell(0.05 + 0.15 * share))
+    fields = runner.run(_FarFields(data, large).without, ((), *sets), lambda share: tell(0.2 + 0.1 * share))
+    filler = TileFiller(axes, first, fields[0], change, spread)
+    drawn = [(number, hiding) for number, hidings in enumerate(sets, 1) for hiding in hidings]
+    sample = _Sample(data, filler, tuple(fields), MAX_POOLED_ENTRIES // len(drawn))
+    rounds = runner.run(sample.scored, drawn, lambda share: tell(0.3 + 0.65 * share))
     rounds = [one for one in rounds if one.entries.size]
     completion, rounds = cross_fitted_mix(filler.completion, rounds, shape, seed)
     entries, truth, estimate, features = (
@@ -321,20 +316,53 @@ def _each_once(data: TiledField, hidings: Sequence[Hiding]) -> Iterator[tuple[li
 
 
 @dataclass(frozen=True)
+class _Settings:
+    """Chooses the settings of the stack, for the coarse field or from one tile."""
+
+    data: TiledField
+    seed: int
+
+    def of(self, box: Box | None) -> PreparedMix:
+        """The stack prepared on a box, or on the coarse field where there is none."""
+        data = self.data
+        if box is None:
+            values, mask, axes = data.coarse.values, data.coarse.mask, data.coarse.axes(data.axes)
+        else:
+            values, spins = data.read(box)
+            mask, axes = spins == 1, cut_axes(data.axes, box)
+        return StackedCompletion().prepare(values, mask, axes, self.seed)
+
+
+@dataclass(frozen=True)
+class _FarFields:
+    """Completes the coarse field, without the entries that are hidden in tiles."""
+
+    data: TiledField
+    large: PreparedMix
+
+    def without(self, hidings: Sequence[Hiding]) -> FarField:
+        left = self.data.coarse.without(_each_once(self.data, hidings))
+        return left.far_field(self.large.fill(left.values, left.mask).estimate)
+
+
+@dataclass(frozen=True)
 class _Sample:
-    """What fills tiles of one set: the coarse field of the filler is without the entries hidden in all of them."""
+    """What fills sampled tiles: each with the coarse field without the entries that are hidden in its set of tiles."""
 
     data: TiledField
     filler: TileFiller
+    fields: tuple[FarField, ...]
     limit: int
 
-    def scored(self, hiding: Hiding) -> Hidden:
-        """The hidden entries of the core of a tile, filled without them."""
+    def scored(self, one: tuple[int, Hiding]) -> Hidden:
+        """The hidden entries of the core of a tile, filled without them, with the coarse field of this number."""
+        number, hiding = one
         tile = hiding.tile
         values, mask, hidden = hiding.draw(self.data)
         train, entries = mask & ~hidden, tile.entries(hidden)
         if entries.size > self.limit:
             entries = np.sort(np.random.default_rng((hiding.seed, 1)).choice(entries, self.limit, replace=False))
-        fill, describe = self.filler.fill(tile, np.where(train, values, np.nan), train)
+        filler = replace(self.filler, far=self.fields[number])
+        fill, describe = filler.fill(tile, np.where(train, values, np.nan), train)
         found = reduced(fill, values, train=train, entries=entries, describe=describe)
         return replace(found, entries=tile.of_tensor(entries, self.data.shape))
