@@ -1,8 +1,11 @@
-"""The number of threads."""
+"""Threads: their number, and how nested calls share them."""
 
 import os
+from threading import Barrier, Event
 
-from corten.engine.threads import MAX_THREADS_BESIDE_DEVICE, beside_device, default_threads
+import pytest
+
+from corten.engine.threads import MAX_THREADS_BESIDE_DEVICE, beside_device, default_threads, in_order
 
 
 def test_few_threads_beside_a_device(monkeypatch):
@@ -17,3 +20,41 @@ def test_few_threads_beside_a_device(monkeypatch):
         assert default_threads() == 12  # what the user asks for
     monkeypatch.delenv("CORTEN_THREADS")
     assert default_threads() == 64
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_thread_that_waits_for_an_item_works_inside_it(first, monkeypatch):
+    monkeypatch.setenv("CORTEN_THREADS", "2")
+    both, long_one_began = Barrier(2), Event()
+
+    def meet(number):
+        both.wait(timeout=60)  # only two threads at once pass
+        return number
+
+    def outer(long):
+        if long:
+            long_one_began.set()
+            return sum(in_order(meet, range(4)))
+        long_one_began.wait(timeout=60)
+        return 0
+
+    assert list(in_order(outer, [first, not first])) == [6 * first, 6 * (not first)]
+
+
+def test_no_item_starts_after_an_error_and_running_ones_end(monkeypatch):
+    monkeypatch.setenv("CORTEN_THREADS", "3")
+    failed, done = Event(), []
+
+    def work(number):
+        if number == 0:
+            failed.set()
+            raise ValueError("the first")
+        failed.wait(timeout=60)
+        done.append(number)
+
+    with pytest.raises(ValueError, match="the first"):
+        list(in_order(work, range(100)))
+    ended = list(done)
+    assert len(ended) < 10
+    assert list(in_order(lambda one: one, range(5))) == [0, 1, 2, 3, 4]
+    assert done == ended

@@ -24,6 +24,7 @@ from corten.conformal.local_scale import COARSE_BLOCKS_PER_AXIS, BlockFolds, Ent
 from corten.conformal.trees import Trees, fit_trees
 from corten.data.axes import Axis
 from corten.data.choices import Choice
+from corten.engine.threads import in_order
 
 NEAREST_POSITIONS = 6  # of an unordered axis, by correlation
 MAX_CANDIDATES = 64  # the most correlated positions, of which the nearest observed ones are taken
@@ -344,11 +345,10 @@ def learn_correction(
     if share < MIN_CORRECTION_GAIN:
         because = f"trees fitted to other parts of an ordered axis changed the absolute error by {-share:.1%}"
         return None, _choice(False, f"{because}, less than {MIN_CORRECTION_GAIN:.0%} is not used", share)
-    models = {}
-    for number in np.unique(fold).tolist():
-        rows = _some(np.flatnonzero(fold != number), MAX_CORRECTION_ENTRIES, rng)
-        models[number] = _fit(features, target, rows, TREES, seed)
-    correction = Correction(describe, models, fold_of, observed)
+    numbers = np.unique(fold).tolist()
+    rows = [_some(np.flatnonzero(fold != number), MAX_CORRECTION_ENTRIES, rng) for number in numbers]
+    models = in_order(lambda own: _fit(features, target, own, TREES, seed), rows)
+    correction = Correction(describe, dict(zip(numbers, models)), fold_of, observed)
     gain = np.abs(target) - np.abs(target - correction.predict(features, entries) / spread)
     share = float(gain.sum() / max(np.abs(target).sum(), 1e-300))
     used = share >= MIN_CORRECTION_GAIN and exceeds(gain, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS))
@@ -376,20 +376,24 @@ def _gain_far_away(
     """
     shape = tuple(axis.length for axis in axes)
     index, shares = np.unravel_index(entries, shape), []
+
+    def errors_without(rows: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+        """Absolute errors inside a part, before and after a correction that was fitted outside it."""
+        out, inside = rows
+        trees = _fit(features, target, out, SCREEN_TREES, seed)
+        return float(np.abs(target[inside]).sum()), float(np.abs(target[inside] - trees.sum(features[inside])).sum())
+
     for k, axis in enumerate(axes):
         if axis.kind == "unordered" or shape[k] < 2 * PARTS_OF_AXIS:
             continue
-        part, gain, size = index[k] * PARTS_OF_AXIS // shape[k], 0.0, 0.0
-        for number in range(PARTS_OF_AXIS):
-            out, inside = (
-                _some(np.flatnonzero(rows), MAX_SCREEN_ENTRIES, rng) for rows in (part != number, part == number)
-            )
-            if len(out) < MIN_CORRECTION_ENTRIES // 4 or not len(inside):
-                continue
-            trees = _fit(features, target, out, SCREEN_TREES, seed)
-            gain += float(np.abs(target[inside]).sum() - np.abs(target[inside] - trees.sum(features[inside])).sum())
-            size += float(np.abs(target[inside]).sum())
-        shares.append(gain / size if size > 0 else 0.0)
+        part = index[k] * PARTS_OF_AXIS // shape[k]
+        drawn = [
+            [_some(np.flatnonzero(rows), MAX_SCREEN_ENTRIES, rng) for rows in (part != number, part == number)]
+            for number in range(PARTS_OF_AXIS)
+        ]
+        enough = [(out, inside) for out, inside in drawn if len(out) >= MIN_CORRECTION_ENTRIES // 4 and len(inside)]
+        before, after = (sum(errors) for errors in zip((0.0, 0.0), *in_order(errors_without, enough)))
+        shares.append((before - after) / before if before > 0 else 0.0)
         if shares[-1] < MIN_CORRECTION_GAIN:
             break
     return min(shares, default=0.0)

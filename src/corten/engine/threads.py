@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field
 from functools import lru_cache
-from threading import Lock, Semaphore
+from threading import Condition, Lock, local
 from typing import Any, TypeVar
 
 MIN_ENTRIES_FOR_THREADS = 30_000  # a pass over fewer takes less than a millisecond
@@ -34,73 +35,134 @@ def threads_for(entries: int) -> int | None:
     return 1 if entries < MIN_ENTRIES_FOR_THREADS else None
 
 
+@dataclass(eq=False)
+class _Call:
+    """One call of `in_order`: its items that no thread has begun, and those that are being worked on.
+
+    limit: the most threads at once; above: the items, of other calls, inside which this call was made.
+    """
+
+    work: Callable[[Any], Any]
+    limit: int
+    above: tuple[Future[Any], ...]
+    left: deque[tuple[Any, Future[Any]]] = field(default_factory=deque)
+    running: set[Future[Any]] = field(default_factory=set)
+
+    @property
+    def open(self) -> bool:
+        """Whether one more thread may begin an item."""
+        return bool(self.left) and len(self.running) < self.limit
+
+
+_inside = local()
+"""`items` of a thread: those that it is working on, as `_Call.above`."""
+
+
+class _Team:
+    """The threads beside the calling ones, which work on the items of all calls, those of the newest call first."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.active = count, 0
+        self.calls: list[_Call] = []
+        self.changed = Condition()  # an item was added, or is done; also the lock of all that is here
+        self.threads = ThreadPoolExecutor(count, thread_name_prefix="corten")
+
+    def add(self, call: _Call, item: object) -> Future[Any]:
+        """Offer one more item to the threads."""
+        future: Future[Any] = Future()
+        with self.changed:
+            call.left.append((item, future))
+            self.changed.notify_all()
+            if len(call.left) > 1 and self.active < self.count:
+                self.active += 1
+                self.threads.submit(self._help)
+        return future
+
+    def work_on(self, wanted: Callable[[_Call], bool]) -> bool:
+        """Do one item of the newest call that is `wanted`; False if there is none."""
+        with self.changed:
+            for call in reversed(self.calls):
+                if call.open and wanted(call):
+                    item, future = call.left.popleft()
+                    call.running.add(future)
+                    break
+            else:
+                return False
+        outside, _inside.items = getattr(_inside, "items", ()), (*call.above, future)
+        try:
+            future.set_result(call.work(item))
+        except BaseException as problem:
+            future.set_exception(problem)
+            if isinstance(problem, KeyboardInterrupt):
+                raise
+        finally:
+            _inside.items = outside
+            with self.changed:
+                call.running.discard(future)
+                self.changed.notify_all()
+        return True
+
+    def result(self, call: _Call, future: Future[Result]) -> Result:
+        """The result of an item of a call. Until it is there the calling thread works on what that result needs.
+
+        That is the rest of the call, then the calls made inside the item. With other items it could wait for a lock
+        that it holds itself.
+        """
+        while not future.done():
+            if self.work_on(lambda one: one is call) or self.work_on(lambda one: future in one.above):
+                continue
+            with self.changed:
+                if not future.done() and not any(one.open and future in one.above for one in self.calls):
+                    self.changed.wait()
+        return future.result()
+
+    def end(self, call: _Call) -> None:
+        """Begin no other item, and wait for those that run: what is running ends before the caller cleans up."""
+        with self.changed:
+            self.calls.remove(call)
+            call.left.clear()
+            while call.running:
+                self.changed.wait()
+
+    def _help(self) -> None:
+        while True:
+            while self.work_on(lambda call: True):
+                pass
+            with self.changed:
+                if not any(call.open for call in self.calls):
+                    self.active -= 1
+                    return
+
+
 @lru_cache(maxsize=8)
-def _helpers(count: int) -> tuple[ThreadPoolExecutor, Semaphore]:
-    """Threads beside the calling one, and how many of them are idle."""
-    return ThreadPoolExecutor(count, thread_name_prefix="corten"), Semaphore(count)
+def _team(count: int) -> _Team:
+    return _Team(count)
 
 
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None) -> Iterator[Result]:
     """Results of `work` in the order of `items`, a few ahead of the reader, so that memory stays bounded.
 
-    The calling thread works too, on what no idle thread has taken. So `work` may call this function itself: all levels
-    share the same few threads. Each further thread would keep freed memory of its own.
+    The calling thread works too. So `work` may call this function itself: all levels share the same few threads, and
+    none of them is idle while there is an item that it may do. Each further thread would keep freed memory of its own.
     """
     threads = threads or default_threads()
     if threads == 1:
         yield from map(work, items)
         return
-    helpers, idle = _helpers(max(threads, default_threads()) - 1)
-    places = Semaphore(threads - 1)  # the helpers may be more than were asked for
+    team = _team(max(threads, default_threads()) - 1)
+    call = _Call(work, threads, above=getattr(_inside, "items", ()))
+    with team.changed:
+        team.calls.append(call)
     waiting: deque[Future[Result]] = deque()
-    left: deque[tuple[Item, Future[Result]]] = deque()  # not begun
-    helping: list[Future[None]] = []
-
-    def one_more() -> bool:
-        """Do the next of what is left; False if there is nothing."""
-        try:
-            item, future = left.popleft()
-        except IndexError:
-            return False
-        try:
-            future.set_result(work(item))
-        except BaseException as problem:
-            future.set_exception(problem)
-            if isinstance(problem, KeyboardInterrupt):
-                raise
-        return True
-
-    def help_out() -> None:
-        try:
-            while one_more():
-                pass
-        finally:
-            places.release()
-            idle.release()
-
-    def first() -> Result:
-        while not waiting[0].done() and one_more():
-            pass
-        return waiting.popleft().result()
-
     try:
         for item in items:
-            future: Future[Result] = Future()
-            waiting.append(future)
-            left.append((item, future))
-            if len(waiting) > 1 and places.acquire(blocking=False):
-                if idle.acquire(blocking=False):
-                    helping.append(helpers.submit(help_out))
-                else:
-                    places.release()
+            waiting.append(team.add(call, item))
             if len(waiting) > 2 * threads:
-                yield first()
+                yield team.result(call, waiting.popleft())
         while waiting:
-            yield first()
+            yield team.result(call, waiting.popleft())
     finally:
-        # After an error no task starts: what is running ends before the caller cleans up.
-        left.clear()
-        wait(helping)
+        team.end(call)
 
 
 def side_by_side(*work: Callable[[], Any], at_least: int = 1) -> list[Any]:
@@ -152,7 +214,8 @@ beside_device = Shared()
 
 def _forget_threads() -> None:
     """A forked process has none of its parent's threads: it makes pools and locks of its own."""
-    _helpers.cache_clear()
+    _team.cache_clear()
+    _inside.items = ()
     one_library_thread.forget()
     beside_device.forget()
 
