@@ -100,7 +100,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sets", nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--rounds", type=int, default=GapCalibration().rounds)
+    parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--drawn", type=float, default=0.0, help="share of rounds drawn from a fitted Ising model")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     options = parser.parse_args()

@@ -45,6 +45,10 @@ from corten.engine.threads import beside_device, side_by_side
 from corten.propensity import FittedPropensity, IsingPropensity
 
 GAP_SEED_STREAM = 0x6A95
+ROUNDS, FEWER_ROUNDS = 24, 12
+MANY_HIDDEN_ENTRIES, MANY_MISSING = 40_000, 1 / 5
+"""Where every round hides so many entries, and so large a share of the tensor is missing, fewer rounds serve: intervals
+of TEC, NDVI and metro have the same scores with 12 as with 24 (`benchmarks/gaps.py`)."""
 # CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
 SECONDS_OF_MODES = 0.07  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
 SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.004, 0.22e-6, 5.2e-9  # of a fill besides
@@ -70,8 +74,9 @@ class GapCalibration:
 
     Parameters
     ----------
-    rounds : int, default 24
-        The number of rounds; each completes the tensor once.
+    rounds : int, optional
+        The number of rounds; each completes the tensor once. Default: 24, or 12 if a fifth of the entries or more is
+        missing and a round hides 40,000 entries or more.
     drawn : float, default 1/3
         The share of rounds with simulated gaps. They reduce the influence of moved copies that happen to be deeper than
         the gaps.
@@ -87,19 +92,26 @@ class GapCalibration:
 
     Examples
     --------
-    >>> GapCalibration().rounds
-    24
+    >>> GapCalibration().rounds_for(10_000, 3_000), GapCalibration().rounds_for(552_000, 237_000)
+    (24, 12)
     """
 
-    rounds: int = 24
+    rounds: int | None = None
     drawn: float = 1 / 3
     pooled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
+        if self.rounds is not None and self.rounds < 1:
             raise ValueError(f"rounds is {self.rounds}: give at least 1 (24 or more is recommended)")
         if not 0.0 <= self.drawn <= 1.0:
             raise ValueError(f"drawn is {self.drawn}: give a share of the rounds between 0 and 1")
+
+    def rounds_for(self, entries: int, missing: int) -> int:
+        """The number of rounds for a tensor with so many entries, of which so many are missing."""
+        if self.rounds is not None:
+            return self.rounds
+        many = _hidden_in_round(entries, missing) >= MANY_HIDDEN_ENTRIES and missing >= MANY_MISSING * entries
+        return FEWER_ROUNDS if many else ROUNDS
 
     def plan(self, observed: ObservedTensor, seed: int) -> Plan:
         """Draw the rounds."""
@@ -116,7 +128,8 @@ class GapCalibration:
         kinds = axis_kinds(observed.axes, mask.shape)
         rng = np.random.default_rng((seed, GAP_SEED_STREAM))
         least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(usable.sum()))
-        count = round(self.drawn * self.rounds)
+        number_of_rounds = self.rounds_for(mask.size, int(gap.sum()))
+        count = round(self.drawn * number_of_rounds)
         propensity = _model_of_mask(observed, engine) if count else None
         shapes = (
             [~mask for mask in draw_masks(propensity, observed, count=count, seed=seed, engine=engine)]
@@ -128,7 +141,7 @@ class GapCalibration:
         reached = {k: (*ends, gap.shape[k]) for k, ends in extents_of(gap, kinds).items()}
         extents = {k: with_margin(*ends) for k, ends in reached.items() if ends[:2] != (0, ends[2] - 1)}
         rounds = []
-        for number in range(self.rounds):
+        for number in range(number_of_rounds):
             simulated = shapes[number] if number < len(shapes) else None
             # A copy stays at the edges of the data that the gap touches: one that is shifted inside is easier to fill.
             # Every second copy of a gap in a corner stays at one of its edges only, as there are few corners.
@@ -143,11 +156,11 @@ class GapCalibration:
         share = np.mean([r.hidden.sum() for r in rounds]) / usable.sum()
         choice = Choice(
             "pseudo-gaps",
-            f"{self.rounds} rounds hiding {share:.0%} of the observed entries",
+            f"{number_of_rounds} rounds hiding {share:.0%} of the observed entries",
             "copies of the gaps, moved along ordered axes and permuted along unordered axes"
             + (f"; {len(shapes)} rounds with gaps drawn from an Ising model of the mask" if shapes else ""),
             code="pseudo_gaps",
-            values={"rounds": self.rounds, "drawn_rounds": len(shapes), "hidden_share": float(share)},
+            values={"rounds": number_of_rounds, "drawn_rounds": len(shapes), "hidden_share": float(share)},
         )
         return Plan(tuple(rounds), (choice,), propensity)
 
@@ -157,14 +170,14 @@ class GapCalibration:
         `unordered` is the number of unordered axes: a correction is learned from many features then.
         """
         correction = BYTES_OF_CORRECTION_PER_HIDDEN * self._hidden(entries, missing) if unordered else 0.0
-        return peak_of_rounds(entries, threads_that_fit(entries, self.rounds), missing) + int(correction)
+        threads = threads_that_fit(entries, self.rounds_for(entries, missing))
+        return peak_of_rounds(entries, threads, missing) + int(correction)
 
     def _hidden(self, entries: int, missing: int) -> float:
         """Hidden entries that are scored, about."""
-        observed = entries - missing
-        return min(MAX_POOLED_ENTRIES, self.rounds * min(missing * observed / max(entries, 1), observed / 2))
+        return min(MAX_POOLED_ENTRIES, self.rounds_for(entries, missing) * _hidden_in_round(entries, missing))
 
-    def device_bytes(self, engine: object, shape: Sequence[int]) -> int | None:
+    def device_bytes(self, engine: object, shape: Sequence[int], missing: int = 0) -> int | None:
         """Peak memory of the rounds on the device of an engine.
 
         Parameters
@@ -173,6 +186,8 @@ class GapCalibration:
             As the option of a completion: "gpu", "jax" or another one.
         shape : sequence of int
             Lengths of the axes.
+        missing : int, default 0
+            The number of missing entries.
 
         Returns
         -------
@@ -185,7 +200,7 @@ class GapCalibration:
         True
         """
         arrays = device_arrays(as_engine(engine))
-        need = None if arrays is None else Need.of(arrays, shape, self.rounds)
+        need = None if arrays is None else Need.of(arrays, shape, self.rounds_for(prod(shape), missing))
         return need.bytes if need is not None and need.at_once else None
 
     def seconds(
@@ -216,17 +231,17 @@ class GapCalibration:
         """
         shape, observed = shape or (round(entries ** (1 / 3)),) * 3, entries - missing
         dense = min(1.0, 2 * observed / max(entries, 1))  # few observed entries need fewer iterations
-        hidden = self._hidden(entries, missing)
+        hidden, rounds = self._hidden(entries, missing), self.rounds_for(entries, missing)
         settings = SECONDS_OF_LIKELIHOOD + SECONDS_OF_SAMPLES * min(1.0, observed / ENTRIES_OF_SAMPLES)
         part = min(entries, ENTRIES_OF_FILL)
         settings += FILLS_OF_COVARIANCE * dense * _seconds_of_fill(part, shape, dense, unordered)
         settings += SECONDS_OF_MASK + SECONDS_PER_ENTRY_OF_PART * min(entries, MAX_ENTRIES_OF_MASK)
         settings += SECONDS_PER_ENTRY_OF_MASK * entries
-        fills = (self.rounds + FILLS_OF_SETTINGS) * _seconds_of_fill(entries, shape, dense, unordered)
-        fills += self.rounds * SECONDS_OF_FEATURES * entries
+        fills = (rounds + FILLS_OF_SETTINGS) * _seconds_of_fill(entries, shape, dense, unordered)
+        fills += rounds * SECONDS_OF_FEATURES * entries
         scale = SECONDS_OF_SCALE + SECONDS_PER_HIDDEN * hidden + SECONDS_PER_MISSING * missing
         correction = SECONDS_OF_CORRECTION_PER_HIDDEN * hidden if unordered else 0.0
-        return (settings + fills + scale + correction) * (SERIAL_SHARE + (1 - SERIAL_SHARE) / min(cores, self.rounds))
+        return (settings + fills + scale + correction) * (SERIAL_SHARE + (1 - SERIAL_SHARE) / min(cores, rounds))
 
     def calibrate(self, task: Task) -> Outcome:
         """Complete every round, learn the scale of errors from the hidden entries, and pool all rounds."""
@@ -284,6 +299,12 @@ class GapCalibration:
             residuals=truth - estimate,
             choices=choices,
         )
+
+
+def _hidden_in_round(entries: int, missing: int) -> float:
+    """Entries that a copy of the gaps hides, about: its share of the observed entries, at most half of them."""
+    observed = entries - missing
+    return min(missing * observed / max(entries, 1), observed / 2)
 
 
 def _seconds_of_fill(entries: int, shape: Sequence[int], dense: float, unordered: int) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corten.calibration.gap_scale import reach
+from corten.calibration.gaps import ROUNDS
 from corten.calibration.renewal import Settled, fill_gaps, fill_split, renew
 from corten.calibration.task import Progress, Task
 from corten.completion.protocol import Prepared, on_axes
@@ -130,7 +131,7 @@ def update(
         seed=int(fitted.options["seed"]),
         tell=progress or (lambda stage, share: None),
     )
-    rounds = int(getattr(fitted.calibration, "rounds", 24))
+    rounds = int(getattr(fitted.calibration, "rounds", None) or ROUNDS)
     with one_library_thread:
         made = renew(split, fitted.residuals, task=task, window=moved, axis=along, rounds=rounds, half_life=decay)
     name = fit.axes[along].name
