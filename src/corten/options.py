@@ -21,7 +21,7 @@ from corten.completion.riemannian import TensorTrainCompletion, TuckerCompletion
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import StackedCompletion
 from corten.conformal.scores import Score
-from corten.data.axes import Axis
+from corten.data.axes import Axis, longest_unordered
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
@@ -71,7 +71,7 @@ def predicted_seconds(calibration: Calibration, axes: Sequence[Axis], missing: i
     cores = cores or default_threads()
     shape = tuple(axis.length for axis in axes)
     own, entries = getattr(calibration, "seconds", None), math.prod(shape)
-    unordered = sum(axis.kind == "unordered" for axis in axes)
+    unordered = longest_unordered(axes)
     if callable(own):
         return float(own(entries, missing, cores, shape, unordered))
     rounds = getattr(calibration, "rounds", None)
@@ -86,7 +86,7 @@ def predicted_bytes(calibration: Calibration, axes: Sequence[Axis], missing: int
     """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input."""
     entries = math.prod(axis.length for axis in axes)
     if isinstance(calibration, GapCalibration):
-        return calibration.peak_bytes(entries, missing, sum(axis.kind == "unordered" for axis in axes))
+        return calibration.peak_bytes(entries, missing, longest_unordered(axes))
     return calibration.peak_bytes(entries, missing)
 
 
@@ -95,7 +95,9 @@ def check_needs(calibration: Calibration, observed: ObservedTensor, *, engine: E
     needed = predicted_bytes(calibration, observed.axes, observed.n_missing)
     if hasattr(tell, "predicted"):
         of_device = getattr(calibration, "device_bytes", None)
-        on_device = None if of_device is None else of_device(engine, observed.shape, observed.n_missing)
+        on_device = None if of_device is None else of_device(
+            engine, observed.shape, observed.n_missing, longest_unordered(observed.axes)
+        )
         tell.predicted(predicted_seconds(calibration, observed.axes, observed.n_missing), needed, on_device)
     refuse_beyond(
         needed,

@@ -29,7 +29,7 @@ from corten.calibration.pseudo_gaps import (
     with_margin,
 )
 from corten.calibration.task import EngineLike, Outcome, Plan, Round, Task
-from corten.completion.axes_kinds import axis_kinds, edges_of, extents_of, transformed_fast
+from corten.completion.axes_kinds import MIN_STATIONS, axis_kinds, edges_of, extents_of, transformed_fast
 from corten.completion.gaussian_process import MIN_HALVED_ENTRIES, MIN_HALVED_LENGTH
 from corten.completion.protocol import Fill
 from corten.completion.spectral_solver import COARSE_MODES, COARSE_NUMBERS
@@ -37,6 +37,7 @@ from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
+from corten.data.axes import longest_unordered
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
@@ -48,7 +49,8 @@ GAP_SEED_STREAM = 0x6A95
 ROUNDS, FEWER_ROUNDS = 24, 12
 MANY_HIDDEN_ENTRIES, MANY_MISSING = 40_000, 1 / 5
 """Where every round hides so many entries, and so large a share of the tensor is missing, fewer rounds serve: intervals
-of TEC, NDVI and metro have the same scores with 12 as with 24 (`benchmarks/gaps.py`)."""
+of TEC and NDVI have the same scores with 12 as with 24 (`benchmarks/gaps.py`). Stations are silent for whole days: many
+entries, but few gaps."""
 # CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
 SECONDS_OF_MODES = 0.07  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
 SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.004, 0.22e-6, 5.2e-9  # of a fill besides
@@ -76,7 +78,7 @@ class GapCalibration:
     ----------
     rounds : int, optional
         The number of rounds; each completes the tensor once. Default: 24, or 12 if a fifth of the entries or more is
-        missing and a round hides 40,000 entries or more.
+        missing, a round hides 40,000 entries or more, and no unordered axis has ten positions or more (stations).
     drawn : float, default 1/3
         The share of rounds with simulated gaps. They reduce the influence of moved copies that happen to be deeper than
         the gaps.
@@ -106,12 +108,15 @@ class GapCalibration:
         if not 0.0 <= self.drawn <= 1.0:
             raise ValueError(f"drawn is {self.drawn}: give a share of the rounds between 0 and 1")
 
-    def rounds_for(self, entries: int, missing: int) -> int:
-        """The number of rounds for a tensor with so many entries, of which so many are missing."""
+    def rounds_for(self, entries: int, missing: int, unordered: int = 0) -> int:
+        """The number of rounds for a tensor with so many entries, of which so many are missing.
+
+        `unordered` is the number of positions of the longest unordered axis.
+        """
         if self.rounds is not None:
             return self.rounds
         many = _hidden_in_round(entries, missing) >= MANY_HIDDEN_ENTRIES and missing >= MANY_MISSING * entries
-        return FEWER_ROUNDS if many else ROUNDS
+        return FEWER_ROUNDS if many and unordered < MIN_STATIONS else ROUNDS
 
     def plan(self, observed: ObservedTensor, seed: int) -> Plan:
         """Draw the rounds."""
@@ -128,7 +133,7 @@ class GapCalibration:
         kinds = axis_kinds(observed.axes, mask.shape)
         rng = np.random.default_rng((seed, GAP_SEED_STREAM))
         least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(usable.sum()))
-        number_of_rounds = self.rounds_for(mask.size, int(gap.sum()))
+        number_of_rounds = self.rounds_for(mask.size, int(gap.sum()), longest_unordered(observed.axes))
         count = round(self.drawn * number_of_rounds)
         propensity = _model_of_mask(observed, engine) if count else None
         shapes = (
@@ -167,17 +172,15 @@ class GapCalibration:
     def peak_bytes(self, entries: int, missing: int, unordered: int = 0) -> int:
         """Peak memory of a fit, its intervals and a file of them, in bytes, without the program and the input.
 
-        `unordered` is the number of unordered axes: a correction is learned from many features then.
+        `unordered` is the number of positions of the longest unordered axis, 0 without one: a correction is learned
+        from many features then.
         """
-        correction = BYTES_OF_CORRECTION_PER_HIDDEN * self._hidden(entries, missing) if unordered else 0.0
-        threads = threads_that_fit(entries, self.rounds_for(entries, missing))
+        rounds = self.rounds_for(entries, missing, unordered)
+        correction = BYTES_OF_CORRECTION_PER_HIDDEN * _hidden(entries, missing, rounds) if unordered else 0.0
+        threads = threads_that_fit(entries, rounds)
         return peak_of_rounds(entries, threads, missing) + int(correction)
 
-    def _hidden(self, entries: int, missing: int) -> float:
-        """Hidden entries that are scored, about."""
-        return min(MAX_POOLED_ENTRIES, self.rounds_for(entries, missing) * _hidden_in_round(entries, missing))
-
-    def device_bytes(self, engine: object, shape: Sequence[int], missing: int = 0) -> int | None:
+    def device_bytes(self, engine: object, shape: Sequence[int], missing: int = 0, unordered: int = 0) -> int | None:
         """Peak memory of the rounds on the device of an engine.
 
         Parameters
@@ -186,8 +189,8 @@ class GapCalibration:
             As the option of a completion: "gpu", "jax" or another one.
         shape : sequence of int
             Lengths of the axes.
-        missing : int, default 0
-            The number of missing entries.
+        missing, unordered : int, default 0
+            The number of missing entries, and of positions of the longest unordered axis.
 
         Returns
         -------
@@ -200,7 +203,7 @@ class GapCalibration:
         True
         """
         arrays = device_arrays(as_engine(engine))
-        need = None if arrays is None else Need.of(arrays, shape, self.rounds_for(prod(shape), missing))
+        need = None if arrays is None else Need.of(arrays, shape, self.rounds_for(prod(shape), missing, unordered))
         return need.bytes if need is not None and need.at_once else None
 
     def seconds(
@@ -217,7 +220,8 @@ class GapCalibration:
         shape : sequence of int, optional
             Lengths of the axes. Default: three equal ones.
         unordered : int, default 0
-            The number of unordered axes. If there are any, a learned correction is tried.
+            The number of positions of the longest unordered axis, 0 without one. With one a learned correction is
+            tried.
 
         Returns
         -------
@@ -227,11 +231,12 @@ class GapCalibration:
         Examples
         --------
         >>> round(GapCalibration().seconds(552_000, 237_000, cores=2))
-        29
+        18
         """
         shape, observed = shape or (round(entries ** (1 / 3)),) * 3, entries - missing
         dense = min(1.0, 2 * observed / max(entries, 1))  # few observed entries need fewer iterations
-        hidden, rounds = self._hidden(entries, missing), self.rounds_for(entries, missing)
+        rounds = self.rounds_for(entries, missing, unordered)
+        hidden = _hidden(entries, missing, rounds)
         settings = SECONDS_OF_LIKELIHOOD + SECONDS_OF_SAMPLES * min(1.0, observed / ENTRIES_OF_SAMPLES)
         part = min(entries, ENTRIES_OF_FILL)
         settings += FILLS_OF_COVARIANCE * dense * _seconds_of_fill(part, shape, dense, unordered)
@@ -305,6 +310,11 @@ def _hidden_in_round(entries: int, missing: int) -> float:
     """Entries that a copy of the gaps hides, about: its share of the observed entries, at most half of them."""
     observed = entries - missing
     return min(missing * observed / max(entries, 1), observed / 2)
+
+
+def _hidden(entries: int, missing: int, rounds: int) -> float:
+    """Hidden entries that are scored, about."""
+    return min(MAX_POOLED_ENTRIES, rounds * _hidden_in_round(entries, missing))
 
 
 def _seconds_of_fill(entries: int, shape: Sequence[int], dense: float, unordered: int) -> float:

@@ -216,6 +216,11 @@ def numbers_of(axis: Axis) -> tuple[np.ndarray, str] | None:
     return _unwrapped(axis, values), "degrees" if ANGLE.fullmatch(unit) else unit
 
 
+def longest_unordered(axes: Sequence[Axis]) -> int:
+    """The number of positions of the longest unordered axis, 0 if all axes are ordered."""
+    return max((axis.length for axis in axes if axis.kind == "unordered"), default=0)
+
+
 def is_distance(axis: Axis) -> bool:
     """Whether coordinates measure how far positions are apart: times, degrees. Levels, depths or doses may not."""
     known = numbers_of(axis)
