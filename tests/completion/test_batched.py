@@ -17,7 +17,7 @@ from corten.completion.gaussian_process import PreparedProcess, _fills_on
 from corten.completion.held_out import HeldOut, Part
 from corten.completion.positions import grids_of
 from corten.completion.smooth import SmoothCompletion
-from corten.completion.stack import BatchedStack, PreparedStack, why_not
+from corten.completion.stack import BatchedStack, PreparedStack, fill_on, why_not
 from corten.completion.unfoldings import PreparedUnfoldings, _all_errors
 from corten.data.axes import Axis
 from corten.engine.accelerator import Accelerator
@@ -80,6 +80,19 @@ def test_members_of_a_batch_agree_with_those_of_single_rounds(
             # The spread of the field is about 6: roundings of single precision, and where iterations stop.
             np.testing.assert_allclose(found.members[name], member, atol=5e-3, err_msg=name)
         np.testing.assert_allclose(found.estimate, wanted.estimate, atol=5e-3)
+
+
+def test_one_fill_runs_on_the_device_of_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax")
+    stack, (x, *_), (mask, *_) = case(False, "mean")
+    wanted, filled = fill_on("auto", stack, x, mask), []
+    fill = BatchedStack.fill
+    monkeypatch.setattr(BatchedStack, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
+    np.testing.assert_allclose(fill_on("jax", stack, x, mask).estimate, wanted.estimate, atol=5e-3)
+    assert filled == [1]
+    roots = replace(stack, roots=True)  # not on devices
+    assert np.array_equal(fill_on("jax", roots, x, mask).estimate, roots.fill(x, mask).estimate)
+    assert filled == [1]
 
 
 @pytest.mark.parametrize("unordered", [False, True])

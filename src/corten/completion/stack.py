@@ -197,6 +197,14 @@ class BatchedStack:
         return BatchedFill(arrays, self.stack, members=filled, kept=kept, known=known, data=data)
 
 
+def fill_on(engine: object, prepared: Prepared, values: np.ndarray, mask: np.ndarray) -> Fill:
+    """One fill on the device of an engine; on the host if the engine has none, or the completion cannot run there."""
+    arrays = device_arrays(as_engine(engine))
+    if arrays is None or not isinstance(prepared, PreparedStack) or why_not(prepared, mask.shape) is not None:
+        return prepared.fill(values, mask)
+    return BatchedStack(prepared, arrays).fill([values], [mask]).fill(0)
+
+
 def _limits(values: np.ndarray, mask: np.ndarray, data: Standardised) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and largest estimate that a stack allows, in the standardised variable."""
     known = values[mask]

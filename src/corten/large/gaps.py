@@ -20,7 +20,7 @@ from corten.calibration.gap_scale import choose_score, first_estimate, reach, te
 from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide
 from corten.completion.axes_kinds import axis_kinds, edges_of
 from corten.completion.protocol import Fill, PreparedMix, on_axes
-from corten.completion.stack import StackedCompletion
+from corten.completion.stack import StackedCompletion, fill_on
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.depth import DepthWeights, depth, steps_of_change
 from corten.conformal.local_scale import EntryFeatures, LearnedScale
@@ -105,20 +105,24 @@ class FilledTile:
 
 @dataclass(frozen=True)
 class TileFiller:
-    """Fills tiles from their observed entries, and from the coarse field where none of them is near."""
+    """Fills tiles from their observed entries, and from the coarse field where none of them is near.
+
+    engine: fills on its device if it has one.
+    """
 
     axes: tuple[Axis, ...]
     completion: PreparedMix = field(repr=False)
     far: FarField = field(repr=False)
     change: np.ndarray
     spread: float
+    engine: object = "auto"
 
     def fill(self, tile: Tile, values: np.ndarray, mask: np.ndarray) -> tuple[Fill, EntryFeatures]:
         """A padded tile filled from the entries in `mask`, and what describes its entries."""
         axes, (anchors, placed) = cut_axes(self.axes, tile.padded), self.far.anchors(tile.padded)
         placed &= ~mask
         known = np.where(placed, anchors, values).astype(values.dtype)
-        fill = on_axes(self.completion, axes).fill(known, mask | placed)
+        fill = fill_on(self.engine, on_axes(self.completion, axes), known, mask | placed)
         return fill, EntryFeatures(axes, self.change, self.spread)
 
 
@@ -184,9 +188,10 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     tell(0.05)
     middle = data.tiles[sorted(useful, key=lambda i: observed[i])[len(useful) // 2]].padded
     # On a cluster all of this runs on the workers: what the client does alone, the workers wait for.
-    large, first = runner.run(_Settings(data, seed).of, (None, middle), lambda share: tell(0.05 + 0.15 * share))
+    settings = _Settings(data, seed, runner.inside)
+    large, first = runner.run(settings.of, (None, middle), lambda share: tell(0.05 + 0.15 * share))
     fields = runner.run(_FarFields(data, large).without, ((), *sets), lambda share: tell(0.2 + 0.1 * share))
-    filler = TileFiller(axes, first, fields[0], change, spread)
+    filler = TileFiller(axes, first, fields[0], change, spread=spread, engine=runner.inside)
     drawn = [(number, hiding) for number, hidings in enumerate(sets, 1) for hiding in hidings]
     sample = _Sample(data, filler, tuple(fields), MAX_POOLED_ENTRIES // len(drawn))
     rounds = runner.run(sample.scored, drawn, lambda share: tell(0.3 + 0.65 * share))
@@ -209,6 +214,7 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     sides = " x ".join(str(part.stop - part.start) for part in data.tiles[0].core)
     choices = (
         Choice("tiles", f"{len(data.tiles)} of {sides}", f"with a coarse field of {coarse.total.size:,} entries"),
+        *((Choice("tiles are filled on", runner.device, "as given"),) if runner.device else ()),
         Choice("pseudo-gaps", f"{len(rounds)} tiles", "copies of gaps of the same tile or of another place"),
         *completion.choices,
         *form,
@@ -321,6 +327,7 @@ class _Settings:
 
     data: TiledField
     seed: int
+    engine: object
 
     def of(self, box: Box | None) -> PreparedMix:
         """The stack prepared on a box, or on the coarse field where there is none."""
@@ -330,7 +337,7 @@ class _Settings:
         else:
             values, spins = data.read(box)
             mask, axes = spins == 1, cut_axes(data.axes, box)
-        return StackedCompletion().prepare(values, mask, axes, self.seed)
+        return StackedCompletion(engine=self.engine).prepare(values, mask, axes, self.seed)
 
 
 @dataclass(frozen=True)

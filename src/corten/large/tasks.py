@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from corten.engine.arrays import device_arrays
 from corten.engine.cluster import Cluster
 from corten.engine.threads import in_order, one_library_thread
 from corten.large.stages import Tell
@@ -31,22 +32,35 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class TileRunner:
-    """Runs the same work on many tiles, in threads or on the workers of a cluster that see `folder`."""
+    """Runs the same work on many tiles, in threads or on the workers of a cluster that see `folder`.
+
+    inside: the engine that completes a tile, one with a device or "auto" for the host; on a cluster that of the worker.
+    """
 
     threads: int
     cluster: Cluster | None = None
     folder: Path | None = None
+    inside: object = "auto"
 
     @staticmethod
     @contextmanager
     def of(engine: Engine, threads: int, beside: Path) -> Iterator[TileRunner]:
         """The runner of an engine; for a cluster with a folder in `beside`, removed at the end."""
         if not isinstance(engine, Cluster):
-            yield TileRunner(threads)
+            yield TileRunner(threads, inside=engine)
             return
         engine.check()
         with tempfile.TemporaryDirectory(prefix=".corten-", suffix=".tasks", dir=beside) as folder:
-            yield TileRunner(max(engine.workers().values()), engine, Path(folder))
+            inside = engine.inside or "auto"
+            yield TileRunner(max(engine.workers().values()), engine, folder=Path(folder), inside=inside)
+
+    @property
+    def device(self) -> str | None:
+        """The device that fills tiles, in words; None on the host."""
+        if self.cluster is not None:
+            return f"{self.inside} on each worker" if self.inside in ("jax", "gpu") else None
+        arrays = device_arrays(self.inside)
+        return None if arrays is None else arrays.label
 
     def run(self, work: Callable[[Item], Result], items: Sequence[Item], tell: Tell) -> list[Result]:
         """What `work` returns for each item, in the order of the items; `tell` hears the share that is done."""
