@@ -271,8 +271,9 @@ def test_tiles_are_filled_on_the_device_of_the_engine(field, tmp_path, monkeypat
     _, x, sea = field
     monkeypatch.setattr(needs, "MAX_TILE_ENTRIES", 6000)
     monkeypatch.setattr(needs, "CALIBRATION_ENTRIES", 1)
+    options = {"where": sea, "memory": "3 GB", "calibration": "gaps"}
     one, two = (
-        corten.complete_to_zarr(x, tmp_path / f"{engine}.zarr", where=sea, memory="3 GB", calibration="gaps", engine=engine)
+        corten.complete_to_zarr(x, tmp_path / f"{engine}.zarr", engine=engine, **options)
         for engine in ("threads", "jax")
     )
     assert [choice.what for choice in two.summary().choices if choice not in one.summary().choices][:1] == [

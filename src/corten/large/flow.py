@@ -124,8 +124,8 @@ def complete_to_zarr(
         A random split, or pseudo-gaps in tiles; "auto" takes pseudo-gaps if the missing entries lie deep inside gaps.
     engine : default "auto"
         Tiles run in threads, "gpu" completes them on the device, and a Dask client on its workers, which must see the
-        folder of the output; a lost worker costs its tiles only. Without tiles, threads read the mask from disk, and a GPU or a cluster takes all of it at
-        once, which must fit in memory.
+        folder of the output; a lost worker costs its tiles only. Without tiles, threads read the mask from disk, and a
+        GPU or a cluster takes all of it at once, which must fit in memory.
     where : array or str, optional
         The domain: nonzero where an entry could be observed; a name is a variable of the same file, ``"!land"`` one
         that is zero there.
