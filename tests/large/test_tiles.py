@@ -2,7 +2,6 @@
 
 import os
 import signal
-from functools import cache
 
 import numpy as np
 import pytest
@@ -149,23 +148,23 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
     assert np.allclose(two.truth - one.truth, 100, atol=1e-3)
 
 
-@cache
-def first_process(prepare=GaussianProcessCompletion.prepare):
-    """A covariance that is fitted once for all tests: it takes most of their time."""
-    kept = []
+KNOWN = {}
+prepare_anew = GaussianProcessCompletion.prepare
 
-    def prepare_once(self, values, mask, axes, seed):
-        kept[:] = kept or [prepare(self, values, mask, axes, seed)]
-        return kept[0].on_axes(axes)
 
-    return prepare_once
+def prepare_once(self, values, mask, axes, seed):
+    """The settings of a process, chosen once for the same data: this takes most of the time of the tests."""
+    key = values.tobytes(), mask.tobytes(), seed
+    if key not in KNOWN:
+        KNOWN[key] = prepare_anew(self, values, mask, axes, seed)
+    return KNOWN[key].on_axes(axes)
 
 
 def small_tiles(patch):
-    """Tiles of several shapes, few rounds, and one covariance."""
+    """Tiles of several shapes, few rounds, and settings that are chosen once."""
     patch.setattr(needs, "MAX_TILE_ENTRIES", 2500)
     patch.setattr(needs, "CALIBRATION_ENTRIES", 1)
-    patch.setattr(GaussianProcessCompletion, "prepare", first_process())
+    patch.setattr(GaussianProcessCompletion, "prepare", prepare_once)
 
 
 def test_small_tiles_are_calibrated_in_more_rounds_and_none_too_often():
