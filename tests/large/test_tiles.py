@@ -8,6 +8,7 @@ import pytest
 
 import corten
 from corten.completion.gaussian_process import GaussianProcessCompletion
+from corten.completion.protocol import Fill
 from corten.data.axes import Axis
 from corten.io.lazy import LazyTensor
 from corten.large import dask_arrays, gaps, needs, tiles
@@ -164,6 +165,7 @@ def small_tiles(patch):
     """Tiles of several shapes, few rounds, and settings that are chosen once."""
     patch.setattr(needs, "MAX_TILE_ENTRIES", 2500)
     patch.setattr(needs, "CALIBRATION_ENTRIES", 1)
+    patch.setattr(gaps, "SETTINGS_TILES", 2)
     patch.setattr(GaussianProcessCompletion, "prepare", prepare_once)
 
 
@@ -179,6 +181,30 @@ def test_more_memory_gives_larger_tiles_that_keep_to_it():
     small, middle, large = (needs.TileNeeds.of(axes, limit, threads=2) for limit in limits)
     assert all(one.memory <= limit for one, limit in zip((small, middle, large), limits))
     assert small.entries < middle.entries < large.entries and small.seconds > large.seconds
+
+
+class Constant:
+    """Settings of a stack that fill everything with one number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def fill(self, values, mask):
+        assert np.isnan(values[~mask]).all()
+        return Fill(np.full(mask.shape, self.number), {})
+
+
+def test_settings_are_compared_by_hidden_entries_of_the_core(field):
+    _, x, sea = field
+    spins = np.where(np.isnan(x), np.int8(-1), np.int8(1))
+    spins[~sea] = 0
+    data = TiledField.of(LazyTensor.of(x, sea), spins, block=5, tile_entries=4000, tell=lambda share: None)
+    tile = data.tiles[1]
+    comparison = gaps._Comparison(data, (Constant(20.0), Constant(50.0)), seed=3)
+    values, _, hidden = gaps.Hiding(tile, tuple(part.start for part in tile.padded), 3).draw(data)
+    found = values[tile.inner][hidden[tile.inner]]
+    assert found.size and found.size < hidden.sum()
+    assert comparison.errors(tile) == pytest.approx([np.abs(found - n).sum() for n in (20.0, 50.0)], rel=1e-5)
 
 
 @pytest.fixture(scope="module")
