@@ -5,8 +5,9 @@ with new measurements of the truth. Prints error, coverage, width, interval scor
 
 --seed 1 2 3     takes one field after the other; with --compare prints means over the fields and their standard errors
 --compare N      completes the corner of N^2 places (and a margin around it) in memory too, and prints both scores
---workers 1 2    fills on so many Dask workers of one thread each, one count after the other; prints the ratio and
-                 a hash of each result, to see that they agree
+--workers 1 2    fills on so many Dask workers of one thread each, one count after the other; prints the ratio of the
+                 times, a hash of each result, to see that they agree, and the CPU seconds of this process and of the
+                 workers: twice as many workers save half of the latter at most
 --folder PATH    keeps the data there, so that a second run does not simulate them again
 --write          puts the row of this run into the table of docs/how-long.md, in place of one of the same shape
 """
@@ -106,6 +107,11 @@ def cpu_seconds() -> float:
     """CPU seconds of this process and of workers that have ended."""
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
+
+
+def cpu_of_workers(client: Any) -> float:
+    """CPU seconds of all workers of a Dask client so far."""
+    return sum(client.run(time.process_time).values())
 
 
 def fill(data: Any, sea: SeaSurface, target: Path, memory: str, engine: Any) -> tuple[Any, float]:
@@ -242,7 +248,14 @@ def measure(asked: argparse.Namespace, seed: int) -> np.ndarray | None:
             options = {"n_workers": count, "threads_per_worker": 1, "dashboard_address": ":0", "memory_limit": 0}
             with LocalCluster(**options) as cluster, Client(cluster) as client:
                 client.wait_for_workers(count)
+                started, here = cpu_of_workers(client), time.process_time()
                 filled, seconds[count] = fill(data, sea, folder / "filled.zarr", asked.memory, client)
+                workers, here = cpu_of_workers(client) - started, time.process_time() - here
+                print(
+                    f"{count} worker(s): {here:.1f} CPU s of this process, {workers:.1f} of the workers; twice as many "
+                    f"take {(here + workers / count / 2) / (here + workers / count):.2f} of the time at least",
+                    flush=True,
+                )
             before, cpu = cpu_seconds(), cpu_seconds() - before
             peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
             first = seconds[asked.workers[0]]

@@ -20,7 +20,7 @@ from corten.completion.gaussian_process import (
     _with_tested_noise,
     describe,
 )
-from corten.completion.held_out import HeldOut, Part
+from corten.completion.held_out import HELD_OUT_PART_ENTRIES, MIN_PART_LENGTH, HeldOut, Part, _box_with_most
 from corten.completion.positions import grids_of
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.spectral_solver import system_of
@@ -413,3 +413,32 @@ def test_what_diverges_in_single_precision_is_solved_in_double(wrong: float, mon
     monkeypatch.setattr(SpectralPrior, "condition", diverging)
     double = process.fill(y, mask).estimate
     assert np.abs(double - single).mean() < 0.05 * np.abs(single - y)[~mask].mean()
+
+
+@pytest.mark.parametrize("log_smoothness", [-0.7, 0.0, 1.0])
+def test_a_trend_is_tried_with_a_field_that_differs_near_an_entry_as_before(log_smoothness: float) -> None:
+    groups = ((0, 1),)
+    one, two = (Likelihood([], ("ordered",) * 2, shape=(40, 60), components=[groups] * n) for n in (1, 2))
+    theta = np.array([0.3, 3.0, 4.0, log_smoothness, -5.0])
+    *_, guess = two.starts(one, theta)
+    trend, rest = guess[:-1].reshape(2, -1)
+    assert np.array_equal(trend[:3], theta[:3]) and trend[3] == np.log(2.0) and guess[-1] == theta[-1]
+    # Below the range, differences grow as the variance times (distance / range)^(2 nu).
+    power = 2 * min(1.0, np.exp(log_smoothness))
+    assert rest[0] - power * rest[1:3] == pytest.approx(theta[0] - power * theta[1:3])
+    assert (rest[1:3] < theta[1:3]).all() and rest[3] == log_smoothness
+
+
+def test_boxes_of_held_out_entries_are_not_thin() -> None:
+    rng = np.random.default_rng(0)
+
+    def sides(shape: tuple[int, ...], kinds: tuple[str, ...]) -> list[int]:
+        mask = rng.random(shape) < 0.5
+        box = _box_with_most(mask, ~mask, kinds, grids_of(None, shape), rng)
+        return [part.stop - part.start for part in box]
+
+    ordered = ("ordered",) * 3
+    assert sides((30, 40, 50), ordered) == [30, 40, 50]
+    a, b, c = sides((300, 20, 140), ordered)
+    assert b == 20 and abs(a - c) <= 1 and 0.9 * HELD_OUT_PART_ENTRIES < a * b * c <= HELD_OUT_PART_ENTRIES
+    assert sides((300, 200, 600), ("periodic", "unordered", "ordered")) == [300, 20, MIN_PART_LENGTH]

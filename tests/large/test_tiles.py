@@ -2,13 +2,13 @@
 
 import os
 import signal
-from functools import cache
 
 import numpy as np
 import pytest
 
 import corten
 from corten.completion.gaussian_process import GaussianProcessCompletion
+from corten.completion.protocol import Fill
 from corten.data.axes import Axis
 from corten.io.lazy import LazyTensor
 from corten.large import dask_arrays, gaps, needs, tiles
@@ -149,23 +149,24 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
     assert np.allclose(two.truth - one.truth, 100, atol=1e-3)
 
 
-@cache
-def first_process(prepare=GaussianProcessCompletion.prepare):
-    """A covariance that is fitted once for all tests: it takes most of their time."""
-    kept = []
+KNOWN = {}
+prepare_anew = GaussianProcessCompletion.prepare
 
-    def prepare_once(self, values, mask, axes, seed):
-        kept[:] = kept or [prepare(self, values, mask, axes, seed)]
-        return kept[0].on_axes(axes)
 
-    return prepare_once
+def prepare_once(self, values, mask, axes, seed):
+    """The settings of a process, chosen once for the same data: this takes most of the time of the tests."""
+    key = values.tobytes(), mask.tobytes(), seed
+    if key not in KNOWN:
+        KNOWN[key] = prepare_anew(self, values, mask, axes, seed)
+    return KNOWN[key].on_axes(axes)
 
 
 def small_tiles(patch):
-    """Tiles of several shapes, few rounds, and one covariance."""
+    """Tiles of several shapes, few rounds, and settings that are chosen once."""
     patch.setattr(needs, "MAX_TILE_ENTRIES", 2500)
     patch.setattr(needs, "CALIBRATION_ENTRIES", 1)
-    patch.setattr(GaussianProcessCompletion, "prepare", first_process())
+    patch.setattr(gaps, "SETTINGS_TILES", 2)
+    patch.setattr(GaussianProcessCompletion, "prepare", prepare_once)
 
 
 def test_small_tiles_are_calibrated_in_more_rounds_and_none_too_often():
@@ -180,6 +181,30 @@ def test_more_memory_gives_larger_tiles_that_keep_to_it():
     small, middle, large = (needs.TileNeeds.of(axes, limit, threads=2) for limit in limits)
     assert all(one.memory <= limit for one, limit in zip((small, middle, large), limits))
     assert small.entries < middle.entries < large.entries and small.seconds > large.seconds
+
+
+class Constant:
+    """Settings of a stack that fill everything with one number."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def fill(self, values, mask):
+        assert np.isnan(values[~mask]).all()
+        return Fill(np.full(mask.shape, self.number), {})
+
+
+def test_settings_are_compared_by_hidden_entries_of_the_core(field):
+    _, x, sea = field
+    spins = np.where(np.isnan(x), np.int8(-1), np.int8(1))
+    spins[~sea] = 0
+    data = TiledField.of(LazyTensor.of(x, sea), spins, block=5, tile_entries=4000, tell=lambda share: None)
+    tile = data.tiles[1]
+    comparison = gaps._Comparison(data, (Constant(20.0), Constant(50.0)), seed=3, engine="auto")
+    values, _, hidden = gaps.Hiding(tile, tuple(part.start for part in tile.padded), 3).draw(data)
+    found = values[tile.inner][hidden[tile.inner]]
+    assert found.size and found.size < hidden.sum()
+    assert comparison.errors(tile) == pytest.approx([np.abs(found - n).sum() for n in (20.0, 50.0)], rel=1e-5)
 
 
 @pytest.fixture(scope="module")

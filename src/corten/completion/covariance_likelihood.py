@@ -26,6 +26,8 @@ SAME_SHARE = 1 / 3
 SMOOTHNESS = np.exp(np.linspace(np.log(0.25), np.log(4.0), 17))
 TABLE_STEP = 1 / 1024  # of the square root of the radius: rough kernels are steep near zero
 TABLE_REACH = 5.0
+SHARE_OF_RANGE, SMOOTHNESS_OF_TREND = 1 / 8, 2.0
+"""First guesses of the range of a field without its trend, as a share of that with it, and of nu of the trend."""
 ROUNDING = 0.1
 """Fits stop when an iteration gains fewer units of log-likelihood than this."""
 
@@ -350,7 +352,9 @@ class Likelihood:
         """First guesses from the fit of the first component alone, with a second one that is short in some groups.
 
         A second component may be noise of the whole field (short everywhere), or persist along some axes: pixels that
-        differ from their neighbours every season.
+        differ from their neighbours every season. Or the first becomes a trend of the whole field, and the second is
+        the field without its trend: it differs from place to place as the fit of both together did, over a part of the
+        range.
         """
         d, g = len(self.ordered), simpler.most_groups
         base = self.start()[0]
@@ -366,6 +370,15 @@ class Likelihood:
             for p, k in enumerate(self.ordered):
                 guess[:-1].reshape(len(self.components), -1)[1, 1 + p] = np.log(2.0 if k in inside else self.shape[k])
             yield guess
+        if groups == self.components[0]:
+            trend, rest = base[:-1].reshape(len(self.components), -1)
+            rest[:] = trend
+            # Below the range, differences grow with the distance to the power of nu, of one if it is larger.
+            log_power = min(0.0, trend[1 + d : 1 + d + g].max(initial=-np.inf))
+            rest[0] += 2 * np.exp(log_power) * np.log(SHARE_OF_RANGE)
+            rest[1 : 1 + d] += np.log(SHARE_OF_RANGE)
+            trend[1 + d : 1 + d + g] = np.log(SMOOTHNESS_OF_TREND)
+            yield base
 
     def fit(self, iterations: int, guess: np.ndarray | None = None) -> tuple[np.ndarray, float]:
         """The parameters with the highest penalised likelihood, and the log-likelihood there."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 
 import numpy as np
 
@@ -26,7 +27,7 @@ data: on NDVI they preferred one component where two have a 7 % smaller error.""
 HELD_OUT_PART_ENTRIES, MIN_PART_ENTRIES, MIN_HIDDEN_IN_PART = 100_000, 30, 200
 """Most entries of a box, fewest that are hidden in it and kept in it, and fewest that are hidden in all boxes."""
 MIN_PART_LENGTH = 16
-"""Steps to which the longest axis is cut before the next one is cut."""
+"""Steps of an axis that is cut, at least."""
 BOXES = 8
 """Random boxes, of which the one with most entries both hidden and kept is taken."""
 
@@ -105,14 +106,17 @@ def _box_with_most(
 ) -> tuple[slice, ...]:
     """A box of bounded size with many hidden and many kept entries.
 
-    It cuts ordered axes with equal steps first, and of those the longest: along the others the gaps keep their shape.
-    If the box is still too large, fewer positions of unordered axes are taken.
+    It cuts ordered axes with equal steps, the longest to the same length: most of what is near an entry of a thin box
+    lies outside it. If the box is still too large, fewer positions of unordered axes are taken.
     """
     shape = list(hidden.shape)
     cut = [k for k, grid in enumerate(grids) if grid.positions is None and kinds[k] != "periodic"]
-    for k in sorted(cut, key=lambda k: (kinds[k] == "unordered", -shape[k])):
-        others = float(np.prod(shape, dtype=float)) / shape[k]
-        shape[k] = min(shape[k], max(MIN_PART_LENGTH, int(HELD_OUT_PART_ENTRIES / others)))
+    for unordered in (False, True):
+        free = sorted((k for k in cut if (kinds[k] == "unordered") == unordered), key=lambda k: shape[k])
+        left = HELD_OUT_PART_ENTRIES / prod(n for k, n in enumerate(shape) if k not in free)
+        for later, k in zip(range(len(free), 0, -1), free):
+            shape[k] = min(shape[k], max(MIN_PART_LENGTH, int(left ** (1 / later))))
+            left /= shape[k]
     found = []
     for _ in range(BOXES):
         box = tuple(slice(at := int(rng.integers(n - m + 1)), at + m) for n, m in zip(hidden.shape, shape))

@@ -39,6 +39,7 @@ TILE_SEED_STREAM = 0x711E
 SETS = 4  # of tiles hidden at once: the coarse field is completed once for each set
 MIN_TILE_HIDDEN = 20  # entries that can be hidden in a tile, at least
 SAMPLED_TILES = 12  # from which depths of missing entries and steps of change are estimated
+SETTINGS_TILES = 4  # the stack has the settings of one of them: those with the lowest error in all of them
 
 
 @dataclass(frozen=True)
@@ -186,10 +187,18 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
             hidings.append(Hiding(tile, start, int(rng.integers(2**32))))
         sets.append(hidings)
     tell(0.05)
-    middle = data.tiles[sorted(useful, key=lambda i: observed[i])[len(useful) // 2]].padded
+    ordered = sorted(useful, key=lambda i: observed[i])
+    places = (np.arange(SETTINGS_TILES) + 0.5) / SETTINGS_TILES * len(ordered)
+    compared = [data.tiles[ordered[k]] for k in np.unique(places.astype(int))]
     # On a cluster all of this runs on the workers: what the client does alone, the workers wait for.
     settings = _Settings(data, seed, runner.inside)
-    large, first = runner.run(settings.of, (None, middle), lambda share: tell(0.05 + 0.15 * share))
+    large, *options = runner.run(
+        settings.of, (None, *(tile.padded for tile in compared)), lambda share: tell(0.05 + 0.1 * share)
+    )
+    comparison = _Comparison(data, tuple(options), seed, runner.inside)
+    errors = runner.run(comparison.errors, compared, lambda share: tell(0.15 + 0.05 * share))
+    total = np.sum(errors, axis=0)
+    first = options[int(np.argmin(total))]
     fields = runner.run(_FarFields(data, large).without, ((), *sets), lambda share: tell(0.2 + 0.1 * share))
     filler = TileFiller(axes, first, fields[0], change, spread=spread, engine=runner.inside)
     drawn = [(number, hiding) for number, hidings in enumerate(sets, 1) for hiding in hidings]
@@ -216,6 +225,15 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
         Choice("tiles", f"{len(data.tiles)} of {sides}", f"with a coarse field of {coarse.total.size:,} entries"),
         *((Choice("tiles are filled on", runner.device, "as given"),) if runner.device else ()),
         Choice("pseudo-gaps", f"{len(rounds)} tiles", "copies of gaps of the same tile or of another place"),
+        Choice(
+            "tile of the settings",
+            f"number {1 + int(np.argmin(total))} of {len(compared)}",
+            "its settings have the lowest error of entries hidden in all of them",
+            tuple(
+                {"tile": [part.start for part in tile.core], "sum of errors": float(one)}
+                for tile, one in zip(compared, total)
+            ),
+        ),
         *completion.choices,
         *form,
         reach(int(np.count_nonzero(missing_depths > tested)), missing_depths.size),
@@ -338,6 +356,28 @@ class _Settings:
             values, spins = data.read(box)
             mask, axes = spins == 1, cut_axes(data.axes, box)
         return StackedCompletion(engine=self.engine).prepare(values, mask, axes, self.seed)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Compares settings of the stack by their errors in a tile.
+
+    The likelihood of small samples of a single tile has several maxima: settings of some tiles have an error that is
+    larger by a fifth in all others.
+    """
+
+    data: TiledField
+    options: tuple[PreparedMix, ...]
+    seed: int
+    engine: object
+
+    def errors(self, tile: Tile) -> np.ndarray:
+        """The sum of absolute errors with each of the settings, of entries of the core under a copy of its gaps."""
+        values, mask, hidden = Hiding(tile, tuple(part.start for part in tile.padded), self.seed).draw(self.data)
+        train, entries, axes = mask & ~hidden, tile.entries(hidden), cut_axes(self.data.axes, tile.padded)
+        known = np.where(train, values, np.nan)
+        fills = (fill_on(self.engine, on_axes(one, axes), known, train) for one in self.options)
+        return np.array([np.abs(one.estimate - values).reshape(-1)[entries].sum(dtype=np.float64) for one in fills])
 
 
 @dataclass(frozen=True)
