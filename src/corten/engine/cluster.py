@@ -29,6 +29,7 @@ from corten.engine.cluster_blocks import (
 from corten.engine.lazy import Planes
 from corten.engine.local import as_local_engine
 from corten.engine.passes import AnyMaskPass, FrameLike, Model, PlainFrame, check_spins, size_of
+from corten.engine.residuals import AnyResidualPass
 
 if TYPE_CHECKING:
     import distributed
@@ -205,20 +206,15 @@ class ClusterMaskPass(_ClusterPass, AnyMaskPass):
         return self.blocks.ask(method, [(rows_of(cores, part.held),) for part in self.parts])
 
 
-class ClusterResidualPass(_ClusterPass):
+class ClusterResidualPass(_ClusterPass, AnyResidualPass):
     """Passes over `values` (float32 or int8) where `mask` (bool or int8) is not zero, as `ResidualPass`."""
 
     def __init__(self, cluster: Cluster, values: Planes, mask: Planes) -> None:
         self.shape = values.shape
         super().__init__(cluster, values, None if mask is values else mask, name="the data", make=ResidualBlock)
 
-    def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
-        """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
-        return self._added("loss_and_contractions", [(part.frame(frame),) for part in self.parts], frame)
-
-    def contractions_of_data(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
-        """Half the data's sum of squares and their contractions with a frame, missing entries as zero. One pass."""
-        return self._added("contractions_of_data", [(part.frame(frame),) for part in self.parts], frame)
+    def run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
+        return self._added("run", [(part.frame(frame), subtract) for part in self.parts], frame)
 
 
 def offer(inside: str | int | None) -> str:

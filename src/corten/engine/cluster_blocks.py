@@ -21,10 +21,8 @@ from uuid import uuid4
 import numpy as np
 
 from corten.engine.lazy import Planes, is_lazy
-from corten.engine.likelihood import weight_sums
 from corten.engine.local import Engine, Threads, as_local_engine
-from corten.engine.memory import read_only
-from corten.engine.passes import FrameLike, MaskPass, Model, PlainFrame, SoftSpins, check_spins, merged_weights
+from corten.engine.passes import FrameLike, MaskPass, Model, PlainFrame, SoftSpins, check_spins, weight_sums
 from corten.engine.residuals import ResidualPass
 
 if TYPE_CHECKING:
@@ -151,13 +149,7 @@ class MaskBlock(Block[MaskPass]):
 
     def weight_sums(self, cores: Sequence[np.ndarray]) -> tuple[float, float, float]:
         """Of its own training entries: the largest log-weight -eta, and sums of weights and squares relative to it."""
-        found, n, own = [], self.spins.shape[-1], self.part.own
-        for start, stop, eta in self.passes.log_odds_slabs(cores):
-            low, high = max(start, own.start), min(stop, own.stop)
-            if low < high:
-                here = np.ascontiguousarray(eta[low - start : high - start]).reshape(-1, n)
-                found.append(weight_sums(read_only(self.spins[low:high]).reshape(-1, n), here))
-        return merged_weights(found)
+        return weight_sums(self.spins[self.part.own], self.log_odds(cores))
 
     def __sizeof__(self) -> int:
         return self.spins.nbytes
