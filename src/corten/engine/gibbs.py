@@ -14,8 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 from numpy.typing import NDArray
 
 from corten.engine.arithmetic import PRODUCT, ZERO, capped, exp_of_minus
@@ -172,31 +171,16 @@ def sweep_key(key: np.uint64, number: int) -> np.uint64:  # pragma: no cover - c
     return _mix64(_mix64(key + GOLDEN) + GOLDEN * np.uint64(number + 1))
 
 
-@intrinsic
-def _random32(context, column, low, high):  # type: ignore[no-untyped-def]
-    """Hash (column, low, high) to 32 random bits: two rounds of a 32-bit mixer, a key word before each.
-
-    Written for the compiler itself: Numba would compute in 64 bits, in half as many lanes.
-    """
-    word = types.uint32
-
-    def build(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        def constant(number: int):  # type: ignore[no-untyped-def]
-            return context.get_constant(word, number)
-
-        def fold(x, shift: int):  # type: ignore[no-untyped-def]
-            return builder.xor(x, builder.lshr(x, constant(shift)))
-
-        x, low, high = arguments
-        x = builder.add(builder.mul(x, constant(0x9E3779B9)), low)
-        x = builder.mul(fold(x, 16), constant(0x7FEB352D))
-        x = builder.mul(fold(x, 15), constant(0x846CA68B))
-        x = builder.add(fold(x, 16), high)
-        x = builder.mul(fold(x, 17), constant(0xED5AD4BB))
-        x = builder.mul(fold(x, 11), constant(0xAC4C1B51))
-        return fold(x, 15)
-
-    return word(word, word, word), build
+@njit(cache=True, nogil=True, inline="always")
+def _random32(column, low, high):  # type: ignore[no-untyped-def]
+    """Hash (column, low, high) to 32 random bits: two rounds of a 32-bit mixer, a key word before each."""
+    x = np.uint32(np.uint32(column * np.uint32(0x9E3779B9)) + low)
+    x = np.uint32((x ^ np.uint32(x >> np.uint32(16))) * np.uint32(0x7FEB352D))
+    x = np.uint32((x ^ np.uint32(x >> np.uint32(15))) * np.uint32(0x846CA68B))
+    x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(16))) + high)
+    x = np.uint32((x ^ np.uint32(x >> np.uint32(17))) * np.uint32(0xED5AD4BB))
+    x = np.uint32((x ^ np.uint32(x >> np.uint32(11))) * np.uint32(0xAC4C1B51))
+    return np.uint32(x ^ np.uint32(x >> np.uint32(15)))
 
 
 @njit(cache=True, nogil=True, inline="always")
