@@ -125,7 +125,8 @@ def descend(
     here = Iterate(start, *evaluate(start))
     if not math.isfinite(here.value):
         raise ValueError(f"start: the objective is {here.value} there; begin at a point where it is finite")
-    best, values, search = here, [here.value], rule.begin()
+    best, values = here, [here.value]
+    last: Iterate[Point] | None = None
     norm = first_norm = here.gradient.norm()
     change: float | None = None
     why: str | None
@@ -142,12 +143,12 @@ def descend(
             why = stop(progress)
         if why is not None:
             break
-        found = search.advance(evaluate, here)
+        found = rule.advance(evaluate, here, last, values)
         if found is None:
             why = f"no step along the direction lowers the objective (gradient norm {norm:.2e})"
             break
         change = (found.moved or 0.0) / (here.gradient.frame.radial().norm() or 1.0)
-        here = found
+        last, here = here, found
         norm = here.gradient.norm()
         values.append(here.value)
         if here.value <= best.value:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corten.lowrank.cores import Floats, absorb, chunks, corner, frozen, interface, leading_left, rows
-from corten.lowrank.points import LowRank, TangentSpace, TangentVector
+from corten.lowrank.points import LowRank, TangentVector
 from corten.lowrank.ranks import check_rank, feasible_rank
 
 
@@ -208,7 +208,7 @@ class TensorTrain(LowRank):
 
 
 @dataclass(frozen=True, eq=False)
-class Frame(TangentSpace):
+class Frame:
     """A tensor train in both orthogonal gauges at once, and with it the tangent space at that point.
 
     left: U_1..U_{K-1} left-orthogonal, and S_K; right: S_1, and V_2..V_K right-orthogonal; point: the tensor.
@@ -252,24 +252,10 @@ class Frame(TangentSpace):
             deltas[k] = (flat - basis @ (basis.T @ flat)).reshape(core.shape)
         return Tangent(self, tuple(deltas))
 
-    def contractions(self, dense: npt.ArrayLike) -> tuple[Floats, ...]:
-        """Contractions of a dense gradient, for tests and small problems; O(size * K r)."""
-        dense = np.asarray(dense)
-        if dense.shape != self.shape:
-            raise ValueError(f"dense: shape {dense.shape}, the frame's is {self.shape}")
-        found: list[Floats] = []
-        rest = dense.astype(np.float64).reshape(-1, 1)
-        for k in range(len(self.left) - 1, 0, -1):
-            core, head = self.right[k], interface(self.left[:k])
-            head = head.reshape(-1, head.shape[-1])
-            found.append((head.T @ rest.reshape(head.shape[0], -1)).reshape(self.left[k].shape))
-            rest = rest.reshape(len(head), -1) @ core.reshape(core.shape[0], -1).T
-        return (rest.reshape(self.left[0].shape), *found[::-1])
-
     def contractions_of(self, tt: TensorTrain) -> tuple[Floats, ...]:
         """Contractions of a low-rank tensor with the frame; O(K d r^3), nothing dense."""
-        if tt.shape != self.shape:
-            raise ValueError(f"tt: shape {tt.shape}, the frame's is {self.shape}")
+        if tt.shape != self.point.shape:
+            raise ValueError(f"tt: shape {tt.shape}, the frame's is {self.point.shape}")
         tails = [np.ones((1, 1))]
         for core, basis in zip(tt.cores[:0:-1], self.right[:0:-1]):
             tails.append(np.tensordot(core @ tails[-1], basis, ([1, 2], [1, 2])))
@@ -300,7 +286,7 @@ class Tangent(TangentVector[TensorTrain]):
 
     def retract(self, step: float) -> TensorTrain:
         moved = self._blocks(step, self.frame.left[-1] + step * self.parts[-1])
-        return moved.round(self.frame.rank)
+        return moved.round(self.frame.point.rank)
 
     def _blocks(self, scale: float, last: Floats) -> TensorTrain:
         left, right, deltas = self.frame.left, self.frame.right, self.parts

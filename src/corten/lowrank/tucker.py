@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from corten.lowrank.cores import Floats, frozen, leading_left, multiply
-from corten.lowrank.points import LowRank, TangentSpace, TangentVector
+from corten.lowrank.points import LowRank, TangentVector
 from corten.lowrank.ranks import check_tucker_rank, feasible_tucker_rank
 from corten.lowrank.tensor_train import Frame, TensorTrain
 
@@ -166,7 +166,7 @@ STRUCTURES: dict[str, type[TensorTrain] | type[Tucker]] = {"tensor-train": Tenso
 
 
 @dataclass(frozen=True, eq=False)
-class TuckerFrame(TangentSpace):
+class TuckerFrame:
     """A Tucker point with orthonormal factors, the row spaces of its core, and its tensor-train frame.
 
     rows[k] has shape (r_k, r_1, .., r_{k-1}, r_{k+1}, .., r_K): an orthonormal basis of the row space of the
@@ -207,19 +207,15 @@ class TuckerFrame(TangentSpace):
 
     def project_tt(self, tt: TensorTrain) -> TuckerTangent:
         """Project a low-rank tensor: its core part, and for each mode (I - U_k U_k^T) G_(k) (x)U_j V_k."""
-        if tt.shape != self.shape:
-            raise ValueError(f"tt: shape {tt.shape}, the frame's is {self.shape}")
+        if tt.shape != self.point.shape:
+            raise ValueError(f"tt: shape {tt.shape}, the frame's is {self.point.shape}")
         reduced = [multiply(core, factor.T, 1) for core, factor in zip(tt.cores, self.factors)]
         deltas = []
         for k, (factor, rows) in enumerate(zip(self.factors, self.rows)):
             partly = TensorTrain((*reduced[:k], tt.cores[k], *reduced[k + 1 :])).to_dense()
-            reach = np.moveaxis(partly, k, 0).reshape(self.shape[k], -1) @ rows.reshape(len(rows), -1).T
+            reach = np.moveaxis(partly, k, 0).reshape(len(factor), -1) @ rows.reshape(len(rows), -1).T
             deltas.append(reach - factor @ (factor.T @ reach))
         return TuckerTangent(self, (TensorTrain(tuple(reduced)).to_dense(), *deltas))
-
-    def contractions(self, dense: npt.ArrayLike) -> tuple[Floats, ...]:
-        """Contractions of a dense gradient with the tensor-train frame: for tests and small problems."""
-        return self.tt.contractions(dense)
 
     def radial(self) -> TuckerTangent:
         """The point itself as a tangent vector: the gradient of ||B||^2 / 2."""
@@ -243,10 +239,10 @@ class TuckerTangent(TangentVector[Tucker]):
 
     def retract(self, step: float) -> Tucker:
         # the core has (2r)^K entries; a higher-order SVD brings it back to the rank
-        return self._double(step, self.frame.point.core + step * self.parts[0]).round(self.frame.rank)
+        return self._double(step, self.frame.point.core + step * self.parts[0]).round(self.frame.point.rank)
 
     def _double(self, scale: float, core: Floats) -> Tucker:
-        rank = self.frame.rank
+        rank = self.frame.point.rank
         wide = np.zeros([2 * r for r in rank])
         wide[tuple(slice(r) for r in rank)] = core
         factors = []
