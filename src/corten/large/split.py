@@ -1,13 +1,8 @@
 """The random split of a tensor in files: the walk of `calibrate_round` in `calibration/split.py`, block by block.
 
 Drawing the training entries, fitting the propensity model, scoring a block and computing its bounds are the functions
-that a split in memory calls, with the whole tensor as its one block. What is different here, because of the size:
-
-- Settings are chosen on a part (`settings.py`), and the estimate stays a tensor of low rank instead of an array.
-- Mean and spread of the training entries are sums over blocks (`stages.py`).
-- Scores go to a sketch (`conformal/sketch.py`), and their cells to a file, instead of a sorted list.
-- Log-weights, and how a missing entry changes them, are computed for a block and its halo instead of kept in a table.
-- The floor of the leverage is that of a few planes: the median of all would need all of them at once.
+that a split in memory calls, with the whole tensor as its one block. docs/architecture.md lists what is different here,
+because of the size.
 """
 
 from __future__ import annotations
