@@ -234,7 +234,7 @@ def test_tucker_frame_serves_the_passes_written_for_tensor_trains() -> None:
     frame = TuckerFrame.of(TUCKERS[2])
     assert isinstance(frame.tt, Frame)
     np.testing.assert_allclose(frame.tt.point.to_dense(), TUCKERS[2].to_dense(), atol=1e-12)
-    assert frame.tt.rank == (2, 4)
+    assert frame.tt.point.rank == (2, 4)
 
 
 def test_slope_checks_tell_right_from_wrong() -> None:
