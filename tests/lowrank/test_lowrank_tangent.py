@@ -112,7 +112,7 @@ def test_low_rank_and_dense_contractions_agree(point: TensorTrain | Tucker) -> N
 
 
 def test_contractions_are_what_the_contract_says() -> None:
-    frame = Frame.of(TRAINS[2])
+    frame = TRAINS[2].frame()
     g = np.random.default_rng(2).standard_normal(frame.point.shape)
     (u1, u2, _), (_, v2, v3) = frame.left, frame.right
     first, second, third = dense_contractions(frame, g)
@@ -231,8 +231,8 @@ def test_over_specified_points_stay_regular(point: TensorTrain | Tucker) -> None
 
 
 def test_tucker_frame_serves_the_passes_written_for_tensor_trains() -> None:
-    frame = TuckerFrame.of(TUCKERS[2])
-    assert isinstance(frame.tt, Frame)
+    frame = TUCKERS[2].frame()
+    assert isinstance(frame, TuckerFrame) and isinstance(frame.tt, Frame)
     np.testing.assert_allclose(frame.tt.point.to_dense(), TUCKERS[2].to_dense(), atol=1e-12)
     assert frame.tt.point.rank == (2, 4)
 

@@ -105,11 +105,10 @@ def descend(
 
     Examples
     --------
-    >>> from corten.lowrank import Frame, TensorTrain, descend
+    >>> from corten.lowrank import TensorTrain, descend
     >>> goal = TensorTrain.random((5, 6, 7), rank=2, seed=1)
     >>> def squared_distance(point):
-    ...     frame = Frame.of(point)
-    ...     return 0.5 * (point - goal).norm() ** 2, frame.project_tt(point - goal)
+    ...     return 0.5 * (point - goal).norm() ** 2, point.frame().project_tt(point - goal)
     >>> descend(squared_distance, TensorTrain.random((5, 6, 7), rank=2, seed=2)).value < 1e-6
     True
     """

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from corten.lowrank.cores import Floats, absorb, chunks, corner, frozen, interface, leading_left, rows
+from corten.lowrank.cores import Floats, absorb, chunks, corner, frozen, full, interface, leading_left, rows
 from corten.lowrank.points import LowRank, TangentVector
 from corten.lowrank.ranks import check_rank, feasible_rank
 
@@ -50,19 +50,15 @@ class TensorTrain(LowRank):
 
         Large unfoldings are sketched (`range_finder`), O(size * rank); float32 input is worked on in float32.
         """
-        x = np.asarray(x)
-        work = x if x.dtype == np.float32 else x.astype(np.float64)
-        if not np.isfinite(work).all():
-            raise ValueError("x: contains NaN or infinity; fill the missing entries first")
-        bonds = check_rank(x.shape, rank)
-        rng = np.random.default_rng(seed)
+        work = full(x)
+        shape, rng = work.shape, np.random.default_rng(seed)
         cores, left = [], 1
-        for d, r in zip(x.shape, bonds):
+        for d, r in zip(shape, check_rank(shape, rank)):
             unfolding = work.reshape(left * d, -1)
             basis = leading_left(unfolding, r, rng)
             cores.append(basis.reshape(left, d, r))
             work, left = basis.T @ unfolding, r
-        return cls((*cores, work.reshape(left, x.shape[-1], 1)))
+        return cls((*cores, work.reshape(left, shape[-1], 1)))
 
     @classmethod
     def random(cls, shape: Sequence[int], rank: int | Sequence[int], seed: int = 0) -> TensorTrain:
@@ -183,8 +179,9 @@ class TensorTrain(LowRank):
         return TensorTrain(tuple(core.transpose(2, 1, 0) for core in self.cores[::-1]))
 
     def frame(self) -> Frame:
-        """The tangent space here: `Frame.of(self)`."""
-        return Frame.of(self)
+        """Both gauges, and with them the tangent space here; O(K d r^3)."""
+        left, right = self.gauges()
+        return Frame(left.cores, right.cores, left)
 
     def leverage(self, start: int = 0, stop: int | None = None) -> Floats:
         """Squared norm of every unit tensor projected on the tangent space, for planes start:stop of mode 1.
@@ -216,7 +213,7 @@ class Frame:
     Examples
     --------
     >>> from corten.lowrank import TensorTrain
-    >>> frame = Frame.of(TensorTrain.random((3, 4, 5), rank=2, seed=1))
+    >>> frame = TensorTrain.random((3, 4, 5), rank=2, seed=1).frame()
     >>> [core.shape for core in frame.left]
     [(1, 3, 2), (2, 4, 2), (2, 5, 1)]
     """
@@ -224,12 +221,6 @@ class Frame:
     left: tuple[Floats, ...]
     right: tuple[Floats, ...]
     point: TensorTrain
-
-    @classmethod
-    def of(cls, tt: TensorTrain) -> Frame:
-        """Both gauges of a tensor train; O(K d r^3)."""
-        left, right = tt.gauges()
-        return cls(left.cores, right.cores, left)
 
     @property
     def tt(self) -> Frame:
