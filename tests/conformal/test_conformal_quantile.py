@@ -131,6 +131,7 @@ def test_merge_and_search_agree_bit_for_bit(monkeypatch):
     factor = random_factor(rng, tests, 50, 4, 2.0)
     exact = lists.cutoffs(logs, LEVELS, factor)
     monkeypatch.setattr(quantile_module, "TASK_ENTRIES", 333)
+    monkeypatch.setattr(quantile_module, "CHANGED_TASK_ENTRIES", 77)
     monkeypatch.setenv("CORTEN_THREADS", "3")
     np.testing.assert_array_equal(merged, lists.cutoffs(logs, LEVELS))
     np.testing.assert_array_equal(exact, lists.cutoffs(logs, LEVELS, factor))

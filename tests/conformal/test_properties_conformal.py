@@ -95,6 +95,7 @@ def test_order_threads_and_chunks_change_no_bit(case, level, seed, data):
     whole = conformal.WeightedScores(scores, logs).cutoffs(tests, level, factor)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantile_module, "TASK_ENTRIES", 3)
+        patch.setattr(quantile_module, "CHANGED_TASK_ENTRIES", 2)
         patch.setenv("CORTEN_THREADS", "3")
         pieces = conformal.WeightedScores(scores, logs).cutoffs(tests, level, factor)
     np.testing.assert_array_equal(whole, pieces)

@@ -48,7 +48,7 @@ def search_ascending(sums, values, targets):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def guide_table(sums):
-    """For equal steps of weight, the position that reaches each: bounds for searches."""
+    """For equal steps of weight, the position that reaches each: first guesses for searches."""
     buckets = GUIDES_PER_SCORE * sums.size
     table = np.empty(buckets + 1, np.int32)
     step = sums[-1] / buckets
@@ -57,7 +57,6 @@ def guide_table(sums):
         while position < sums.size - 1 and sums[position] < b * step:
             position += 1
         table[b] = position
-    table[buckets] = sums.size - 1
     return table
 
 
@@ -73,7 +72,7 @@ def search_changed(sums, values, guide, tests, ranks, changes, levels):
     out = np.full((levels.size, tests.size), np.nan)
     n = sums.size
     total = sums[n - 1]
-    buckets = guide.size - 1
+    per_weight = (guide.size - 1) / total
     width = ranks.shape[1]
     at = np.empty(width + 1, np.int64)
     offset = np.empty(width + 1)
@@ -106,14 +105,12 @@ def search_changed(sums, values, guide, tests, ranks, changes, levels):
             need = target - offset[m - 1] if m > 0 else target
             position = n
             if need <= total:
-                bucket = np.int64(max(need, 0.0) / total * buckets)
-                position, end = np.int64(guide[max(bucket - 1, 0)]), np.int64(guide[min(bucket + 2, buckets)])
-                while position < end:
-                    middle = (position + end) >> 1
-                    if sums[middle] >= need:
-                        end = middle
-                    else:
-                        position = middle + 1
+                # Two steps without a branch find most positions; the search finds the others.
+                position = int(guide[int(max(need, 0.0) * per_weight)])
+                position += int(sums[position] < need)
+                position += int(sums[position] < need)
+                if sums[position] < need or (position > 0 and sums[position - 1] >= need):
+                    position = int(np.searchsorted(sums, need))
             if m > 0:
                 position = max(position, at[m - 1] + 1)
             if m < count:

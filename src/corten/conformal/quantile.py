@@ -40,6 +40,7 @@ Tail = Literal["upper", "lower"]
 
 TIE_GUARD = 1e-12  # relative tolerance of the comparison with a level
 TASK_ENTRIES = 1 << 19  # test entries of one task of the thread pool
+CHANGED_TASK_ENTRIES = 1 << 14  # if each changes weights: what is computed for them stays in the cache
 
 
 @dataclass(frozen=True)
@@ -101,15 +102,15 @@ class WeightedScores:
             values = -values
         order = np.argsort(values, kind="stable")
         self._scores = values[order]
-        self._rank_of = np.empty(order.size, dtype=np.int64)
+        self._rank_of = np.full(order.size + 1, -1)  # the last: of no neighbour
         self._rank_of[order] = np.arange(order.size)
         top = float(logs.max()) if logs.size else -np.inf
         self._shift = top if np.isfinite(top) else 0.0
         self._log_weights = logs[order] - self._shift
-        self._weights = np.exp(self._log_weights)
+        self._weights = np.append(np.exp(self._log_weights), 0.0)
         self._empty = not np.isfinite(top)
         if not self._empty:
-            self._sums = kernels.running_sum(self._weights)
+            self._sums = kernels.running_sum(self._weights[:-1])
 
     @property
     def size(self) -> int:
@@ -123,7 +124,7 @@ class WeightedScores:
 
     def log_weights(self) -> Floats:
         """The calibration log-weights, in the order in which the scores were given."""
-        return (self._log_weights + self._shift)[self._rank_of]
+        return (self._log_weights + self._shift)[self._rank_of[:-1]]
 
     def cutoffs(
         self,
@@ -185,17 +186,17 @@ class WeightedScores:
         @np.errstate(over="ignore", under="ignore", invalid="ignore")
         def changed(start: int) -> None:
             assert factor is not None
-            part = slice(start, start + TASK_ENTRIES)
+            part = slice(start, start + CHANGED_TASK_ENTRIES)
             logs, near, own = tests[part] - self._shift, factor.neighbours[part], factor.log_factor[part]
-            ranks = np.where(near >= 0, self._rank_of[near], -1)
-            changes = self._weights[ranks] * (np.exp(own, dtype=np.float64) - 1.0)
+            ranks = self._rank_of.take(near)
+            changes = self._weights.take(ranks) * (np.exp(own, dtype=np.float64) - 1.0)
             found = kernels.search_changed(self._sums, values, self._guide, np.exp(logs), ranks, changes, levels)
             for t in np.flatnonzero(np.isnan(found[0])):
                 used = ranks[t] >= 0
                 found[:, t] = values[self._summed_again(float(logs[t]), ranks[t, used], own[t, used], levels)]
             out[:, part] = found
 
-        starts = range(0, tests.size, TASK_ENTRIES)
+        starts = range(0, tests.size, TASK_ENTRIES if factor is None else CHANGED_TASK_ENTRIES)
         for _ in in_order(alike if factor is None else changed, starts, None if len(starts) > 1 else 1):
             pass
 
