@@ -149,20 +149,30 @@ class _Side:
         logs = logs - shift
         order, self.weight = np.argsort(self.scores, kind="stable"), np.exp(logs)
         self.sorted = self.scores[order]
-        tail = np.concatenate([np.cumsum(self.weight[order][::-1])[::-1], [0.0]])
-        self.near, new = np.full((tests.flat.size, 0), -1, np.intp), np.zeros((tests.flat.size, 0))
+        self.tail = np.concatenate([np.cumsum(self.weight[order][::-1])[::-1], [0.0]])
+        self.near, new = np.full((0, tests.flat.size), -1, np.intp), np.zeros((0, tests.flat.size))
         if tests.factor is not None:
-            self.near = np.asarray(tests.factor.neighbours, np.intp)
-            new = np.where(self.near >= 0, logs[self.near] + tests.factor.log_factor, -np.inf)
+            self.near = np.ascontiguousarray(tests.factor.neighbours.T, np.intp)
+            new = np.where(self.near >= 0, logs[self.near] + tests.factor.log_factor.T, -np.inf)
         # A very large new weight is kept finite: all weights of its test entry are divided by a factor.
-        lowered = np.maximum(new.max(axis=1, initial=0.0) - MAX_EXPONENT, 0.0)
+        lowered = np.maximum(new.max(axis=0, initial=0.0) - MAX_EXPONENT, 0.0)
         with np.errstate(over="ignore", under="ignore"):
             self.test, self.lower = np.exp(tests.log_weight - shift - lowered), np.exp(-lowered)
-            self.new = np.exp(new - lowered[:, None])
-        self.tail, before = tail, tail[0] * self.lower
-        self.change = np.where(self.near >= 0, self.new - self.weight[self.near] * self.lower[:, None], 0.0)
-        self.whole = before + self.change.sum(axis=1)
-        self.few = np.flatnonzero(self.whole < MIN_REMAINING_SHARE * before)  # too few digits are left of their sums
+            self.new = np.exp(new - lowered)
+        self.near_scores, before = self.scores[self.near], self.tail[0] * self.lower
+        self.change = np.where(self.near >= 0, self.new - self.weight[self.near] * self.lower, 0.0)
+        whole = before + self.change.sum(axis=0)
+        # Too few digits are left of these sums: they are made again.
+        self.few: list[int] = np.flatnonzero(whole < MIN_REMAINING_SHARE * before).tolist()
+        whole[self.few] = [self._weights_of(t).sum() for t in self.few]
+        self.total = np.maximum(whole, 0.0) + self.test
+        self.certain = np.flatnonzero(~(np.isfinite(self.total) & (self.total > 0.0)))  # no weight, or an infinite one
+
+    def _weights_of(self, t: int) -> Floats:
+        """The weights of all calibration entries for a test entry, itself observed."""
+        own, there = self.weight * self.lower[t], self.near[:, t] >= 0
+        own[self.near[there, t]] = self.new[there, t]
+        return own
 
     def to_data(self, values: Floats) -> Floats:
         """Values of the modelled variable in that of the data, both times the sign."""
@@ -173,16 +183,15 @@ class _Side:
         tests = self.tests
         distance = (self.sign * tests.split.to_model(tests.flat, self.sign * x) - self.middle) / tests.scale
         distance = np.maximum(distance, 0.0) if self.folded else distance
-        reached = self.scores[self.near] >= distance[:, None]
-        beyond = self.tail[np.searchsorted(self.sorted, distance)] * self.lower
-        beyond, whole = beyond + np.where(reached, self.change, 0.0).sum(axis=1), self.whole.copy()
+        beyond = self.tail.take(np.searchsorted(self.sorted, distance)) * self.lower
+        if len(self.near):
+            beyond += (self.change * (self.near_scores >= distance)).sum(axis=0)
         for t in self.few:
-            own, near = self.weight * self.lower[t], self.near[t] >= 0
-            own[self.near[t, near]] = self.new[t, near]
-            beyond[t], whole[t] = own[self.scores >= distance[t]].sum(), own.sum()
+            beyond[t] = self._weights_of(t)[self.scores >= distance[t]].sum()
         with np.errstate(invalid="ignore"):
-            found = (np.maximum(beyond, 0.0) + self.test) / (np.maximum(whole, 0.0) + self.test)
-        return np.where(np.isfinite(found), found, 1.0)  # no weight at all, or an infinite one
+            found = (np.maximum(beyond, 0.0) + self.test) / self.total
+        found[self.certain] = 1.0
+        return found
 
 
 def _upper_bounds(sides: Sequence[_Side], bracket: Floats, alpha: float) -> Floats:
