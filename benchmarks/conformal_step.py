@@ -2,9 +2,9 @@
 
     python benchmarks/conformal_step.py [--calibration 1000000] [--tests 10000000] [--levels 20]
 
-Both ways answer the same test entries at the same levels, in single precision and in chunks, as the package
-does it. The exact way runs twice: with 30 % of the six neighbours in the calibration list, as on real masks,
-and with all six, the worst there is. Making the neighbour table is not timed.
+Both ways answer the same test entries at the same levels, in chunks, as the package does it. The exact way runs twice:
+with 30 % of the six neighbours in the calibration list, as on real masks, and with all six, the worst there is. Making
+the neighbour table is not timed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ def main() -> None:
     parser.add_argument("--levels", type=int, default=20)
     parser.add_argument("--neighbours", type=int, default=6)
     parser.add_argument("--spread", type=float, default=1.5, help="standard deviation of the log-weights")
-    parser.add_argument("--threads", type=int, default=default_threads())
     options = parser.parse_args()
 
     rng = np.random.default_rng(0)
@@ -46,7 +45,7 @@ def main() -> None:
     warm = WeightedScores(scores[:9], logs[:9])
     one = NeighbourFactor(np.zeros((1, 1), int), np.ones((1, 1)))
     for near in (None, one):
-        warm.cutoffs(tests[:1], levels, near, out=np.empty((levels.size, 1), np.float32))
+        warm.cutoffs(tests[:1], levels, near)
 
     start = time.perf_counter()
     lists = WeightedScores(scores, logs)
@@ -59,9 +58,8 @@ def main() -> None:
             near = None
             if neighbours is not None:
                 near = NeighbourFactor(neighbours[: part.size], log_factor[: part.size])
-            out = np.empty((levels.size, part.size), np.float32)
             begin = time.perf_counter()
-            lists.cutoffs(part, levels, near, out=out, threads=options.threads)
+            lists.cutoffs(part, levels, near)
             spent += time.perf_counter() - begin
         return spent
 
@@ -69,7 +67,7 @@ def main() -> None:
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{options.calibration:,} calibration scores, {options.tests:,} test entries, "
-        f"{options.levels} levels, {options.threads} threads"
+        f"{options.levels} levels, {default_threads()} threads"
     )
     print(f"sort and sum               {sort:8.2f} s")
     print(f"approximate                {approximate:8.2f} s")

@@ -5,11 +5,13 @@ They hold B, p, V and G as whole tensors. Product coupling, adjacent neighbours,
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from corten.lowrank import TensorTrain
 
-__all__ = ["algorithm_two", "dense_pass", "neighbour_sum", "tt_svd"]
+__all__ = ["algorithm_two", "dense_contractions", "dense_pass", "neighbour_sum", "tt_svd"]
 
 
 def neighbour_sum(x: np.ndarray) -> np.ndarray:
@@ -34,6 +36,20 @@ def dense_pass(b: np.ndarray, w: np.ndarray, strength: float, q: float) -> tuple
     return loss, v * slope + 2 * strength * w * neighbour_sum(v * b)
 
 
+def dense_contractions(frame: Any, dense: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Contractions of a dense gradient with the tensor-train frame of a point; O(size * K r)."""
+    left, right = frame.tt.left, frame.tt.right
+    found: list[np.ndarray] = []
+    rest = dense.astype(np.float64).reshape(-1, 1)
+    for k in range(len(left) - 1, 0, -1):
+        head = np.ones((1, 1))
+        for core in left[:k]:
+            head = (head @ core.reshape(core.shape[0], -1)).reshape(-1, core.shape[2])
+        found.append((head.T @ rest.reshape(head.shape[0], -1)).reshape(left[k].shape))
+        rest = rest.reshape(len(head), -1) @ right[k].reshape(right[k].shape[0], -1).T
+    return (rest.reshape(left[0].shape), *found[::-1])
+
+
 def algorithm_two(
     training: np.ndarray,
     rank: int,
@@ -56,7 +72,7 @@ def algorithm_two(
         b = point.to_dense().astype(np.float32)
         _, gradient = dense_pass(b, w, strength, q)
         frame = point.frame()
-        tangent = frame.project(frame.contractions(gradient))
+        tangent = frame.project(dense_contractions(frame, gradient))
         change = step * tangent.norm() / point.norm()
         if small_cores:
             point = tangent.retract(-step)

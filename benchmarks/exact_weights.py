@@ -33,7 +33,7 @@ def compare(mask: np.ndarray, law: object, seed: int = 0) -> dict[str, float]:
         WeightedScores(scores, exact.log_weight(entries)), exact.log_weight(missing), exact.neighbour_factor(missing)
     )
     cuts = [
-        CalibratedScores("absolute", scores, entries, weights).cutoffs(missing, 0.9).upper[0]
+        CalibratedScores("absolute", scores, entries, weights).intervals(missing, 0.0, 1.0, 0.9)[1][0]
         for weights in (exact, OddsWeights(odds))
     ]
     both = np.isfinite(cuts[0]) & np.isfinite(cuts[1])

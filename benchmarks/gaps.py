@@ -60,7 +60,7 @@ def score(
     """Errors and coverage at the flat `cells`, in the table's units."""
     error = np.abs(truth - estimate).reshape(-1)[cells]
     width = u.reshape(-1)[cells]
-    cutoffs = calibrated.cutoffs(cells, LEVELS.tolist()).upper
+    cutoffs = calibrated.intervals(cells, 0.0, 1.0, LEVELS.tolist())[1]
     covered = [(error <= width * cut).mean() for cut in cutoffs]
     at90 = width * cutoffs[int(np.argmin(np.abs(LEVELS - 0.9)))]
     finite = np.isfinite(at90)

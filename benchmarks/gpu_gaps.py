@@ -95,7 +95,7 @@ def measure(case: str, engine: str, seeds: int) -> Iterator[dict[str, Any]]:
     """A cold fit and `seeds` warm ones; stages overlap where threads run beside the device, and some contain others."""
     import corten
     from corten.calibration import gap_rounds, gap_scale, gaps
-    from corten.completion import batched, gaussian_process, stack
+    from corten.completion import batched, gaussian_process, stack, unfoldings
     from corten.conformal.local_scale import LearnedScale
     from corten.data.observed import ObservedTensor
     from corten.evidence.metrics import interval_scores
@@ -111,7 +111,7 @@ def measure(case: str, engine: str, seeds: int) -> Iterator[dict[str, Any]]:
         "settings": (stack.StackedCompletion, "prepare"),
         "- covariance": (gaussian_process, "fit_covariance"),
         "- noise": (gaussian_process, "_with_tested_noise"),
-        "- low rank": (batched, "_errors_on"),
+        "- low rank": (unfoldings, "held_out_errors"),
         "- first mix": (stack, "_learn_mix"),
         "rounds and final fill": (gaps, "run_rounds"),
         "- standardise": (stack, "standardise"),

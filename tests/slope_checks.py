@@ -42,7 +42,7 @@ class SlopeCheck:
 
 def random_tangent(frame: Any, seed: int) -> Any:
     """A random tangent vector of norm one: the projection of a random tensor train."""
-    train = TensorTrain.random(frame.shape, feasible_rank(frame.shape, 3), seed)
+    train = TensorTrain.random(frame.point.shape, feasible_rank(frame.point.shape, 3), seed)
     drawn = frame.project_tt(train)
     return drawn * (1.0 / drawn.norm())
 

@@ -104,7 +104,7 @@ def test_files_elsewhere_on_the_page_exist():
 MAX_POSITIONAL = 5
 KERNELS = (
     "engine.gibbs", "engine.ising_rows", "engine.jax_fused", "engine.jax_passes", "engine.jax_slab", "engine.layout",
-    "engine.likelihood", "engine.passes", "engine.residuals", "conformal.kernels", "conformal.neighbours",
+    "engine.likelihood", "engine.passes", "engine.residuals", "conformal.kernels",
     "conformal.quantile", "conformal.sketch", "completion.covariance_likelihood",
 )  # fmt: skip
 """Their calls are of compiled functions: Numba compiles no keyword-only arguments, JAX numbers static arguments."""

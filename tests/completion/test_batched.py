@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 
 from corten.completion.axes_kinds import axis_kinds
-from corten.completion.batched import _errors_on
 from corten.completion.covariance import Component, Covariance
 from corten.completion.gaussian_process import PreparedProcess, _fills_on
 from corten.completion.held_out import HeldOut, Part
 from corten.completion.positions import grids_of
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import BatchedStack, PreparedStack, fill_on, why_not
-from corten.completion.unfoldings import PreparedUnfoldings, _all_errors
+from corten.completion.unfoldings import PreparedUnfoldings, held_out_errors
 from corten.data.axes import Axis
 from corten.engine.accelerator import Accelerator
 from corten.engine.arrays import Arrays, HostArrays, device_arrays
@@ -130,6 +129,6 @@ def test_errors_by_origin_and_iterations_are_those_of_single_runs() -> None:
     hidden[7:10, 2:6, 1:5] = masks[0][7:10, 2:6, 1:5]
     given = x, masks[0] & ~hidden, hidden, stack.members["pyramid"]
     settings: Any = {"kinds": ("ordered",) * 3, "origins": ("mean", "lowest", "power"), "numbers": (8, 15)}
-    found, wanted = _errors_on(HostArrays(), *given, **settings), _all_errors(*given, **settings)
+    found, wanted = (held_out_errors(arrays, *given, **settings) for arrays in (on_jax(), HostArrays()))
     assert list(found) == [(origin, number) for number in (8, 15) for origin in settings["origins"]]
     assert {one: pytest.approx(error, rel=1e-3) for one, error in wanted.items()} == found

@@ -189,7 +189,7 @@ def conditional_coverages(kind):
         calibration, test = np.flatnonzero(role == 1), np.flatnonzero(role == 2)
         if calibration.size and test.size:
             calibrated = CalibratedScores("absolute", SCORES[calibration], calibration, weights_for(kind, role))
-            cut = calibrated.cutoffs(test, LEVEL).upper
+            _, cut = calibrated.intervals(test, 0.0, 1.0, LEVEL)
             covers[roles] = dict(zip(test.tolist(), (SCORES[test] <= cut[0]).tolist(), strict=True))
     log_p = {w: log_probability(np.array(w)) for w in itertools.product((-1, 1), repeat=CELLS)}
     out = []
@@ -245,7 +245,7 @@ def test_uniform_weights_are_exact_when_missingness_is_completely_random():
         for missing in range(n + 1):
             others = np.delete(np.arange(n + 1), missing)
             calibrated = CalibratedScores("absolute", scores[others], others, UniformWeights())
-            hits += bool(scores[missing] <= calibrated.cutoffs(np.array([missing]), level).upper.item())
+            hits += bool(scores[missing] <= calibrated.intervals(np.array([missing]), 0.0, 1.0, level)[1].item())
         assert hits == math.ceil(level * (n + 1) - 1e-9)
 
 

@@ -89,7 +89,7 @@ def test_permuting_axes_permutes_weights_and_cutoffs(shape, seed, level, data):
         cuts = np.full(b.size, np.nan)
         if entries.size and missing.size:
             calibrated = CalibratedScores("absolute", scores.reshape(-1)[entries], entries, weights)
-            cuts[missing] = calibrated.cutoffs(missing, level).upper[0]
+            cuts[missing] = calibrated.intervals(missing, 0.0, 1.0, level)[1][0]
         return weights.log_weight(np.arange(b.size)).reshape(b.shape), cuts.reshape(b.shape)
 
     logs, cuts = answer(b, mask, hidden, scores, periodic)

@@ -17,7 +17,6 @@ import xarray as xr
 from test_engine import build
 
 import corten
-from corten.conformal.neighbours import NeighbourChanges
 from corten.conformal.sketch import NO_CELL, cells_of
 from corten.conformal.weights import ExactIsingWeights
 from corten.engine import Threads, memory
@@ -26,6 +25,7 @@ from corten.engine.threads import in_order
 from corten.io.lazy import LazyTensor
 from corten.large import flow, needs, settings, split, stages
 from corten.large.settings import middle_box
+from corten.large.split import changes_of, halo
 from corten.propensity import IsingPropensity, KnownPropensity, Product, UniformPropensity
 
 zarr = pytest.importorskip("zarr", reason="needs zarr: pip install 'corten[files]'")
@@ -209,17 +209,17 @@ def test_changed_weights_are_those_of_the_exact_rule(shape, neighborhood, period
     factor = exact.neighbour_factor(tests)
     cells = np.full(shape, NO_CELL, np.int32)
     cells[hidden] = cells_of(np.arange(1.0, len(entries) + 1))
-    around = NeighbourChanges.of(shape, law.model)
     plane = int(np.prod(shape[1:]))
     for start, stop in ((0, shape[0]), (1, 3), (shape[0] - 1, shape[0])):
-        planes = around.halo(start, stop)
+        planes, _ = halo(law, start, stop)
         mine = (tests >= start * plane) & (tests < stop * plane)
+        outside = (planes < 0).reshape(-1, *(1 for _ in shape[1:]))
         spread = lambda a: a[planes]  # noqa: B023, E731
         b = law.parameter.to_dense().astype(np.float32)
-        found = around.changes(
+        found = changes_of(
+            law,
             tests[mine] - start * plane,
-            planes,
-            cells=spread(cells),
+            cells=np.where(outside, NO_CELL, spread(cells)),
             log_odds=spread(odds),
             parameter=spread(b),
             shift=0.5,

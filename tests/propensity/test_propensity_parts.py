@@ -184,7 +184,7 @@ def test_neighborhood_names_and_refusals():
     for spec, words in [
         ("diagonal", "neighborhood is"),
         ("adjacent:", "neighborhood is"),
-        ("adjacent:height", "names axis"),
+        ("adjacent:height", "unknown axis"),
         ([(1, 0, 0)], "symmetric"),
         ([(0, 0, 0), (1, 0, 0), (-1, 0, 0)], "zero offset"),
         ([(1, 0), (-1, 0)], "shape"),

@@ -134,7 +134,7 @@ def plan_for(parameter, coupling, where, periodic=()):
 @pytest.mark.parametrize(
     ("where", "periodic"), [("adjacent", ()), ("cube", ()), ("adjacent", (True, True, True))], ids=str
 )
-def test_threads_and_slabs_change_no_bit(coupling, where, periodic):
+def test_threads_and_tasks_change_no_bit(coupling, where, periodic, monkeypatch):
     rng = np.random.default_rng(3)
     parameter = rng.normal(size=(31, 45, 47)).astype(np.float32)
     spins = rng.choice(np.array([-1, 0, 1], dtype=np.int8), size=parameter.shape, p=[0.4, 0.2, 0.4])
@@ -142,8 +142,9 @@ def test_threads_and_slabs_change_no_bit(coupling, where, periodic):
     before = spins.copy()
     alone = gibbs.sweep(plan, spins, 3, seed=11)
     assert np.array_equal(spins, before)
-    for threads, slab in [(1, 1), (2, None), (2, 7), (4, 1), (4, 100)]:
-        assert np.array_equal(gibbs.sweep(plan, spins, 3, seed=11, threads=threads, slab=slab), alone)
+    for threads, entries in [(2, gibbs.TASK_ENTRIES), (2, 7), (4, 4 * 45 * 47), (4, 10**9)]:
+        monkeypatch.setattr(gibbs, "TASK_ENTRIES", entries)
+        assert np.array_equal(gibbs.sweep(plan, spins, 3, seed=11, threads=threads), alone)
     in_steps = gibbs.sweep(plan, gibbs.sweep(plan, spins, 1, seed=11), 2, seed=11, first=1, threads=2)
     assert np.array_equal(in_steps, alone)
     assert not np.array_equal(gibbs.sweep(plan, spins, 3, seed=12), alone)

@@ -7,13 +7,11 @@ come from the prepared stack; the host standardises each round. The code runs wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from corten.completion.axes_kinds import Standardised, standardise
+from corten.completion.axes_kinds import Standardised
 from corten.completion.gaussian_process import (
     COARSE_ITERATIONS,
     GaussianProcessCompletion,
@@ -34,7 +32,6 @@ from corten.completion.unfoldings import (
     _centred,
     _unfoldings,
     minimise,
-    relative,
 )
 from corten.completion.unordered import position_correlations
 from corten.data.axes import Axis
@@ -60,10 +57,11 @@ def prepare_member(
     arrays: Arrays | None, member: Completion, *, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int
 ) -> Prepared:
     """The member with its settings, chosen with the help of a device where there is one."""
-    if arrays is not None and isinstance(member, GaussianProcessCompletion):
+    if arrays is not None and (
+        isinstance(member, GaussianProcessCompletion)
+        or (isinstance(member, UnfoldingCompletion) and _dense(mask.shape))
+    ):
         return member.prepare_on(arrays, values, mask=mask, axes=axes, seed=seed)
-    if arrays is not None and isinstance(member, UnfoldingCompletion) and _dense(mask.shape):
-        return member.prepare_with(partial(_errors_on, arrays), values, mask=mask, axes=axes, seed=seed)
     return member.prepare(values, mask, axes, seed)
 
 
@@ -160,45 +158,6 @@ def _add_between(
 def _dense(shape: tuple[int, ...]) -> bool:
     """Whether no unfolding has a long smaller side."""
     return max(part.size for part in _unfoldings(shape)) <= MAX_DENSE_SIZE
-
-
-def _errors_on(
-    arrays: Arrays,
-    values: np.ndarray,
-    known: np.ndarray,
-    hidden: np.ndarray,
-    smooth: PreparedSmooth,
-    *,
-    kinds: Sequence[str],
-    origins: Sequence[str],
-    numbers: Sequence[int],
-) -> dict[tuple[str, int], float]:
-    """Mean absolute errors of hidden entries by origin and number of iterations, all origins at once."""
-    first = standardise(values, known, kinds)
-    with arrays.running():
-        given = (arrays.put(one.astype(np.float32)[None]) for one in (first.values, known))
-        start = first.undo(arrays.get(pyramid(arrays, smooth, *given))[0].astype(np.float64))
-    data = [_centred(values, known, kinds, origin) for origin in origins]
-    at, truth = np.flatnonzero(hidden), values[hidden]
-    at_hidden = [
-        replace(
-            one, **{side: np.broadcast_to(getattr(one, side), hidden.shape)[hidden] for side in ("scale", "centre")}
-        )
-        for one in data
-    ]
-    errors: dict[tuple[str, int], float] = {}
-
-    def visit(number: int, estimates: Array) -> None:
-        for origin, one, estimate in zip(origins, at_hidden, estimates):
-            part = arrays.get(estimate.reshape(-1)[at]).astype(np.float64)
-            errors[origin, number] = float(np.abs(one.undo(part) - truth).mean())
-
-    with arrays.running():
-        both = arrays.put(np.stack([one.values.astype(np.float32) for one in data]))
-        kept = arrays.put(np.broadcast_to(known, both.shape)).astype(np.float32)
-        begun = arrays.put(np.stack([relative(one, start) for one in data]))
-        minimise(arrays, both, kept=kept, start=begun, iterations=max(numbers), visit=visit, visited=numbers)
-    return errors
 
 
 def priors_of(

@@ -59,8 +59,59 @@ class _LowRankCompletion:
             raise ValueError(f"ridge is {self.ridge}; give a number of at least 0")
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedLowRank:
-        """Choose the rank, if it is "auto", from the entries in `mask`."""
-        return _prepare(self, values, mask, seed)
+        """Choose the rank and the ridge, where they are "auto", from the entries in `mask`."""
+        structure, kind = self.structure, STRUCTURES[self.structure.lower()]
+        engine = as_engine(self.engine)
+        if not isinstance(self.rank, str):
+            return PreparedLowRank(structure, kind.check(values.shape, self.rank), float(self.ridge), engine, seed)
+        auto = isinstance(self.ridge, str)
+        base = PreparedLowRank(structure, (), SEARCH_RIDGE if auto else float(self.ridge), engine, seed)
+        sets = _held_sets(mask, seed, criterion=self.criterion, ridge_open=auto)
+        rows: list[dict[str, object]] = []
+        scored: dict[tuple[tuple[int, ...], float], float] = {}
+
+        def score(ranks: tuple[int, ...], ridge: float) -> float:
+            if (ranks, ridge) not in scored:
+                one = replace(base, rank=ranks, ridge=ridge)
+                if auto:
+                    one = replace(one, tolerance=RIDGE_SEARCH_TOLERANCE, max_evaluations=SEARCH_EVALUATIONS)
+                found = [_score(one, self.criterion, values=values, used=mask & ~held, held=held) for held in sets]
+                scored[ranks, ridge] = found[0] if len(found) == 1 else _root_mean_square(found, sets)
+                row: dict[str, object] = {"rank": "x".join(map(str, ranks))}
+                rows.append(row | ({"ridge": ridge} if auto else {}) | {self.criterion: scored[ranks, ridge]})
+            return scored[ranks, ridge]
+
+        rises, last = 0, np.inf
+        tried: list[tuple[int, ...]] = []
+        used = mask & ~sets[0]
+        constant = values[used].min() == values[used].max()  # every rank fits exactly
+        for rank in range(1, 2 if constant else MAX_RANK + 1):
+            ranks = kind.feasible(values.shape, rank)
+            if tried and ranks == tried[-1]:
+                break
+            tried.append(ranks)
+            now = score(ranks, base.ridge)
+            rises = rises + 1 if now >= last else 0
+            last = now
+            if rises >= PATIENCE:
+                break
+        if auto and not constant:
+            _try_ridges(score, scored, tried)
+        best, ridge = min(scored, key=lambda key: scored[key])
+        flat = tried[0], MEAN_ONLY
+        if flat in scored and scored[best, ridge] > (1 - MIN_GAIN_OVER_MEAN) * scored[flat]:
+            best, ridge = flat
+        name = {"held-out": "error on held-out training entries", "aic": "AIC", "bic": "BIC"}[self.criterion]
+        because = f"lowest {name} among the candidates"
+        mean_only = ridge == MEAN_ONLY
+        by = "mean_only" if mean_only else f"by_{self.criterion.replace('-', '_')}"
+        found = {"rank": best, "ridge": ridge, self.criterion: scored[best, ridge]}
+        taken = "mean only" if mean_only else str(best)
+        choices = [Choice(f"{structure} rank", taken, because, tuple(rows), code=f"rank_{by}", values=found)]
+        if auto:
+            taken = "mean only" if mean_only else f"{ridge:g}"
+            choices.append(Choice("ridge", taken, because, code=f"ridge_{by}", values={"ridge": ridge}))
+        return replace(base, rank=best, ridge=ridge, choices=tuple(choices))
 
 
 @dataclass(frozen=True)
@@ -206,62 +257,6 @@ def descend_on(
         done = descend(objective, start, step=step, stop=stop)
     error = done.value - 0.5 * prepared.ridge * done.point.norm() ** 2
     return done.point, max(error, 1e-12 * count)
-
-
-def _prepare(config: _LowRankCompletion, values: np.ndarray, mask: np.ndarray, seed: int) -> PreparedLowRank:
-    """The completion with its rank and ridge, chosen where they are "auto"."""
-    structure, kind = config.structure, STRUCTURES[config.structure.lower()]
-    engine = as_engine(config.engine)
-    if not isinstance(config.rank, str):
-        return PreparedLowRank(structure, kind.check(values.shape, config.rank), float(config.ridge), engine, seed)
-    auto = isinstance(config.ridge, str)
-    base = PreparedLowRank(structure, (), SEARCH_RIDGE if auto else float(config.ridge), engine, seed)
-    sets = _held_sets(mask, seed, criterion=config.criterion, ridge_open=auto)
-    rows: list[dict[str, object]] = []
-    scored: dict[tuple[tuple[int, ...], float], float] = {}
-
-    def score(ranks: tuple[int, ...], ridge: float) -> float:
-        if (ranks, ridge) not in scored:
-            one = replace(base, rank=ranks, ridge=ridge)
-            if auto:
-                one = replace(one, tolerance=RIDGE_SEARCH_TOLERANCE, max_evaluations=SEARCH_EVALUATIONS)
-            found = [_score(one, config.criterion, values=values, used=mask & ~held, held=held) for held in sets]
-            scored[ranks, ridge] = found[0] if len(found) == 1 else _root_mean_square(found, sets)
-            row: dict[str, object] = {"rank": "x".join(map(str, ranks))}
-            rows.append(row | ({"ridge": ridge} if auto else {}) | {config.criterion: scored[ranks, ridge]})
-        return scored[ranks, ridge]
-
-    rises, last = 0, np.inf
-    tried: list[tuple[int, ...]] = []
-    used = mask & ~sets[0]
-    constant = values[used].min() == values[used].max()  # every rank fits exactly
-    for rank in range(1, 2 if constant else MAX_RANK + 1):
-        ranks = kind.feasible(values.shape, rank)
-        if tried and ranks == tried[-1]:
-            break
-        tried.append(ranks)
-        now = score(ranks, base.ridge)
-        rises = rises + 1 if now >= last else 0
-        last = now
-        if rises >= PATIENCE:
-            break
-    if auto and not constant:
-        _try_ridges(score, scored, tried)
-    best, ridge = min(scored, key=lambda key: scored[key])
-    flat = tried[0], MEAN_ONLY
-    if flat in scored and scored[best, ridge] > (1 - MIN_GAIN_OVER_MEAN) * scored[flat]:
-        best, ridge = flat
-    name = {"held-out": "error on held-out training entries", "aic": "AIC", "bic": "BIC"}[config.criterion]
-    because = f"lowest {name} among the candidates"
-    mean_only = ridge == MEAN_ONLY
-    by = "mean_only" if mean_only else f"by_{config.criterion.replace('-', '_')}"
-    found = {"rank": best, "ridge": ridge, config.criterion: scored[best, ridge]}
-    taken = "mean only" if mean_only else str(best)
-    choices = [Choice(f"{structure} rank", taken, because, tuple(rows), code=f"rank_{by}", values=found)]
-    if auto:
-        taken = "mean only" if mean_only else f"{ridge:g}"
-        choices.append(Choice("ridge", taken, because, code=f"ridge_{by}", values={"ridge": ridge}))
-    return replace(base, rank=best, ridge=ridge, choices=tuple(choices))
 
 
 def _try_ridges(score: Callable, scored: Mapping, ranks: Sequence[tuple[int, ...]]) -> None:

@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from corten.completion.axes_kinds import Standardised, along, axis_kinds, has_stations, pseudo_gap, standardise
 from corten.completion.protocol import Fill
-from corten.completion.smooth import PreparedSmooth, SmoothCompletion
+from corten.completion.smooth import PreparedSmooth, SmoothCompletion, pyramid
 from corten.completion.variable import is_skewed
 from corten.data.axes import Axis
 from corten.data.choices import Choice
@@ -41,7 +41,7 @@ UNFOLDING_HIDDEN_SHARE = 1 / 3  # of the observed entries at most, to compare se
 GAPS_OF_STATIONS = 4  # of stations: which of them one gap hides decides between origins that are as good
 MAX_DENSE_SIZE = 512  # smaller sides up to this have a full eigendecomposition
 MAX_COMPONENTS = 128  # of larger ones, followed from iteration to iteration
-Errors = Callable[..., dict[tuple[str, int], float]]
+SIDES = ("scale", "centre")  # of a standardised variable, which may differ between slices
 _State = tuple[Array, tuple[Array, ...], Array]  # filled tensors, multipliers of each unfolding, threshold
 
 
@@ -236,50 +236,48 @@ def relative(data: Standardised, estimate: np.ndarray) -> np.ndarray:
     return np.asarray((estimate - data.centre) / data.scale, np.float32)
 
 
-def _errors(
-    values: np.ndarray,
-    known: np.ndarray,
-    hidden: np.ndarray,
-    start: np.ndarray,
-    *,
-    kinds: Sequence[str],
-    origin: str,
-    numbers: Sequence[int],
-) -> dict[int, float]:
-    """The mean absolute error at the hidden entries after each of the numbers of iterations, all in one run."""
-    data = _centred(values, known, kinds, origin)
-    truth, errors = values[hidden], {}
-
-    def visit(number: int, estimates: Array) -> None:
-        errors[number] = float(np.abs(data.undo(np.asarray(estimates[0]))[hidden] - truth).mean())
-
-    minimise(HostArrays(), *_given(data, known, start), iterations=max(numbers), visit=visit, visited=numbers)
-    return errors
-
-
 def _given(data: Standardised, mask: np.ndarray, start: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What `minimise` takes of one round: values, weights and first estimates."""
     known = np.where(mask, data.values, 0).astype(np.float32)
     return known[None], mask[None], relative(data, start)[None]
 
 
-def _all_errors(
+def held_out_errors(
+    arrays: Arrays,
     values: np.ndarray,
     known: np.ndarray,
     hidden: np.ndarray,
-    pyramid: PreparedSmooth,
+    smooth: PreparedSmooth,
     *,
-    origins: Sequence[str],
     kinds: Sequence[str],
+    origins: Sequence[str],
     numbers: Sequence[int],
 ) -> dict[tuple[str, int], float]:
-    """`_errors` of several origins, from the estimate of the pyramid."""
-    start = pyramid.fill(values, known).estimate
-    return {
-        (origin, number): error
-        for origin in origins
-        for number, error in _errors(values, known, hidden, start, kinds=kinds, origin=origin, numbers=numbers).items()
-    }
+    """Mean absolute errors of hidden entries by origin and number of iterations; a device runs all origins at once."""
+    first = standardise(values, known, kinds)
+    with arrays.running():
+        given = (arrays.put(one.astype(np.float32)[None]) for one in (first.values, known))
+        start = first.undo(arrays.get(pyramid(arrays, smooth, *given))[0].astype(np.float64))
+    at, truth = np.flatnonzero(hidden), values[hidden]
+    errors: dict[tuple[str, int], float] = {}
+    for group in [[one] for one in origins] if isinstance(arrays, HostArrays) else [origins]:
+        data = [_centred(values, known, kinds, origin) for origin in group]
+        at_hidden = [
+            replace(one, **{side: np.broadcast_to(getattr(one, side), hidden.shape)[hidden] for side in SIDES})
+            for one in data
+        ]
+
+        def visit(number: int, estimates: Array, group: Sequence[str] = group, own: list = at_hidden) -> None:
+            for origin, one, estimate in zip(group, own, estimates):
+                part = arrays.get(estimate.reshape(-1)[at]).astype(np.float64)
+                errors[origin, number] = float(np.abs(one.undo(part) - truth).mean())
+
+        with arrays.running():
+            both = arrays.put(np.stack([one.values.astype(np.float32) for one in data]))
+            kept = arrays.put(np.broadcast_to(known, both.shape)).astype(np.float32)
+            begun = arrays.put(np.stack([relative(one, start) for one in data]))
+            minimise(arrays, both, kept=kept, start=begun, iterations=max(numbers), visit=visit, visited=numbers)
+    return errors
 
 
 @dataclass(frozen=True)
@@ -331,12 +329,12 @@ class UnfoldingCompletion:
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedUnfoldings:
         """Choose what is "auto" on entries in `mask` that a pseudo-gap hides."""
-        return self.prepare_with(_all_errors, values, mask=mask, axes=axes, seed=seed)
+        return self.prepare_on(HostArrays(), values, mask=mask, axes=axes, seed=seed)
 
-    def prepare_with(
-        self, errors_of: Errors, values: np.ndarray, *, mask: np.ndarray, axes: Sequence[Axis], seed: int
+    def prepare_on(
+        self, arrays: Arrays, values: np.ndarray, *, mask: np.ndarray, axes: Sequence[Axis], seed: int
     ) -> PreparedUnfoldings:
-        """`prepare` with errors by origin and number of iterations from another function."""
+        """`prepare`, with settings compared on a device if `arrays` are those of one."""
         kinds = axis_kinds(axes, mask.shape)
         skewed = ("power",) if self.origin == "auto" and is_skewed(values[mask]) else ()
         origins = (*ORIGINS, *skewed) if self.origin == "auto" else (self.origin,)
@@ -345,13 +343,11 @@ class UnfoldingCompletion:
         number_of_gaps = GAPS_OF_STATIONS if has_stations(kinds, mask.shape) else 1
         gaps = [pseudo_gap(mask, kinds, rng, UNFOLDING_HIDDEN_SHARE) for _ in range(number_of_gaps)]
         gaps = [hidden for hidden in gaps if hidden.any() and (mask & ~hidden).any()]
-        pyramid = SmoothCompletion().prepare(values, mask, axes, seed)
+        smooth = SmoothCompletion().prepare(values, mask, axes, seed)
         if len(origins) * len(numbers) == 1 or not gaps:
-            return PreparedUnfoldings(kinds, origins[0], numbers[len(numbers) // 2], pyramid)
-        each = [
-            errors_of(values, mask & ~hidden, hidden, pyramid, kinds=kinds, origins=origins, numbers=numbers)
-            for hidden in gaps
-        ]
+            return PreparedUnfoldings(kinds, origins[0], numbers[len(numbers) // 2], smooth)
+        tried: dict[str, Any] = {"kinds": kinds, "origins": origins, "numbers": numbers}
+        each = [held_out_errors(arrays, values, mask & ~hidden, hidden, smooth, **tried) for hidden in gaps]
         count = sum(np.count_nonzero(hidden) for hidden in gaps)
         errors = {
             one: sum(own[one] * np.count_nonzero(hidden) for own, hidden in zip(each, gaps)) / count for one in each[0]
@@ -365,4 +361,4 @@ class UnfoldingCompletion:
             code="ranks_by_pseudo_gap",
             values={"origin": origin, "iterations": number, "error": errors[origin, number]},
         )
-        return PreparedUnfoldings(kinds, origin, number, pyramid, (choice,))
+        return PreparedUnfoldings(kinds, origin, number, smooth, (choice,))

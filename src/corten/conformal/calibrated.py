@@ -1,4 +1,4 @@
-"""Calibrated scores: cutoffs and intervals for any entries and any coverage; the scores are sorted once.
+"""Calibrated scores: intervals for any entries and any coverage; the scores are sorted once.
 
 `Calibrated` is the protocol of what a calibration returns: a split, merged splits, or one of them with another kind of
 coverage (see `shaped.py`). `CalibratedScores` is one list of scores with its weights, used by all of them.
@@ -6,8 +6,8 @@ coverage (see `shaped.py`). `CalibratedScores` is one list of scores with its we
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,13 +26,6 @@ NEIGHBOUR_CHUNK_ENTRIES = 1 << 20  # test entries whose neighbour tables exist a
 Factor = TypeVar("Factor")  # changes of neighbours: as factors or, for a sketch, as sums
 Taken = TypeVar("Taken", contravariant=True)
 Given = TypeVar("Given", covariant=True)
-
-
-class Cutoffs(NamedTuple):
-    """Cutoffs of both tails, (levels, entries); None for a tail that the score does not use."""
-
-    lower: Numbers | None
-    upper: Numbers | None
 
 
 @runtime_checkable
@@ -91,7 +84,7 @@ class WeightsOfTests(Protocol[Given]):
 
 
 class ScoreLists(Generic[Factor]):
-    """Cutoffs and intervals from the scores of each tail, all of them (`WeightedScores`) or a sketch (`ScoreSketch`).
+    """Intervals from the scores of each tail, all of them (`WeightedScores`) or a sketch (`ScoreSketch`).
 
     weights: of test entries, with changes of neighbours as the lists take them; chunk: test entries whose neighbour
     tables exist at once.
@@ -107,15 +100,6 @@ class ScoreLists(Generic[Factor]):
         self.score, self._lists, self.weights = score, lists, weights
         self.chunk = chunk or NEIGHBOUR_CHUNK_ENTRIES
 
-    def cutoffs(self, entries: Entries, coverage: float | Sequence[float]) -> Cutoffs:
-        """Cutoffs of the tails that the score uses, for test entries."""
-        levels, flat = as_levels(coverage), np.asarray(entries).ravel()
-        whole = {tail: np.empty((levels.size, flat.size)) for tail in self._lists}
-        for part, piece in self._pieces(flat, levels):
-            for tail, values in piece.items():
-                whole[tail][:, part] = values
-        return Cutoffs(whole.get("lower"), whole.get("upper"))
-
     def intervals(
         self, entries: Entries, estimate: ArrayLike, scale: ArrayLike, coverage: float | Sequence[float]
     ) -> tuple[Numbers, Numbers]:
@@ -124,14 +108,6 @@ class ScoreLists(Generic[Factor]):
         middle = np.broadcast_to(np.asarray(estimate), flat.shape)
         scales = np.broadcast_to(np.asarray(scale), flat.shape)
         lower, upper = np.empty((2, levels.size, flat.size))
-        for part, piece in self._pieces(flat, levels):
-            lower[:, part], upper[:, part] = self.score.invert(
-                middle[part], scales[part], piece.get("lower"), piece.get("upper")
-            )
-        return lower, upper
-
-    def _pieces(self, flat: Entries, levels: Floats) -> Iterator[tuple[slice, dict[Tail, Numbers]]]:
-        """Cutoffs, one chunk of entries at a time, so that neighbour tables of all entries never exist at once."""
         needed = [self.score.tails(level) for level in levels.tolist()]
         wanted = {tail: [getattr(one, tail) for one in needed] for tail in self._lists}
         if any(level is None for both in wanted.values() for level in both):
@@ -139,7 +115,10 @@ class ScoreLists(Generic[Factor]):
         for start in range(0, flat.size, self.chunk):
             part = slice(start, min(start + self.chunk, flat.size))
             logs, factor = self.weights.log_weight(flat[part]), self.weights.neighbour_factor(flat[part])
-            yield part, {tail: one.cutoffs(logs, wanted[tail], factor) for tail, one in self._lists.items()}
+            cut = {tail: one.cutoffs(logs, wanted[tail], factor) for tail, one in self._lists.items()}
+            found = self.score.invert(middle[part], scales[part], cut.get("lower"), cut.get("upper"))
+            lower[:, part], upper[:, part] = found
+        return lower, upper
 
 
 class CalibratedScores(ScoreLists[NeighbourFactor | None]):
@@ -150,8 +129,6 @@ class CalibratedScores(ScoreLists[NeighbourFactor | None]):
 
     >>> from corten.conformal.weights import UniformWeights
     >>> calibrated = CalibratedScores("absolute", np.arange(1.0, 10.0), np.arange(9), UniformWeights())
-    >>> calibrated.cutoffs(np.array([20, 21]), 0.8).upper
-    array([[8., 8.]])
     >>> calibrated.intervals(np.array([20]), estimate=[100.0], scale=[0.5], coverage=0.8)
     (array([[96.]]), array([[104.]]))
     """

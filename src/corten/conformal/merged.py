@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
 from corten.conformal.calibrated import CalibratedScores
@@ -110,23 +109,15 @@ class MergedSplits:
         """Lower and upper bounds of some entries."""
         tests = [_SplitTests(one, flat) for one in self.splits]
         own = [one.bounds(levels) for one in tests]
-        bounds = []
-        for sign, side in ((-1.0, 0), (1.0, 1)):
-            total = np.zeros((levels.size, flat.size))
-            bracket = np.stack([sign * pair[side] for pair in own])
-            lists = [one.sorted(sign, self.two_sided) for one in tests]
-            for row, level in enumerate(levels):
-                alpha = (1.0 - level) / (2.0 if self.two_sided else 1.0)
-                total[row] = _upper_bounds(
-                    tests, lists, sign=sign, bracket=bracket[:, row], alpha=alpha, folded=not self.two_sided
-                )
-            bounds.append(sign * total)
+        found = []
+        for side, sign in enumerate((-1.0, 1.0)):
+            sides = [_Side(one, sign, self.two_sided) for one in tests]
+            bracket = np.stack([sign * pair[side] for pair in own], axis=1)
+            alphas = (1.0 - levels) / (2.0 if self.two_sided else 1.0)
+            found.append(sign * np.stack([_upper_bounds(sides, *each) for each in zip(bracket, alphas)]))
         # At low coverage the set may be empty if the splits disagree; the mean of their estimates is always included.
         middle = np.mean([one.split.to_data(flat, one.middle) for one in tests], axis=0)
-        return np.minimum(bounds[0], middle), np.maximum(bounds[1], middle)
-
-
-_Sorted = tuple[np.ndarray, ...]  # the first arguments of `_p_values`
+        return np.minimum(found[0], middle), np.maximum(found[1], middle)
 
 
 class _SplitTests:
@@ -145,61 +136,84 @@ class _SplitTests:
         lower, upper = (np.stack([self.split.to_data(self.flat, np.asarray(row)) for row in side]) for side in pair)
         return lower, upper
 
-    def sorted(self, sign: float, two_sided: bool) -> _Sorted:
-        """The scores of the split in the form that `_p_values` reads."""
-        scores = np.asarray(self.split.scores, np.float64) * (sign if two_sided else 1.0)
-        logs = np.asarray(self.split.log_weights, np.float64)
+
+class _Side:
+    """The p-values of test entries in one split for upper bounds, or for lower ones with all signs changed."""
+
+    def __init__(self, tests: _SplitTests, sign: float, two_sided: bool) -> None:
+        self.tests, self.sign, self.folded = tests, sign, not two_sided
+        self.middle = sign * tests.middle
+        self.scores = np.asarray(tests.split.scores, np.float64) * (sign if two_sided else 1.0)
+        logs = np.asarray(tests.split.log_weights, np.float64)
         shift = float(logs.max())
         logs = logs - shift
-        order = np.argsort(scores, kind="stable")
-        weight = np.exp(logs)
-        tail = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
-        near, new = np.full((self.flat.size, 0), -1, np.int64), np.zeros((self.flat.size, 0))
-        lowered = np.zeros(self.flat.size)
-        if self.factor is not None:
-            near = np.asarray(self.factor.neighbours, np.int64)
-            new = np.where(near >= 0, logs[np.maximum(near, 0)] + self.factor.log_factor, -np.inf)
-            lowered = np.maximum(new.max(axis=1, initial=0.0) - MAX_EXPONENT, 0.0)
+        order, self.weight = np.argsort(self.scores, kind="stable"), np.exp(logs)
+        self.sorted = self.scores[order]
+        self.tail = np.concatenate([np.cumsum(self.weight[order][::-1])[::-1], [0.0]])
+        self.near, new = np.full((0, tests.flat.size), -1, np.intp), np.zeros((0, tests.flat.size))
+        if tests.factor is not None:
+            self.near = np.ascontiguousarray(tests.factor.neighbours.T, np.intp)
+            new = np.where(self.near >= 0, logs[self.near] + tests.factor.log_factor.T, -np.inf)
+        # A very large new weight is kept finite: all weights of its test entry are divided by a factor.
+        lowered = np.maximum(new.max(axis=0, initial=0.0) - MAX_EXPONENT, 0.0)
         with np.errstate(over="ignore", under="ignore"):
-            test = np.exp(self.log_weight - shift - lowered)
-            return scores[order], tail, weight, np.exp(-lowered), test, scores, near, np.exp(new - lowered[:, None])
+            self.test, self.lower = np.exp(tests.log_weight - shift - lowered), np.exp(-lowered)
+            self.new = np.exp(new - lowered)
+        self.near_scores, before = self.scores[self.near], self.tail[0] * self.lower
+        self.change = np.where(self.near >= 0, self.new - self.weight[self.near] * self.lower, 0.0)
+        whole = before + self.change.sum(axis=0)
+        # Too few digits are left of these sums: they are made again.
+        self.few: list[int] = np.flatnonzero(whole < MIN_REMAINING_SHARE * before).tolist()
+        whole[self.few] = [self._weights_of(t).sum() for t in self.few]
+        self.total = np.maximum(whole, 0.0) + self.test
+        self.certain = np.flatnonzero(~(np.isfinite(self.total) & (self.total > 0.0)))  # no weight, or an infinite one
 
-    def furthest(self, sign: float, list_: _Sorted) -> Floats:
-        """The value (times the sign) of the largest score of the split."""
-        value = self.middle + sign * self.scale * max(float(list_[0][-1]), 0.0)
-        return sign * self.split.to_data(self.flat, value)
+    def _weights_of(self, t: int) -> Floats:
+        """The weights of all calibration entries for a test entry, itself observed."""
+        own, there = self.weight * self.lower[t], self.near[:, t] >= 0
+        own[self.near[there, t]] = self.new[there, t]
+        return own
 
-    def p_values(self, sign: float, list_: _Sorted, x: Floats, folded: bool) -> Floats:
-        """The p-values p_k of the values sign * x."""
-        z = self.split.to_model(self.flat, sign * x)
-        kernel: Callable[..., Floats] = _p_values
-        return np.asarray(kernel(*list_, sign * self.middle, self.scale, sign * z, folded))
+    def to_data(self, values: Floats) -> Floats:
+        """Values of the modelled variable in that of the data, both times the sign."""
+        return self.sign * self.tests.split.to_data(self.tests.flat, self.sign * values)
+
+    def p_values(self, x: Floats) -> Floats:
+        """The p-values of the values sign * x."""
+        tests = self.tests
+        distance = (self.sign * tests.split.to_model(tests.flat, self.sign * x) - self.middle) / tests.scale
+        distance = np.maximum(distance, 0.0) if self.folded else distance
+        beyond = self.tail.take(np.searchsorted(self.sorted, distance)) * self.lower
+        if len(self.near):
+            beyond += (self.change * (self.near_scores >= distance)).sum(axis=0)
+        for t in self.few:
+            beyond[t] = self._weights_of(t)[self.scores >= distance[t]].sum()
+        with np.errstate(invalid="ignore"):
+            found = (np.maximum(beyond, 0.0) + self.test) / self.total
+        found[self.certain] = 1.0
+        return found
 
 
-def _upper_bounds(
-    tests: Sequence[_SplitTests], lists: Sequence[_Sorted], *, sign: float, bracket: Floats, alpha: float, folded: bool
-) -> Floats:
-    """The upper bounds (times a sign), by bisection between the bounds of the splits.
+def _upper_bounds(sides: Sequence[_Side], bracket: Floats, alpha: float) -> Floats:
+    """The upper bounds (times the sign), by bisection between the bounds of the splits.
 
     Where the mean p-value never falls to alpha it is the upper limit of the variable, infinite without a transform.
     """
-    count, flat = len(lists), tests[0].flat
-    changed = any(one.split.change is not None for one in tests)
+    count = len(sides)
     low, high = bracket.min(axis=0), bracket.max(axis=0)
-    furthest = np.max([one.furthest(sign, part) for one, part in zip(tests, lists)], axis=0)
+    reach = [one.to_data(one.middle + one.tests.scale * max(float(one.sorted[-1]), 0.0)) for one in sides]
+    furthest = np.max(reach, axis=0)
     high = np.where(np.isfinite(high), high, np.nextafter(furthest * (1 + 1e-12 * np.sign(furthest)), np.inf))
-    nearest = np.min([sign * one.split.to_data(flat, one.middle) for one in tests], axis=0)
-    low = np.where(np.isfinite(low), low, nearest)
+    low = np.where(np.isfinite(low), low, np.min([one.to_data(one.middle) for one in sides], axis=0))
     high = np.maximum(high, low)
-    edge = np.max([sign * one.split.to_data(flat, np.full(flat.size, sign * np.inf)) for one in tests], axis=0)
+    edge = np.max([one.to_data(np.full(low.size, np.inf)) for one in sides], axis=0)
 
     def mean_p(x: Floats) -> Floats:
-        found = pool.map(lambda k: tests[k].p_values(sign, lists[k], x, folded), range(count))
-        return np.asarray(sum(found) / count)
+        return np.asarray(sum(pool.map(lambda one: one.p_values(x), sides)) / count)
 
     limit = alpha * (1.0 + 1e-9)
     with ThreadPoolExecutor(min(count, default_threads())) as pool:
-        never = (mean_p(np.full(low.size, np.inf) if not changed else edge) > limit) | ~np.isfinite(high)
+        never = (mean_p(edge) > limit) | ~np.isfinite(high)
         inside = mean_p(np.nextafter(high, np.inf)) > limit  # by rounding of the bracket
         high = np.where(inside & ~never, furthest + 1e-9 * (np.abs(furthest) + np.abs(low)), high)
         for _ in range(BISECTION_STEPS):
@@ -209,45 +223,3 @@ def _upper_bounds(
             kept = mean_p(middle) > limit
             low, high = np.where(kept, middle, low), np.where(kept, high, middle)
     return np.where(never, edge, high)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _p_values(scores, tail, weight, lower, test, unsorted, near, new, middle, scale, x, folded):  # type: ignore[no-untyped-def]
-    """The p-values of one split at the value x of each test entry; with `folded` distances are at least zero.
-
-    `new` has the weights of neighbours with the test entry set to observed; `lower` the factor of all weights for that
-    entry, one unless a new weight is very large. Where nearly all weight is removed, the weights are summed again.
-    """
-    found = np.empty(x.size)
-    for t in range(x.size):
-        d = (x[t] - middle[t]) / scale[t]
-        if folded and d < 0.0:
-            d = 0.0
-        a, b = 0, scores.size
-        while a < b:
-            c = (a + b) >> 1
-            if scores[c] < d:
-                a = c + 1
-            else:
-                b = c
-        beyond, whole = tail[a] * lower[t], tail[0] * lower[t]
-        for n in range(near.shape[1]):
-            k = near[t, n]
-            if k >= 0:
-                change = new[t, n] - weight[k] * lower[t]
-                whole += change
-                if unsorted[k] >= d:
-                    beyond += change
-        if whole < MIN_REMAINING_SHARE * tail[0] * lower[t]:
-            beyond, whole = 0.0, 0.0
-            for k in range(weight.size):
-                own = weight[k] * lower[t]
-                for n in range(near.shape[1]):
-                    own = new[t, n] if near[t, n] == k else own
-                whole += own
-                beyond += own if unsorted[k] >= d else 0.0
-        if test[t] == np.inf:
-            found[t] = 1.0
-        else:
-            found[t] = (max(beyond, 0.0) + test[t]) / (max(whole, 0.0) + test[t]) if whole + test[t] > 0.0 else 1.0
-    return found

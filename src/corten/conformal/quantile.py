@@ -14,11 +14,11 @@ entry at -infinity.
 Numerics. Running sums are compensated, so the comparison is accurate to about 1e-13 of the total weight, and the
 relative 1e-12 affects ties only (nine equal weights at 90 % give the ninth score, not infinity). Weights are stored as
 logarithms, shifted by their maximum: a common factor has no effect, ratios of 1e+-300 are allowed, nothing is clipped.
-Float32 cutoffs are rounded outwards. An infinite cutoff is a regular result, not an error.
+An infinite cutoff is a regular result, not an error.
 
-Cost. One sort; then test entries are sorted by weight and merged with the running sums, once per level. With exact
-Ising weights each test entry searches the running sums, adjusted at N positions, once per level; the weights are summed
-again, O(n), only for test entries that remove all but a thousandth of the total weight.
+Cost. One sort; then one search of the running sums for each test entry and level. With exact Ising weights they are
+adjusted at N positions; the weights are summed again, O(n), only for test entries that remove all but a thousandth of
+the total weight.
 `benchmarks/conformal_step.py` measures both.
 """
 
@@ -40,6 +40,7 @@ Tail = Literal["upper", "lower"]
 
 TIE_GUARD = 1e-12  # relative tolerance of the comparison with a level
 TASK_ENTRIES = 1 << 19  # test entries of one task of the thread pool
+CHANGED_TASK_ENTRIES = 1 << 14  # if each changes weights: what is computed for them stays in the cache
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class NeighbourFactor:
     """The changes of calibration weights when a test entry is set to observed.
 
     For test entry t, and for no other, the weight of calibration entry `neighbours[t, n]` is multiplied by
-    `exp(log_factor[t, n])`. Both are (tests, N): positions in the list of calibration entries, -1 for none, and
-    logarithms that are finite or -inf.
+    `exp(log_factor[t, n])`. Both are (tests, N): positions in the list of calibration entries, -1 for none and each
+    once in a row, and logarithms that are finite or -inf.
     """
 
     neighbours: NDArray[np.integer]
@@ -101,15 +102,15 @@ class WeightedScores:
             values = -values
         order = np.argsort(values, kind="stable")
         self._scores = values[order]
-        self._rank_of = np.empty(order.size, dtype=np.int64)
+        self._rank_of = np.full(order.size + 1, -1)  # the last: of no neighbour
         self._rank_of[order] = np.arange(order.size)
         top = float(logs.max()) if logs.size else -np.inf
         self._shift = top if np.isfinite(top) else 0.0
         self._log_weights = logs[order] - self._shift
-        self._weights = np.exp(self._log_weights)
+        self._weights = np.append(np.exp(self._log_weights), 0.0)
         self._empty = not np.isfinite(top)
         if not self._empty:
-            self._sums = kernels.running_sum(self._weights)
+            self._sums = kernels.running_sum(self._weights[:-1])
 
     @property
     def size(self) -> int:
@@ -123,17 +124,14 @@ class WeightedScores:
 
     def log_weights(self) -> Floats:
         """The calibration log-weights, in the order in which the scores were given."""
-        return (self._log_weights + self._shift)[self._rank_of]
+        return (self._log_weights + self._shift)[self._rank_of[:-1]]
 
     def cutoffs(
         self,
         log_test_weights: ArrayLike,
         levels: float | Sequence[float] | Numbers,
         neighbour_factor: NeighbourFactor | None = None,
-        *,
-        out: Numbers | None = None,
-        threads: int | None = None,
-    ) -> Numbers:
+    ) -> Floats:
         """Cutoffs of test entries.
 
         Parameters
@@ -144,10 +142,6 @@ class WeightedScores:
             Levels strictly between 0 and 1.
         neighbour_factor : NeighbourFactor, optional
             Changes of calibration weights, one row per test entry.
-        out : array, optional
-            A C-ordered float32 or float64 array for the result; float32 cutoffs are rounded outwards.
-        threads : int, optional
-            The number of threads; default all available cores.
 
         Returns
         -------
@@ -162,70 +156,65 @@ class WeightedScores:
         """
         tests = np.asarray(log_test_weights, dtype=np.float64).ravel()
         wanted = as_levels(levels)
-        shape = (wanted.size, tests.size)
         if np.isnan(tests).any():
             raise ValueError("log_test_weights contain NaN.")
-        if out is None:
-            out = np.empty(shape)
-        elif out.shape != shape or out.dtype not in (np.float32, np.float64) or not out.flags.c_contiguous:
-            raise ValueError(
-                f"out must be a C-ordered float32 or float64 array of shape {shape}; got {out.dtype} {out.shape}."
-            )
         if neighbour_factor is not None and neighbour_factor.neighbours.shape[0] != tests.size:
             raise ValueError(
                 "neighbour_factor must have one row per test entry; "
                 f"got {neighbour_factor.neighbours.shape[0]} rows for {tests.size} entries."
             )
-        if self._empty:
-            out.fill(np.inf if self.tail == "upper" else -np.inf)
-            return out
-        self._fill(tests, wanted, neighbour_factor, out, threads)
+        out = np.full((wanted.size, tests.size), np.inf if self.tail == "upper" else -np.inf)
+        if not self._empty:
+            self._fill(tests, wanted, neighbour_factor, out)
         return out
 
-    def _fill(
-        self, tests: Floats, wanted: Floats, factor: NeighbourFactor | None, out: Numbers, threads: int | None
-    ) -> None:
+    def _fill(self, tests: Floats, wanted: Floats, factor: NeighbourFactor | None, out: Floats) -> None:
         """Write the cutoffs to `out`, in chunks of test entries on a thread pool."""
-        values = self._answers(out.dtype)
-        rows = np.argsort(wanted, kind="stable")
-        levels = wanted[rows] * (1.0 - TIE_GUARD)
+        values = np.append(self._scores, np.inf) * (1.0 if self.tail == "upper" else -1.0)
+        levels = wanted * (1.0 - TIE_GUARD)
+        if factor is not None and not ((factor.neighbours < self.size).all() and (factor.log_factor < np.inf).all()):
+            raise ValueError("neighbour_factor holds a position past the calibration list, a NaN or a +inf.")
 
-        def merge(start: int) -> None:
+        @np.errstate(over="ignore", under="ignore")
+        def alike(start: int) -> None:
             logs = tests[start : start + TASK_ENTRIES] - self._shift
             order = np.argsort(logs)
-            with np.errstate(over="ignore", under="ignore"):
-                weights = np.exp(logs[order])
-            kernels.search_merged(self._sums, values, weights, order, levels, rows, out, start)
+            whole = self._sums[-1] + np.exp(logs[order])
+            for row, level in enumerate(levels):
+                out[row, start + order] = kernels.search_ascending(self._sums, values, level * whole)
 
-        def adjust(start: int) -> None:
+        @np.errstate(over="ignore", under="ignore", invalid="ignore")
+        def changed(start: int) -> None:
             assert factor is not None
-            logs = tests[start : start + TASK_ENTRIES] - self._shift
-            neighbours = np.ascontiguousarray(factor.neighbours[start : start + TASK_ENTRIES])
-            log_factor = np.ascontiguousarray(factor.log_factor[start : start + TASK_ENTRIES], dtype=np.float64)
-            if neighbours.size and (neighbours.max() >= self.size or not (log_factor < np.inf).all()):
-                raise ValueError("neighbour_factor holds a position past the calibration list, a NaN or a +inf.")
-            kernels.search_adjusted(
-                self._sums, self._log_weights, values, guide, records, logs, neighbours, log_factor,
-                levels, rows, out, start,
-            )  # fmt: skip
+            part = slice(start, start + CHANGED_TASK_ENTRIES)
+            logs, near, own = tests[part] - self._shift, factor.neighbours[part], factor.log_factor[part]
+            ranks = self._rank_of.take(near)
+            changes = self._weights.take(ranks) * (np.exp(own, dtype=np.float64) - 1.0)
+            found = kernels.search_changed(self._sums, values, self._guide, np.exp(logs), ranks, changes, levels)
+            for t in np.flatnonzero(np.isnan(found[0])):
+                used = ranks[t] >= 0
+                found[:, t] = values[self._summed_again(float(logs[t]), ranks[t, used], own[t, used], levels)]
+            out[:, part] = found
 
-        work = merge
-        if factor is not None:
-            (guide, records), work = self._tables, adjust
-        starts = range(0, tests.size, TASK_ENTRIES)
-        for _ in in_order(work, starts, threads if len(starts) > 1 else 1):
+        starts = range(0, tests.size, TASK_ENTRIES if factor is None else CHANGED_TASK_ENTRIES)
+        for _ in in_order(alike if factor is None else changed, starts, None if len(starts) > 1 else 1):
             pass
 
     @cached_property
-    def _tables(self) -> tuple[NDArray[np.int32], Floats]:
-        """First guesses for searches, and the records of calibration entries, for exact weights."""
-        records = (np.arange(self.size), self._log_weights, self._weights, self._sums)
-        return kernels.guide_table(self._sums, 4 * self.size), np.stack(records, axis=1)[self._rank_of]
+    def _guide(self) -> NDArray[np.int32]:
+        return kernels.guide_table(self._sums)
 
-    def _answers(self, dtype: np.dtype) -> Numbers:
-        """Sorted scores, then infinity, in the output's type, rounded outwards, with the tail's sign."""
-        values = rounded_up(np.append(self._scores, np.inf), dtype)
-        return values if self.tail == "upper" else -values
+    def _summed_again(
+        self, log_test: float, ranks: NDArray[np.int64], log_factor: Numbers, levels: Floats
+    ) -> NDArray[np.intp]:
+        """Positions of the cutoffs of one test entry from a new sum of its weights, shifted by their maximum."""
+        logs = self._log_weights.copy()
+        logs[ranks] += log_factor
+        top = max(log_test, float(logs.max()))
+        if top == -np.inf:
+            return np.full(levels.size, self.size)
+        sums = kernels.running_sum(np.exp(logs - top))
+        return np.searchsorted(sums, levels * (sums[-1] + np.exp(log_test - top)))
 
 
 def weighted_cutoffs(

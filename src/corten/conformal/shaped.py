@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.optimize import brentq
 
 from corten.conformal.calibrated import Calibrated, CalibratedScores
 from corten.conformal.merged import MergedSplits
@@ -286,12 +287,8 @@ def borrowing_factor(logs: Floats, own: Flags, min_size: float) -> float:
         return min(1.0, short)
     if (s + rest) ** 2 < min_size * (q + square):
         return 1.0
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = 0.5 * (low + high)
-        able = (s + middle * rest) ** 2 >= min_size * (q + middle**2 * square)
-        low, high = (low, middle) if able else (middle, high)
-    return min(1.0, max(high, short))
+    least = brentq(lambda factor: (s + factor * rest) ** 2 - min_size * (q + factor**2 * square), 0.0, 1.0)
+    return min(1.0, max(least, short))
 
 
 def _members(group: Entries) -> list[tuple[int, Entries]]:

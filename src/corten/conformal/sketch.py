@@ -32,7 +32,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from corten.conformal.kernels import MIN_REMAINING_SHARE, running_sum
+from corten.conformal.kernels import guide_table, running_sum, search_changed
 from corten.conformal.quantile import TIE_GUARD, Tail, as_levels
 from corten.data.arrays import Floats, Numbers
 from corten.engine.arithmetic import INNER
@@ -86,19 +86,18 @@ class ScoreSketch:
 
     def add(self, cells: Cells, log_weights: ArrayLike) -> None:
         """Add scores, given by their cells, with their log-weights."""
-        own = np.ascontiguousarray(cells, dtype=np.int32).ravel()
+        own = np.asarray(cells, dtype=np.int32).ravel()
         logs = np.asarray(log_weights, dtype=np.float64).ravel()
         if np.isnan(logs).any() or (logs == np.inf).any():
             raise ValueError("log_weights must be finite or -inf (no weight); got NaN or +inf.")
         if not own.size:
             return
-        sign = 1 if self.tail == "upper" else -1
-        extremes = (sign * np.array([own.min(), own.max()], np.int64) + 1) >> 1
-        self._make_room(int(extremes.min()), int(extremes.max()))
+        at = self._bin(own)
+        self._make_room(int(at.min()), int(at.max()))
         self._rescale(float(logs.max()))
         self.size += own.size
         if np.isfinite(self.shift):
-            self._squares += _add_scores(own, logs, sign, self._first, self.shift, self._bins)
+            self._squares += _add_scores(at - self._first, np.exp(logs - self.shift), self._bins)
 
     def merge(self, other: ScoreSketch) -> ScoreSketch:
         """The sketch of both parts together; neither is changed."""
@@ -109,8 +108,9 @@ class ScoreSketch:
             both._rescale(part.shift)
         for part in (self, other):
             if np.isfinite(part.shift):
-                factor = np.exp(part.shift - both.shift)
-                _add_bins(part._bins, factor, both._bins, part._first - both._first)
+                factor, at = np.exp(part.shift - both.shift), part._first - both._first
+                for row in part._bins:
+                    _add_scores(np.arange(at, at + row.size), row * factor, both._bins)
                 both._squares += part._squares * factor**2
         both.size = self.size + other.size
         return both
@@ -126,19 +126,25 @@ class ScoreSketch:
         sign = 1.0 if self.tail == "upper" else -1.0
         out = np.full((wanted.size, tests.size), np.inf)
         if np.isfinite(self.shift):
-            empty = Changes(np.empty((tests.size, 0), np.int32), np.empty((tests.size, 0)))
-            used = empty if changes is None else changes
             index = np.arange(self._first, self._first + self._bins.shape[1])
             sums, edges = running_sum(self._bins.sum(axis=0)), np.append(_edges(index), np.inf)
+            cells = np.empty((tests.size, 0), np.int32) if changes is None else changes.cells
+            ranks = np.where(cells == NO_CELL, -1, self._bin(cells) - self._first)
             with np.errstate(over="ignore"):
                 own = np.exp(tests - self.shift)
-            _search(sums, edges, self._first, int(sign), own, used.cells, used.weights, wanted * (1 - TIE_GUARD), out)
+            weights = np.empty(cells.shape) if changes is None else changes.weights
+            found = search_changed(sums, edges, guide_table(sums), own, ranks, weights, wanted * (1 - TIE_GUARD))
+            out = np.where(np.isnan(found), np.inf, found)
         return sign * out
 
     def effective_sample_size(self) -> float:
         """Effective sample size of the weights, (sum w)^2 / sum w^2."""
         total = float(self._bins.sum())
         return total**2 / self._squares if self._squares > 0 else 0.0
+
+    def _bin(self, cells: Cells) -> NDArray[np.int64]:
+        """The grid points to which scores are rounded in the direction of the tail."""
+        return ((1 if self.tail == "upper" else -1) * cells.astype(np.int64) + 1) >> 1
 
     def _make_room(self, low: int, high: int) -> None:
         """Extend the bins to the grid points low..high."""
@@ -173,64 +179,10 @@ def _add_to(bins, at, w):
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def _add_scores(cells, logs, sign, first, shift, bins):
-    """Add the weights of scores to their bins; returns the sum of squared weights."""
+def _add_scores(at, weights, bins):
+    """Add weights to bins; returns the sum of their squares."""
     squares = 0.0
-    for i in range(cells.size):
-        w = np.exp(logs[i] - shift)
-        _add_to(bins, ((sign * np.int64(cells[i]) + 1) >> 1) - first, w)
-        squares += w * w
+    for i in range(at.size):
+        _add_to(bins, at[i], weights[i])
+        squares += weights[i] * weights[i]
     return squares
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _add_bins(part, factor, whole, ahead):
-    """Add the bins of a part, times a factor, to those of the whole."""
-    for b in range(part.shape[1]):
-        _add_to(whole, b + ahead, part[0, b] * factor)
-        _add_to(whole, b + ahead, part[1, b] * factor)
-
-
-@njit(nogil=True, cache=True, error_model="numpy")
-def _search(sums, edges, first, sign, tests, cells, weights, levels, out):
-    """Cutoffs of each test entry: between two changed bins the running sum is the common one plus a constant."""
-    n = sums.size
-    total = sums[n - 1]
-    width = cells.shape[1]
-    at = np.empty(width + 1, np.int64)
-    offset = np.empty(width + 1)
-    for i in range(tests.size):
-        count = 0
-        change = 0.0
-        for m in range(width):
-            if cells[i, m] == NO_CELL:
-                continue
-            here = ((sign * np.int64(cells[i, m]) + 1) >> 1) - first
-            change += weights[i, m]
-            place = count
-            while place > 0 and at[place - 1] > here:
-                at[place], offset[place] = at[place - 1], offset[place - 1]
-                place -= 1
-            at[place], offset[place] = here, weights[i, m]
-            count += 1
-        whole = total + change + tests[i]
-        if not whole >= MIN_REMAINING_SHARE * total or whole == np.inf:
-            continue
-        for level in range(levels.size):
-            target = levels[level] * whole
-            start, plus = 0, 0.0
-            for part in range(count + 1):
-                stop = at[part] if part < count else n
-                if stop > start and sums[stop - 1] + plus >= target:
-                    a, b = start, stop - 1
-                    while a < b:
-                        middle = (a + b) >> 1
-                        if sums[middle] + plus >= target:
-                            b = middle
-                        else:
-                            a = middle + 1
-                    out[level, i] = edges[b]
-                    break
-                if part < count:
-                    start = max(start, stop)
-                    plus += offset[part]

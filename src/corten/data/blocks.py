@@ -11,13 +11,7 @@ Tell = Callable[[float], None]  # hears the share that is done
 
 
 class Block(NamedTuple):
-    """Planes of a tensor, from plane `start` on: values, NaN where missing, and the domain, None for everywhere.
-
-    Examples
-    --------
-    >>> Block(2, np.array([[1.0, np.nan]]), np.array([[True, True]])).spins
-    array([[ 1, -1]], dtype=int8)
-    """
+    """Planes of a tensor, from plane `start` on: values, NaN where missing, and the domain, None for everywhere."""
 
     start: int
     values: np.ndarray

@@ -22,13 +22,7 @@ TO_DECLARE = "missing_value={code!r}"
 
 
 def codes_of(missing_value: MissingValue) -> tuple[float, ...]:
-    """The declared numbers as a tuple; text and booleans are refused.
-
-    Examples
-    --------
-    >>> codes_of(-9999), codes_of([-9999, 1e20]), codes_of(None)
-    ((-9999.0,), (-9999.0, 1e+20), ())
-    """
+    """The declared numbers as a tuple; text and booleans are refused."""
     if missing_value is None:
         return ()
     many = isinstance(missing_value, Sequence | np.ndarray | set) and not isinstance(missing_value, str)

@@ -73,14 +73,7 @@ class AxisEvidence:
 
 
 def unordered_axes(values: np.ndarray, mask: np.ndarray) -> tuple[Choice, ...]:
-    """The axes to be treated as unordered, each with the evidence; `what` of the choice is the axis position.
-
-    Examples
-    --------
-    >>> hours = np.sin(np.arange(48) / 5) * np.random.default_rng(0).normal(5, 1, (12, 1))
-    >>> [choice.what for choice in unordered_axes(hours, np.ones(hours.shape, bool))]
-    ['0']
-    """
+    """The axes to be treated as unordered, each with the evidence; `what` of the choice is the axis position."""
     from corten.engine.threads import one_library_thread  # loaded late: it takes half a second
 
     with one_library_thread:

@@ -11,9 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 F32 = np.float32
 
@@ -24,16 +22,6 @@ INNER: dict[str, Any] = {"cache": True, "error_model": "numpy", **NO_ENTRY}
 # Kinds as `corten.propensity` writes them into a kernel's arguments.
 ZERO, PRODUCT, POLYNOMIAL, SIGMOID = 0, 1, 2, 3
 LOGIT, PROBIT, NO_LINK = 0, 1, 2
-
-
-@intrinsic
-def bits_to_float(typing_context, bits):
-    """Reinterpret a 32-bit integer as a float: how a power of two is written without a call."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -49,7 +37,7 @@ def exp_of_minus(a):
     y = y * r + F32(1.6666665e-1)
     y = y * r + F32(5.0000001e-1)
     y = y * r * r + r + F32(1.0)
-    return y * bits_to_float((n + np.int32(127)) << np.int32(23))
+    return y * np.int32((n + np.int32(127)) << np.int32(23)).view(F32)
 
 
 @njit(cache=True, nogil=True, inline="always")

@@ -6,7 +6,7 @@ are loaded again elsewhere and the pass is repeated. Dask is imported when an en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -16,19 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from corten.engine.arithmetic import PRODUCT
-from corten.engine.cluster_blocks import (
-    Blocks,
-    MaskBlock,
-    ResidualBlock,
-    SoftRecipe,
-    address_of,
-    parts_of,
-    rows_of,
-    warn_of_chunks,
-)
+from corten.engine.cluster_blocks import ClusterPass, MaskBlock, ResidualBlock, SoftRecipe, address_of, rows_of
 from corten.engine.lazy import Planes
 from corten.engine.local import as_local_engine
 from corten.engine.passes import AnyMaskPass, FrameLike, Model, PlainFrame, check_spins, size_of
+from corten.engine.residuals import AnyResidualPass
 
 if TYPE_CHECKING:
     import distributed
@@ -128,46 +120,7 @@ class Cluster:
                 raise ImportError(f"{member} has corten {answer}, this machine {mine}: install one version everywhere")
 
 
-class _ClusterPass:
-    """Passes over arrays whose planes are placed on the workers now; `make` is the class of their blocks."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        array: Planes,
-        *others: Planes | None,
-        name: str,
-        make: Callable,
-        radius: int = 0,
-        halo: int = 0,
-        periodic: bool = False,
-    ) -> None:
-        if any(np.isnan(length) for length in array.shape):
-            raise ValueError(f"{name} has chunks of unknown size; call compute_chunk_sizes() on it first")
-        threads = list(cluster.workers().values())
-        self.parts = parts_of(int(array.shape[0]), threads, radius=radius, halo=halo, periodic=periodic)
-        warn_of_chunks(array, self.parts, name)
-        self.blocks = Blocks(cluster, self.parts, (array, *others), partial(make, inside=cluster.inside))
-        self.passes = 0
-
-    def _added(
-        self, method: str, given: Sequence[tuple[object, ...]], frame: FrameLike
-    ) -> tuple[float, list[np.ndarray]]:
-        """Losses and contractions of blocks as those of the whole, in the order of the blocks."""
-        self.passes += 1
-        found = self.blocks.ask(method, given)
-        total, first = 0.0, np.zeros(frame.left[0].shape)
-        others = [np.zeros(np.shape(part)) for part in found[0][1][1:]]
-        for part, (loss, contractions) in zip(self.parts, found):
-            total += loss
-            # A plane may be held twice where a short periodic axis closes: it gets both shares.
-            np.add.at(first[0], part.held, contractions[0][0])
-            for have, more in zip(others, contractions[1:]):
-                have += more
-        return total, [first, *others]
-
-
-class ClusterMaskPass(_ClusterPass, AnyMaskPass):
+class ClusterMaskPass(ClusterPass, AnyMaskPass):
     """Passes over one mask of spins, as `MaskPass`, on the workers of a cluster."""
 
     def __init__(self, cluster: Cluster, spins: Planes, model: Model, train_share: float) -> None:
@@ -184,7 +137,7 @@ class ClusterMaskPass(_ClusterPass, AnyMaskPass):
         """The pseudo-likelihood loss (eq. low-rank-MPLE) and its gradient contracted with the frame. One pass."""
         recipes = [None if soft is None else SoftRecipe(soft.number, part.frame(soft.frame)) for part in self.parts]
         given = [(part.frame(frame), recipe) for part, recipe in zip(self.parts, recipes)]
-        return self._added("loss_and_contractions", given, frame)
+        return self.added("loss_and_contractions", given, frame)
 
     def log_odds_slabs(self, cores: Sequence[np.ndarray]) -> Iterator[tuple[int, int, np.ndarray]]:
         """eta block by block: (start, stop, planes start:stop). One pass."""
@@ -201,24 +154,18 @@ class ClusterMaskPass(_ClusterPass, AnyMaskPass):
         return SoftRecipe(next(_soft_numbers), PlainFrame(tuple(frame.left), tuple(frame.right)))
 
     def _at(self, method: str, cores: Sequence[np.ndarray]) -> list[Any]:
-        self.passes += 1
-        return self.blocks.ask(method, [(rows_of(cores, part.held),) for part in self.parts])
+        return self.ask(method, [(rows_of(cores, part.held),) for part in self.parts])
 
 
-class ClusterResidualPass(_ClusterPass):
+class ClusterResidualPass(ClusterPass, AnyResidualPass):
     """Passes over `values` (float32 or int8) where `mask` (bool or int8) is not zero, as `ResidualPass`."""
 
     def __init__(self, cluster: Cluster, values: Planes, mask: Planes) -> None:
         self.shape = values.shape
         super().__init__(cluster, values, None if mask is values else mask, name="the data", make=ResidualBlock)
 
-    def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
-        """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
-        return self._added("loss_and_contractions", [(part.frame(frame),) for part in self.parts], frame)
-
-    def contractions_of_data(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
-        """Half the data's sum of squares and their contractions with a frame, missing entries as zero. One pass."""
-        return self._added("contractions_of_data", [(part.frame(frame),) for part in self.parts], frame)
+    def run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
+        return self.added("run", [(part.frame(frame), subtract) for part in self.parts], frame)
 
 
 def offer(inside: str | int | None) -> str:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from uuid import uuid4
@@ -21,10 +21,8 @@ from uuid import uuid4
 import numpy as np
 
 from corten.engine.lazy import Planes, is_lazy
-from corten.engine.likelihood import weight_sums
 from corten.engine.local import Engine, Threads, as_local_engine
-from corten.engine.memory import read_only
-from corten.engine.passes import FrameLike, MaskPass, Model, PlainFrame, SoftSpins, check_spins, merged_weights
+from corten.engine.passes import FrameLike, MaskPass, Model, PlainFrame, SoftSpins, check_spins, weight_sums
 from corten.engine.residuals import ResidualPass
 
 if TYPE_CHECKING:
@@ -151,13 +149,7 @@ class MaskBlock(Block[MaskPass]):
 
     def weight_sums(self, cores: Sequence[np.ndarray]) -> tuple[float, float, float]:
         """Of its own training entries: the largest log-weight -eta, and sums of weights and squares relative to it."""
-        found, n, own = [], self.spins.shape[-1], self.part.own
-        for start, stop, eta in self.passes.log_odds_slabs(cores):
-            low, high = max(start, own.start), min(stop, own.stop)
-            if low < high:
-                here = np.ascontiguousarray(eta[low - start : high - start]).reshape(-1, n)
-                found.append(weight_sums(read_only(self.spins[low:high]).reshape(-1, n), here))
-        return merged_weights(found)
+        return weight_sums(self.spins[self.part.own], self.log_odds(cores))
 
     def __sizeof__(self) -> int:
         return self.spins.nbytes
@@ -201,16 +193,46 @@ def _engine(inside: str | int | None) -> Engine:
         return Threads()
 
 
-class Blocks:
-    """One object for each part, called all together; they are made again on what is left where a worker was lost."""
+class ClusterPass:
+    """Passes over arrays whose planes are placed on the workers now, and again where a worker was lost.
+
+    `make(planes of each array, part)` is the block of a part, made where its planes are; None has no planes.
+    """
 
     def __init__(
-        self, cluster: Cluster, parts: Sequence[Part], arrays: Sequence[Planes | None], make: Callable
+        self,
+        cluster: Cluster,
+        array: Planes,
+        *others: Planes | None,
+        name: str,
+        make: Callable,
+        radius: int = 0,
+        halo: int = 0,
+        periodic: bool = False,
     ) -> None:
-        """`make(planes of each array, part)` is the object of a part, made where its planes are; None has no planes."""
-        self.cluster, self.client = cluster, cluster.client
-        self.parts, self.arrays, self.make = parts, arrays, make
+        if any(np.isnan(length) for length in array.shape):
+            raise ValueError(f"{name} has chunks of unknown size; call compute_chunk_sizes() on it first")
+        self.cluster, self.client, self.passes = cluster, cluster.client, 0
+        self.arrays, self.make = (array, *others), partial(make, inside=cluster.inside)
+        threads = list(cluster.workers().values())
+        self.parts = parts_of(int(array.shape[0]), threads, radius=radius, halo=halo, periodic=periodic)
+        warn_of_chunks(array, self.parts, name)
         self._place()
+
+    def added(
+        self, method: str, given: Sequence[tuple[object, ...]], frame: FrameLike
+    ) -> tuple[float, list[np.ndarray]]:
+        """Losses and contractions of blocks as those of the whole, in the order of the blocks."""
+        found = self.ask(method, given)
+        total, first = 0.0, np.zeros(frame.left[0].shape)
+        others = [np.zeros(np.shape(part)) for part in found[0][1][1:]]
+        for part, (loss, contractions) in zip(self.parts, found):
+            total += loss
+            # A plane may be held twice where a short periodic axis closes: it gets both shares.
+            np.add.at(first[0], part.held, contractions[0][0])
+            for have, more in zip(others, contractions[1:]):
+                have += more
+        return total, [first, *others]
 
     def _place(self) -> None:
         """Place the parts on the workers there are."""
@@ -223,7 +245,8 @@ class Blocks:
             self.futures.append(self.client.submit(self.make, *planes, part, **where, pure=False))
 
     def ask(self, method: str, arguments: Sequence[tuple[object, ...]]) -> list[Any]:
-        """What each block answers, in order."""
+        """What each block answers, in order. One pass."""
+        self.passes += 1
         for attempt in range(MAX_PASS_ATTEMPTS):
             if attempt:
                 time.sleep(0.1 * attempt)  # the scheduler may learn of a loss with a delay

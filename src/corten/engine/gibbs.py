@@ -9,23 +9,23 @@ spin 0 are outside the domain: they are never drawn and have no influence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 from numpy.typing import NDArray
 
-from corten.engine.arithmetic import PRODUCT, ZERO
+from corten.engine.arithmetic import PRODUCT, ZERO, capped, exp_of_minus
 from corten.engine.layout import neighbours_of
+from corten.engine.threads import in_order
 
 if TYPE_CHECKING:
     from corten.propensity.coupling import Coupling
 
-_MIN_ENTRIES_FOR_THREADS = 60_000  # with fewer, threads cost more than they save
-_TASK_ENTRIES = 131_072
+MIN_ENTRIES_FOR_THREADS = 60_000  # with fewer, threads cost more than they save
+TASK_ENTRIES = 131_072  # of one colour and sweep that a thread takes at once
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # of the hash from which random numbers are made
 
 
@@ -36,8 +36,7 @@ class GibbsPlan:
     Rows that neighbours read are padded by `pad` columns at both ends (zeros, or copies where the axis
     wraps), and a further row of zeros is the missing neighbour: no loop tests for the ends of the tensor.
     With a product coupling eta_i = strength weight_i sum_j weight_j W_j + field_i, weight B and strength 2c.
-    Otherwise both are 1, and `pairs` holds 2 g of every pair once: offset o finds it in `pairs[pair_of[o]]`,
-    at the neighbour where `at_neighbour[o]`.
+    Otherwise both are 1, and `pairs` holds 2 g for every offset.
     """
 
     shape: tuple[int, ...]
@@ -45,8 +44,6 @@ class GibbsPlan:
     strength: float
     field: NDArray[np.float32]
     pairs: NDArray[np.float32]
-    pair_of: NDArray[np.int64]
-    at_neighbour: NDArray[np.bool_]
     row_of: NDArray[np.int64]
     steps: NDArray[np.int64]
     pad: int
@@ -87,10 +84,12 @@ def prepare(
     if code.kind == PRODUCT:
         weight, strength = table, 2.0 * float(code.terms[0, 0])
         pairs = np.zeros((0, 0, 0), dtype=np.float32)
-        pair_of, at_neighbour = np.zeros(len(offsets), dtype=np.int64), np.zeros(len(offsets), dtype=np.bool_)
     else:
         weight, strength = np.ones_like(table), 1.0
-        pairs, pair_of, at_neighbour = _pair_strengths(table, coupling, offsets, row_of, pad, wraps)
+        padded, length = _padded(table, pad, wraps), shape[-1]
+        # Where there is no neighbour the strength is not used: the spin there is 0.
+        near = (padded[row_of[o], pad + step : pad + step + length] for o, step in enumerate(offsets[:, -1].tolist()))
+        pairs = np.array([2.0 * coupling.value(table, other) for other in near], np.float32).reshape(-1, *table.shape)
     own = np.ascontiguousarray(field, dtype=np.float32).reshape(table.shape)
     if np.array_equal(own, table):
         own = table  # the logit link: one array less to stream through memory
@@ -100,8 +99,6 @@ def prepare(
         strength=strength,
         field=own,
         pairs=pairs,
-        pair_of=pair_of,
-        at_neighbour=at_neighbour,
         row_of=row_of,
         steps=np.ascontiguousarray(offsets[:, -1], dtype=np.int64),
         pad=pad,
@@ -119,12 +116,8 @@ def sweep(
     seed: int,
     first: int = 0,
     threads: int = 1,
-    slab: int | None = None,
 ) -> np.ndarray:
-    """Draw `sweeps` sweeps, numbered from `first`, and give the new spins; the given ones stay as they are.
-
-    `slab`: planes of the first axis for each task. Neither it nor `threads` changes the result.
-    """
+    """Draw `sweeps` sweeps, numbered from `first`; the given spins stay as they are."""
     if spins.shape != plan.shape:
         raise ValueError(f"spins has shape {spins.shape}; the plan is for {plan.shape}.")
     state = np.array(spins, dtype=np.int8, order="C")
@@ -136,22 +129,19 @@ def sweep(
     def run(numbers: range, colours: np.ndarray, rows: range) -> None:
         sweep_rows(
             current, carried, plan.weight, np.float32(plan.strength), plan.field,
-            plan.pairs, plan.pair_of, plan.at_neighbour,
-            plan.row_of, plan.steps, plan.pad, plan.wraps, plan.colours, plan.row_phase, plan.column_phase,
+            plan.pairs, plan.row_of, plan.steps, plan.pad, plan.wraps, plan.colours, plan.row_phase, plan.column_phase,
             np.uint64(seed % 2**64), numbers.start, numbers.stop, colours, rows.start, rows.stop,
         )  # fmt: skip
 
-    if slab is None and (threads == 1 or current.size < _MIN_ENTRIES_FOR_THREADS):
+    if threads == 1 or current.size < MIN_ENTRIES_FOR_THREADS:
         run(range(first, first + sweeps), everything, range(lines))
         return state
-    planes = slab or max(1, _TASK_ENTRIES * plan.shape[0] // current.size)
-    rows = planes * (lines // plan.shape[0])
+    rows = max(1, TASK_ENTRIES // plan.shape[-1])
     parts = [range(start, min(lines, start + rows)) for start in range(0, lines, rows)]
-    with ThreadPoolExecutor(threads) as pool:
-        for number in range(first, first + sweeps):
-            for colour in everything:
-                once, one = range(number, number + 1), everything[colour : colour + 1]
-                list(pool.map(run, [once] * len(parts), [one] * len(parts), parts))
+    for number in range(first, first + sweeps):
+        for colour in everything:
+            once, one = range(number, number + 1), everything[colour : colour + 1]
+            list(in_order(partial(run, once, one), parts, threads))
     return state
 
 
@@ -164,30 +154,6 @@ def _padded(table: np.ndarray, pad: int, wraps: bool) -> np.ndarray:
         padded[:lines, :pad] = table[:, length - pad :]
         padded[:lines, pad + length :] = table[:, :pad]
     return padded
-
-
-def _pair_strengths(
-    table: np.ndarray, coupling: Coupling, offsets: np.ndarray, row_of: np.ndarray, pad: int, wraps: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute 2 g(B_i, B_j) once for every pair: of two opposite offsets one stores it, one looks it up."""
-    stored: dict[tuple[int, ...], int] = {}
-    pair_of = np.zeros(len(offsets), dtype=np.int64)
-    at_neighbour = np.zeros(len(offsets), dtype=np.bool_)
-    strengths: list[np.ndarray] = []
-    padded = _padded(table, pad, wraps)
-    for number, offset in enumerate(offsets.tolist()):
-        opposite = stored.get(tuple(-step for step in offset))
-        if opposite is not None:
-            pair_of[number], at_neighbour[number] = opposite, True
-            continue
-        start = pad + offset[-1]
-        # Where there is no neighbour the strength is not used: the spin there is 0.
-        other = padded[row_of[number], start : start + table.shape[1]]
-        strength = 2.0 * np.asarray(coupling.value(table, other), dtype=np.float32)
-        stored[tuple(offset)] = pair_of[number] = len(strengths)
-        strengths.append(_padded(strength, pad, wraps))
-    pairs = np.stack(strengths) if strengths else np.zeros((0, 0, 0), dtype=np.float32)
-    return pairs, pair_of, at_neighbour
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -205,55 +171,22 @@ def sweep_key(key: np.uint64, number: int) -> np.uint64:  # pragma: no cover - c
     return _mix64(_mix64(key + GOLDEN) + GOLDEN * np.uint64(number + 1))
 
 
-@intrinsic
-def _random32(context, column, low, high):  # type: ignore[no-untyped-def]
-    """Hash (column, low, high) to 32 random bits: two rounds of a 32-bit mixer, a key word before each.
-
-    Written for the compiler itself: Numba would compute in 64 bits, in half as many lanes.
-    """
-    word = types.uint32
-
-    def build(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        def constant(number: int):  # type: ignore[no-untyped-def]
-            return context.get_constant(word, number)
-
-        def fold(x, shift: int):  # type: ignore[no-untyped-def]
-            return builder.xor(x, builder.lshr(x, constant(shift)))
-
-        x, low, high = arguments
-        x = builder.add(builder.mul(x, constant(0x9E3779B9)), low)
-        x = builder.mul(fold(x, 16), constant(0x7FEB352D))
-        x = builder.mul(fold(x, 15), constant(0x846CA68B))
-        x = builder.add(fold(x, 16), high)
-        x = builder.mul(fold(x, 17), constant(0xED5AD4BB))
-        x = builder.mul(fold(x, 11), constant(0xAC4C1B51))
-        return fold(x, 15)
-
-    return word(word, word, word), build
-
-
 @njit(cache=True, nogil=True, inline="always")
-def _exp_negative(x: np.float32) -> np.float32:  # pragma: no cover - compiled
-    """exp(x) for x <= 0, relative error below 1e-6; a polynomial because wheels bring no vector exp."""
-    x = max(x, np.float32(-80.0))
-    scaled = x * np.float32(1.44269504)
-    whole = np.int32(scaled - np.float32(0.5))
-    rest = (scaled - np.float32(whole)) * np.float32(0.69314718)
-    value = np.float32(0.0013930436)
-    value = value * rest + np.float32(0.008333333)
-    value = value * rest + np.float32(0.041666666)
-    value = value * rest + np.float32(0.16666667)
-    value = value * rest + np.float32(0.5)
-    value = value * rest + np.float32(1.0)
-    value = value * rest + np.float32(1.0)
-    power = np.int32((whole + np.int32(127)) << np.int32(23)).view(np.float32)
-    return value * power
+def _random32(column, low, high):  # type: ignore[no-untyped-def]
+    """Hash (column, low, high) to 32 random bits: two rounds of a 32-bit mixer, a key word before each."""
+    x = np.uint32(np.uint32(column * np.uint32(0x9E3779B9)) + low)
+    x = np.uint32((x ^ np.uint32(x >> np.uint32(16))) * np.uint32(0x7FEB352D))
+    x = np.uint32((x ^ np.uint32(x >> np.uint32(15))) * np.uint32(0x846CA68B))
+    x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(16))) + high)
+    x = np.uint32((x ^ np.uint32(x >> np.uint32(17))) * np.uint32(0xED5AD4BB))
+    x = np.uint32((x ^ np.uint32(x >> np.uint32(11))) * np.uint32(0xAC4C1B51))
+    return np.uint32(x ^ np.uint32(x >> np.uint32(15)))
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _draw(eta: np.float32, low: np.uint32, high: np.uint32, column: int) -> np.int8:  # pragma: no cover
     # the unlikely spin has probability t/(1+t), t = exp(-|eta|): no overflow, small u resolved to 2^-32
-    t = _exp_negative(-abs(eta))
+    t = exp_of_minus(capped(abs(eta)))
     bits = _random32(np.uint32(column), low, high)  # type: ignore[call-arg,var-annotated]
     u = (np.float32(bits) + np.float32(0.5)) * np.float32(2.0**-32)
     unlikely = u * (np.float32(1.0) + t) < t
@@ -262,8 +195,7 @@ def _draw(eta: np.float32, low: np.uint32, high: np.uint32, column: int) -> np.i
 
 @njit(cache=True, nogil=True)
 def sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    spins, carried, weight, strength, field, pairs, pair_of, at_neighbour,
-    row_of, steps, pad, wraps, colours, row_phase, column_phase,
+    spins, carried, weight, strength, field, pairs, row_of, steps, pad, wraps, colours, row_phase, column_phase,
     key, first, last, todo, start, stop,
 ):  # fmt: skip
     length = spins.shape[1]
@@ -283,11 +215,7 @@ def sweep_rows(  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
                 if by_pairs:
                     for o in range(offsets):
                         begin, other = pad + steps[o], row_of[o, row]
-                        values = carried[other, begin : begin + length]
-                        if at_neighbour[o]:
-                            strengths = pairs[pair_of[o], other, begin : begin + length]
-                        else:
-                            strengths = pairs[pair_of[o], row, pad : pad + length]
+                        values, strengths = carried[other, begin : begin + length], pairs[o, row]
                         for column in range(length):
                             work[column] += strengths[column] * values[column]
                 else:

@@ -291,7 +291,7 @@ class DeviceResidualPass(_DevicePass, AnyResidualPass):
         same = mask is values
         self._mask = self._values if same else [part.place_planes(mask, mask.dtype) for part in self.parts]
 
-    def _run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
+    def run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
         self.passes += 1
         cores, right = flattened(frame.left), flattened(frame.right)
         found = []

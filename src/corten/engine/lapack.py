@@ -21,14 +21,7 @@ from corten.engine.arithmetic import INNER
 
 
 def cholesky(matrix: np.ndarray) -> bool:
-    """Replace a positive definite matrix by its factor, in place; False if it is not positive definite.
-
-    Examples
-    --------
-    >>> matrix = np.array([[4.0, 0.0], [2.0, 5.0]])
-    >>> cholesky(matrix), matrix.tolist()
-    (True, [[2.0, 0.0], [1.0, 2.0]])
-    """
+    """Replace a positive definite matrix by its factor, in place; False if it is not positive definite."""
     size, failed = _size(matrix), ctypes.c_int(0)
     _routine("lapack", "dpotrf")(b"U", size, _data(matrix), size, ctypes.byref(failed))
     return failed.value == 0

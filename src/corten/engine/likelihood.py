@@ -1,4 +1,4 @@
-"""The compiled passes over one box of a mask: loss and gradient contractions; log-odds, and the weights they give.
+"""The compiled passes over one box of a mask: loss and gradient contractions; log-odds.
 
 A box is a range of mode-1 planes times a range of rows (a row is along the last mode; the modes between are flattened).
 With its halo it is computed independently of the others. The parameter tensor exists only as cores (first, middle,
@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from corten.engine.arithmetic import INNER, capped, exp_of_minus, sign_of
+from corten.engine.arithmetic import INNER, sign_of
 from corten.engine.ising_rows import (
     close_row,
     finish_loss,
@@ -254,37 +254,3 @@ def field_box(
                     pair_sums(ring_b, ring_s, at, row, offsets, table, reach, kind, terms, b, sums, slope)
                 log_odds_row(kind, terms, link, shift, b, sums, slope, out[owned, rows[row]])
             owned += 1
-
-
-@njit(**INNER, fastmath={"contract", "nsz", "arcp"})
-def weight_row(spins, eta, top, first, second):
-    """Add exp(-eta - top) and its square, where the spin is +1, lane by lane; -eta <= top everywhere there."""
-    for j in range(eta.shape[0]):
-        a = top + eta[j]
-        a = a if a > F32(0.0) else F32(0.0)
-        w = exp_of_minus(capped(a))
-        w = w if F32(spins[j]) > F32(0.0) else F32(0.0)
-        first[j] += w
-        second[j] += w * w
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def weight_sums(spins, eta):
-    """Largest log-weight -eta of the entries with a positive spin, and the sums of weights and of their squares."""
-    n = eta.shape[1]
-    top = F32(-np.inf)
-    for row in range(eta.shape[0]):
-        for j in range(n):
-            if spins[row, j] > 0 and -eta[row, j] > top:
-                top = -eta[row, j]
-    first, second = np.zeros(n, F32), np.zeros(n, F32)
-    one, two = 0.0, 0.0
-    if top > F32(-np.inf):
-        for row in range(eta.shape[0]):
-            weight_row(spins[row], eta[row], top, first, second)
-            if row % 64 == 63 or row == eta.shape[0] - 1:
-                one += first.astype(np.float64).sum()
-                two += second.astype(np.float64).sum()
-                first[:] = F32(0.0)
-                second[:] = F32(0.0)
-    return top, one, two

@@ -16,7 +16,7 @@ import numpy as np
 from corten.engine.arithmetic import LOGIT, PRODUCT
 from corten.engine.layout import Box, Layout
 from corten.engine.lazy import Planes
-from corten.engine.likelihood import field_box, likelihood_box, weight_sums
+from corten.engine.likelihood import field_box, likelihood_box
 from corten.engine.memory import byte_tensor, let_go, parts, read_only
 from corten.engine.threads import in_order, threads_for
 
@@ -60,20 +60,22 @@ def check_spins(spins: Planes, train_share: float) -> None:
         raise ValueError(f"train_share must be in (0, 0.9999] or 1, got {train_share}")
 
 
-def merged_weights(found: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
-    """Sums of weights and of their squares that are relative to different largest log-weights, brought to one."""
-    sums = [(float(top), float(one), float(two)) for top, one, two in found if one > 0]
-    if not sums:
-        return -np.inf, 0.0, 0.0
-    tops, ones, twos = np.array(sums).T
-    shrink = np.exp(tops - tops.max())
-    return float(tops.max()), float(shrink @ ones), float(shrink**2 @ twos)
+def weight_sums(spins: np.ndarray, eta: np.ndarray) -> tuple[float, float, float]:
+    """Largest log-weight -eta of entries with a positive spin; sums of weights and of their squares relative to it."""
+    logs = -eta[spins > 0]
+    top = float(logs.max(initial=-np.inf))
+    weights = np.exp(logs - np.float32(top))
+    return top, float(weights.sum(dtype=np.float64)), float(np.square(weights).sum(dtype=np.float64))
 
 
 def size_of(found: Iterable[tuple[float, float, float]]) -> float:
-    """The effective sample size of all weights, from the sums of parts."""
-    _, first, second = merged_weights(found)
-    return first**2 / second if second > 0 else 0.0
+    """The effective sample size of all weights, from the `weight_sums` of parts."""
+    sums = [(float(top), float(one), float(two)) for top, one, two in found if one > 0]
+    if not sums:
+        return 0.0
+    tops, ones, twos = np.array(sums).T
+    shrink = np.exp(tops - tops.max())
+    return float((shrink @ ones) ** 2 / (shrink**2 @ twos))
 
 
 class AnyMaskPass:
@@ -212,10 +214,9 @@ class MaskPass(AnyMaskPass):
 
     def effective_size(self, cores: Sequence[np.ndarray]) -> float:
         """Effective sample size of the weights exp(-eta) on the training entries, slab by slab. One pass."""
-        n, found = self.spins.shape[-1], []
+        found = []
         for start, stop, eta in self.log_odds_slabs(cores):
-            spins = read_only(self.spins[start:stop]).reshape(-1, n)
-            found.append(weight_sums(spins, eta.reshape(-1, n)))
+            found.append(weight_sums(self.spins[start:stop], eta))
             self._let_go(start, stop)
         return size_of(found)
 

@@ -104,18 +104,19 @@ def residual_entries(
 
 
 class AnyResidualPass:
-    """What passes over data share on all engines of one machine."""
+    """What passes over data share on all engines."""
 
     def loss_and_contractions(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
         """Half the squared error on the observed entries and the contractions of its gradient. One pass."""
-        loss, contractions = self._run(frame, subtract=True)
+        loss, contractions = self.run(frame, subtract=True)
         return loss, [-c for c in contractions]
 
     def contractions_of_data(self, frame: FrameLike) -> tuple[float, list[np.ndarray]]:
         """Half the data's sum of squares and their contractions with a frame, missing entries as zero. One pass."""
-        return self._run(frame, subtract=False)
+        return self.run(frame, subtract=False)
 
-    def _run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
+    def run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
+        """Half the sum of squares of the data, or of the data less the tensor, and their contractions. One pass."""
         raise NotImplementedError
 
 
@@ -147,7 +148,7 @@ class ResidualPass(AnyResidualPass):
         self._parts = list(pairwise(edges.tolist()))
         self.passes = 0
 
-    def _run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
+    def run(self, frame: FrameLike, subtract: bool) -> tuple[float, list[np.ndarray]]:
         self.passes += 1
         cores, right = list(pack(frame.left)), list(pack(frame.right))
         if self.sparse:

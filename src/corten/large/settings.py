@@ -151,13 +151,7 @@ def without_land(
 
 
 def middle_box(shape: tuple[int, ...], entries: int) -> tuple[slice, ...]:
-    """The middle of a tensor, about `entries` of it, as near to a cube as the shape allows.
-
-    Examples
-    --------
-    >>> [part.stop - part.start for part in middle_box((2000, 1000, 4), 40_000)]
-    [100, 100, 4]
-    """
+    """The middle of a tensor, about `entries` of it, as near to a cube as the shape allows."""
     sides, left = {}, entries
     for rank, k in enumerate(sorted(range(len(shape)), key=lambda k: shape[k])):
         sides[k] = min(shape[k], max(1, round(left ** (1 / (len(shape) - rank)))))

@@ -1,13 +1,8 @@
 """The random split of a tensor in files: the walk of `calibrate_round` in `calibration/split.py`, block by block.
 
 Drawing the training entries, fitting the propensity model, scoring a block and computing its bounds are the functions
-that a split in memory calls, with the whole tensor as its one block. What is different here, because of the size:
-
-- Settings are chosen on a part (`settings.py`), and the estimate stays a tensor of low rank instead of an array.
-- Mean and spread of the training entries are sums over blocks (`stages.py`).
-- Scores go to a sketch (`conformal/sketch.py`), and their cells to a file, instead of a sorted list.
-- Log-weights, and how a missing entry changes them, are computed for a block and its halo instead of kept in a table.
-- The floor of the leverage is that of a few planes: the median of all would need all of them at once.
+that a split in memory calls, with the whole tensor as its one block. docs/architecture.md lists what is different here,
+because of the size.
 """
 
 from __future__ import annotations
@@ -23,13 +18,13 @@ from corten.calibration.split import score_block
 from corten.calibration.task import EngineLike, Progress, fit_propensity
 from corten.completion.riemannian import LowRankEstimate, PreparedLowRank, descend_on
 from corten.conformal.calibrated import ScoreLists, tails_of
-from corten.conformal.neighbours import NeighbourChanges
 from corten.conformal.quantile import Tail
 from corten.conformal.scale import LeverageScale
 from corten.conformal.scores import Score
 from corten.conformal.sketch import NO_CELL, Changes, ScoreSketch, cells_of
 from corten.data.blocks import Block, blocks, cut
 from corten.data.choices import Choice
+from corten.engine.layout import neighbours_of
 from corten.engine.memory import let_go, parts
 from corten.engine.passes import MaskPass
 from corten.engine.threads import in_order
@@ -44,7 +39,7 @@ from corten.large.writing import Output, Widths, sum_of
 from corten.lowrank import TensorTrain
 from corten.propensity.fitted import FittedPropensity, PropensityModel
 
-MAX_TESTS = 1 << 18  # missing entries whose neighbours are gathered at a time
+MAX_TESTS = 1 << 16  # missing entries whose neighbours are gathered at a time
 
 
 @dataclass(frozen=True)
@@ -147,8 +142,7 @@ class BlockIntervals:
         self, scratch: Scratch, estimate: LowRankEstimate, propensity: FittedPropensity, score: Score, weights: str
     ) -> None:
         self.scratch, self.estimate, self.propensity, self.score = scratch, estimate, propensity, score
-        exact = weights == "exact" and not propensity.independent
-        self.around = NeighbourChanges.of(estimate.point.shape, propensity.model) if exact else None
+        self.exact = weights == "exact" and not propensity.independent
         some = np.unique(np.linspace(0, estimate.point.shape[0] - 1, 9).astype(int)).tolist()
         leverage = [estimate.leverage(i, i + 1) for i in some] if score.needs_leverage else None
         self.least = None if leverage is None else LeverageScale(leverage).least
@@ -181,17 +175,18 @@ class BlockIntervals:
 
     def _weights(self, block: Block, shift: float) -> PlaneWeights:
         """The weights of a block, on the scale of a sketch, whose `shift` is that of all tails."""
-        start, stop, around = block.start, block.stop, self.around
-        if around is None:
+        start, stop = block.start, block.stop
+        if not self.exact:
             return PlaneWeights(self.propensity, self.log_odds(start, stop).reshape(-1))
-        planes = around.halo(start, stop)
+        planes, radius = halo(self.propensity, start, stop)
         odds = _on_planes(planes, self.log_odds)
         parameter = _on_planes(planes, lambda a, b: self._parameter.slab(a, b).astype(np.float32))
         cells = _on_planes(planes, lambda a, b: self.scratch.cells[a:b])
+        cells[planes < 0] = NO_CELL
         for a, b in _consecutive(planes):  # the neighbours' planes too: their block may be done already
             let_go(self.scratch.cells[max(0, planes[a]) : planes[b - 1] + 1])
-        changes = partial(around.changes, planes=planes, cells=cells, log_odds=odds, parameter=parameter, shift=shift)
-        return PlaneWeights(self.propensity, odds[around.radius : around.radius + stop - start].reshape(-1), changes)
+        changes = partial(changes_of, self.propensity, cells=cells, log_odds=odds, parameter=parameter, shift=shift)
+        return PlaneWeights(self.propensity, odds[radius : radius + stop - start].reshape(-1), changes)
 
 
 @dataclass(frozen=True)
@@ -207,6 +202,40 @@ class PlaneWeights:
 
     def neighbour_factor(self, test: np.ndarray) -> Changes | None:
         return None if self.changes is None else self.changes(test)
+
+
+def halo(propensity: FittedPropensity, start: int, stop: int) -> tuple[np.ndarray, int]:
+    """The planes start:stop and those of their neighbours, -1 where there is none; how many come before."""
+    count, radius = propensity.shape[0], propensity.neighborhood.radius[0]
+    planes = np.arange(start - radius, stop + radius)
+    if propensity.neighborhood.periodic[0]:
+        return planes % count, radius
+    return np.where((planes >= 0) & (planes < count), planes, -1), radius
+
+
+def changes_of(
+    propensity: FittedPropensity,
+    tests: np.ndarray,
+    *,
+    cells: np.ndarray,
+    log_odds: np.ndarray,
+    parameter: np.ndarray,
+    shift: float,
+) -> Changes:
+    """Changes of weights when test entries, flat indices into a block, are set to observed: as `ExactIsingWeights`.
+
+    They are in units of exp(shift); the arrays have the planes of the `halo` of the block.
+    """
+    hood = propensity.neighborhood
+    own = tests + hood.radius[0] * cells[0].size
+    near = neighbours_of(own, hood.offsets, cells.shape, (False, *hood.periodic[1:]))
+    found = np.where(near >= 0, cells.reshape(-1)[near], NO_CELL)
+    row, column = np.nonzero(found != NO_CELL)
+    there, b = near[row, column], parameter.reshape(-1)
+    pair = np.asarray(propensity.coupling.value(b[there], b[own[row]]), np.float64)
+    weights = np.zeros(found.shape)
+    weights[row, column] = np.exp(-log_odds.reshape(-1)[there].astype(np.float64) - shift) * np.expm1(-4.0 * pair)
+    return Changes(found, weights)
 
 
 def _consecutive(planes: np.ndarray) -> list[tuple[int, int]]:

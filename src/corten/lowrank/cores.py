@@ -23,6 +23,15 @@ def frozen(array: npt.ArrayLike) -> Floats:
     return kept
 
 
+def full(x: npt.ArrayLike) -> npt.NDArray:
+    """A dense tensor to work on, float32 or float64; a ValueError if an entry is missing."""
+    given = np.asarray(x)
+    work = given if given.dtype == np.float32 else given.astype(np.float64)
+    if not np.isfinite(work).all():
+        raise ValueError("x: contains NaN or infinity; fill the missing entries first")
+    return work
+
+
 def absorb(matrix: Floats, core: Floats) -> Floats:
     """Multiply a core by a matrix on its left bond."""
     return (matrix @ core.reshape(core.shape[0], -1)).reshape(matrix.shape[0], core.shape[1], core.shape[2])

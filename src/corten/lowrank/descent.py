@@ -105,11 +105,10 @@ def descend(
 
     Examples
     --------
-    >>> from corten.lowrank import Frame, TensorTrain, descend
+    >>> from corten.lowrank import TensorTrain, descend
     >>> goal = TensorTrain.random((5, 6, 7), rank=2, seed=1)
     >>> def squared_distance(point):
-    ...     frame = Frame.of(point)
-    ...     return 0.5 * (point - goal).norm() ** 2, frame.project_tt(point - goal)
+    ...     return 0.5 * (point - goal).norm() ** 2, point.frame().project_tt(point - goal)
     >>> descend(squared_distance, TensorTrain.random((5, 6, 7), rank=2, seed=2)).value < 1e-6
     True
     """
@@ -125,7 +124,8 @@ def descend(
     here = Iterate(start, *evaluate(start))
     if not math.isfinite(here.value):
         raise ValueError(f"start: the objective is {here.value} there; begin at a point where it is finite")
-    best, values, search = here, [here.value], rule.begin()
+    best, values = here, [here.value]
+    last: Iterate[Point] | None = None
     norm = first_norm = here.gradient.norm()
     change: float | None = None
     why: str | None
@@ -142,12 +142,12 @@ def descend(
             why = stop(progress)
         if why is not None:
             break
-        found = search.advance(evaluate, here)
+        found = rule.advance(evaluate, here, last, values)
         if found is None:
             why = f"no step along the direction lowers the objective (gradient norm {norm:.2e})"
             break
         change = (found.moved or 0.0) / (here.gradient.frame.radial().norm() or 1.0)
-        here = found
+        last, here = here, found
         norm = here.gradient.norm()
         values.append(here.value)
         if here.value <= best.value:

@@ -1,16 +1,14 @@
 """Step rules: how far to go along a direction.
 
-A rule is a frozen set of constants; `rule.begin()` starts a search, which remembers what the rule needs between
-iterations (the rule itself where that is nothing). `search.advance(evaluate, here)` gives the next `Iterate`, or None
-if no step is acceptable. One evaluation gives value and gradient together, so an accepted trial costs no more.
+A rule is a frozen set of constants; `rule.advance(evaluate, here, last, values)` gives the next `Iterate`, or None if
+no step is acceptable. One evaluation gives value and gradient together, so an accepted trial costs no more.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol
 
 from corten.lowrank.points import Point, TangentVector
@@ -20,25 +18,22 @@ Evaluate = Callable[[Point], tuple[float, TangentVector[Point]]]
 
 @dataclass(frozen=True)
 class Iterate(Generic[Point]):
-    """A point with its value and Riemannian gradient, and the move (step, length) that led there."""
+    """A point with its value and Riemannian gradient, the move (step, length) that led there, and last short steps."""
 
     point: Point
     value: float
     gradient: TangentVector[Point]
     step: float | None = None
     moved: float | None = None
-
-
-class Search(Protocol):
-    """One descent's use of a step rule."""
-
-    def advance(self, evaluate: Evaluate[Point], here: Iterate[Point]) -> Iterate[Point] | None: ...
+    shorts: tuple[float, ...] = ()
 
 
 class StepRule(Protocol):
-    """What `descend` takes as its `step`."""
+    """What `descend` takes as its `step`; last: the iterate before, None at the start; values: of all iterates."""
 
-    def begin(self) -> Search: ...
+    def advance(
+        self, evaluate: Evaluate[Point], here: Iterate[Point], last: Iterate[Point] | None, values: Sequence[float]
+    ) -> Iterate[Point] | None: ...
 
 
 @dataclass(frozen=True)
@@ -47,10 +42,9 @@ class FixedStep:
 
     step: float = 0.1
 
-    def begin(self) -> Search:
-        return self
-
-    def advance(self, evaluate: Evaluate[Point], here: Iterate[Point]) -> Iterate[Point] | None:
+    def advance(
+        self, evaluate: Evaluate[Point], here: Iterate[Point], last: Iterate[Point] | None, values: Sequence[float]
+    ) -> Iterate[Point] | None:
         return _backtrack(evaluate, here, self.step, reference=math.inf, slope=0.0, alpha=0.0, halvings=30)
 
 
@@ -62,10 +56,9 @@ class Armijo:
     alpha: float = 1e-4
     noise: float = 1e-14
 
-    def begin(self) -> Search:
-        return self
-
-    def advance(self, evaluate: Evaluate[Point], here: Iterate[Point]) -> Iterate[Point] | None:
+    def advance(
+        self, evaluate: Evaluate[Point], here: Iterate[Point], last: Iterate[Point] | None, values: Sequence[float]
+    ) -> Iterate[Point] | None:
         reference, slope = here.value + self.noise * abs(here.value), -(here.gradient.norm() ** 2)
         return _backtrack(
             evaluate, here, self.first_step, reference=reference, slope=slope, alpha=self.alpha, halvings=40
@@ -87,43 +80,34 @@ class BarzilaiBorwein:
     memory: int = 5
     noise: float = 1e-14
 
-    def begin(self) -> Search:
-        return _BarzilaiBorweinSearch(self)
-
-
-class _BarzilaiBorweinSearch:
-    def __init__(self, rule: BarzilaiBorwein) -> None:
-        self.rule = rule
-        self.values: deque[float] = deque(maxlen=rule.memory)
-        self.shorts: deque[float] = deque(maxlen=rule.memory)
-        self.last: Iterate | None = None
-
-    def advance(self, evaluate: Evaluate[Point], here: Iterate[Point]) -> Iterate[Point] | None:
-        self.values.append(here.value)
-        worst = max(self.values)
-        step = self._trial(here)
-        self.last = here
-        reference, slope = worst + self.rule.noise * abs(worst), -(here.gradient.norm() ** 2)
-        return _backtrack(
-            evaluate, here, step, reference=reference, slope=slope, alpha=self.rule.alpha, halvings=30, interpolate=True
+    def advance(
+        self, evaluate: Evaluate[Point], here: Iterate[Point], last: Iterate[Point] | None, values: Sequence[float]
+    ) -> Iterate[Point] | None:
+        worst = max(values[-self.memory :])
+        step, shorts = self.trial(here, last)
+        reference, slope = worst + self.noise * abs(worst), -(here.gradient.norm() ** 2)
+        found = _backtrack(
+            evaluate, here, step, reference=reference, slope=slope, alpha=self.alpha, halvings=30, interpolate=True
         )
+        return None if found is None else replace(found, shorts=shorts)
 
-    def _trial(self, here: Iterate[Point]) -> float:
-        """The first step to try."""
-        if self.last is None or here.step is None:
-            given = self.rule.first_step
-            return given if given is not None else 0.1 * (here.point.norm() or 1.0) / here.gradient.norm()
-        carried = self.last.gradient.transport(here.gradient.frame)
+    def trial(self, here: Iterate[Point], last: Iterate[Point] | None) -> tuple[float, tuple[float, ...]]:
+        """The first step to try, and the last short steps."""
+        if last is None or here.step is None:
+            given = self.first_step
+            return 0.1 * (here.point.norm() or 1.0) / here.gradient.norm() if given is None else given, ()
+        carried = last.gradient.transport(here.gradient.frame)
         # s = -step * carried and y = gradient - carried: one transport gives both
         change = here.gradient - carried
         s_s = here.step**2 * carried.inner(carried)
         s_y = -here.step * carried.inner(change)
         y_y = change.inner(change)
         if y_y == 0.0 or s_y <= 1e-12 * math.sqrt(s_s) * math.sqrt(y_y):
-            return 2.0 * here.step  # no measurable upward curvature along the last move: the safeguard bounds the step
+            # no measurable upward curvature along the last move: the safeguard bounds the step
+            return 2.0 * here.step, here.shorts
         long, short = s_s / s_y, s_y / y_y
-        self.shorts.append(short)
-        return min(self.shorts) if short < 0.5 * long else long
+        shorts = (*here.shorts, short)[-self.memory :]
+        return min(shorts) if short < 0.5 * long else long, shorts
 
 
 def _backtrack(

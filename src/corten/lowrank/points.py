@@ -53,22 +53,6 @@ class LowRank(ABC):
         return f"{type(self).__name__}(shape={self.shape}, rank={self.rank})"
 
 
-class TangentSpace:
-    """What tangent spaces share: the shape and rank of their point."""
-
-    point: TensorTrain | Tucker
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Lengths of the modes."""
-        return tuple(self.point.shape)
-
-    @property
-    def rank(self) -> tuple[int, ...]:
-        """Ranks of the point."""
-        return tuple(self.point.rank)
-
-
 class TangentFrame(Protocol[Point_co]):
     """The tangent space at a point, as a descent uses it."""
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from corten.lowrank.cores import Floats, absorb, chunks, corner, frozen, interface, leading_left, rows
-from corten.lowrank.points import LowRank, TangentSpace, TangentVector
+from corten.lowrank.cores import Floats, absorb, chunks, corner, frozen, full, interface, leading_left, rows
+from corten.lowrank.points import LowRank, TangentVector
 from corten.lowrank.ranks import check_rank, feasible_rank
 
 
@@ -50,19 +50,15 @@ class TensorTrain(LowRank):
 
         Large unfoldings are sketched (`range_finder`), O(size * rank); float32 input is worked on in float32.
         """
-        x = np.asarray(x)
-        work = x if x.dtype == np.float32 else x.astype(np.float64)
-        if not np.isfinite(work).all():
-            raise ValueError("x: contains NaN or infinity; fill the missing entries first")
-        bonds = check_rank(x.shape, rank)
-        rng = np.random.default_rng(seed)
+        work = full(x)
+        shape, rng = work.shape, np.random.default_rng(seed)
         cores, left = [], 1
-        for d, r in zip(x.shape, bonds):
+        for d, r in zip(shape, check_rank(shape, rank)):
             unfolding = work.reshape(left * d, -1)
             basis = leading_left(unfolding, r, rng)
             cores.append(basis.reshape(left, d, r))
             work, left = basis.T @ unfolding, r
-        return cls((*cores, work.reshape(left, x.shape[-1], 1)))
+        return cls((*cores, work.reshape(left, shape[-1], 1)))
 
     @classmethod
     def random(cls, shape: Sequence[int], rank: int | Sequence[int], seed: int = 0) -> TensorTrain:
@@ -183,8 +179,9 @@ class TensorTrain(LowRank):
         return TensorTrain(tuple(core.transpose(2, 1, 0) for core in self.cores[::-1]))
 
     def frame(self) -> Frame:
-        """The tangent space here: `Frame.of(self)`."""
-        return Frame.of(self)
+        """Both gauges, and with them the tangent space here; O(K d r^3)."""
+        left, right = self.gauges()
+        return Frame(left.cores, right.cores, left)
 
     def leverage(self, start: int = 0, stop: int | None = None) -> Floats:
         """Squared norm of every unit tensor projected on the tangent space, for planes start:stop of mode 1.
@@ -208,7 +205,7 @@ class TensorTrain(LowRank):
 
 
 @dataclass(frozen=True, eq=False)
-class Frame(TangentSpace):
+class Frame:
     """A tensor train in both orthogonal gauges at once, and with it the tangent space at that point.
 
     left: U_1..U_{K-1} left-orthogonal, and S_K; right: S_1, and V_2..V_K right-orthogonal; point: the tensor.
@@ -216,7 +213,7 @@ class Frame(TangentSpace):
     Examples
     --------
     >>> from corten.lowrank import TensorTrain
-    >>> frame = Frame.of(TensorTrain.random((3, 4, 5), rank=2, seed=1))
+    >>> frame = TensorTrain.random((3, 4, 5), rank=2, seed=1).frame()
     >>> [core.shape for core in frame.left]
     [(1, 3, 2), (2, 4, 2), (2, 5, 1)]
     """
@@ -224,12 +221,6 @@ class Frame(TangentSpace):
     left: tuple[Floats, ...]
     right: tuple[Floats, ...]
     point: TensorTrain
-
-    @classmethod
-    def of(cls, tt: TensorTrain) -> Frame:
-        """Both gauges of a tensor train; O(K d r^3)."""
-        left, right = tt.gauges()
-        return cls(left.cores, right.cores, left)
 
     @property
     def tt(self) -> Frame:
@@ -252,24 +243,10 @@ class Frame(TangentSpace):
             deltas[k] = (flat - basis @ (basis.T @ flat)).reshape(core.shape)
         return Tangent(self, tuple(deltas))
 
-    def contractions(self, dense: npt.ArrayLike) -> tuple[Floats, ...]:
-        """Contractions of a dense gradient, for tests and small problems; O(size * K r)."""
-        dense = np.asarray(dense)
-        if dense.shape != self.shape:
-            raise ValueError(f"dense: shape {dense.shape}, the frame's is {self.shape}")
-        found: list[Floats] = []
-        rest = dense.astype(np.float64).reshape(-1, 1)
-        for k in range(len(self.left) - 1, 0, -1):
-            core, head = self.right[k], interface(self.left[:k])
-            head = head.reshape(-1, head.shape[-1])
-            found.append((head.T @ rest.reshape(head.shape[0], -1)).reshape(self.left[k].shape))
-            rest = rest.reshape(len(head), -1) @ core.reshape(core.shape[0], -1).T
-        return (rest.reshape(self.left[0].shape), *found[::-1])
-
     def contractions_of(self, tt: TensorTrain) -> tuple[Floats, ...]:
         """Contractions of a low-rank tensor with the frame; O(K d r^3), nothing dense."""
-        if tt.shape != self.shape:
-            raise ValueError(f"tt: shape {tt.shape}, the frame's is {self.shape}")
+        if tt.shape != self.point.shape:
+            raise ValueError(f"tt: shape {tt.shape}, the frame's is {self.point.shape}")
         tails = [np.ones((1, 1))]
         for core, basis in zip(tt.cores[:0:-1], self.right[:0:-1]):
             tails.append(np.tensordot(core @ tails[-1], basis, ([1, 2], [1, 2])))
@@ -300,7 +277,7 @@ class Tangent(TangentVector[TensorTrain]):
 
     def retract(self, step: float) -> TensorTrain:
         moved = self._blocks(step, self.frame.left[-1] + step * self.parts[-1])
-        return moved.round(self.frame.rank)
+        return moved.round(self.frame.point.rank)
 
     def _blocks(self, scale: float, last: Floats) -> TensorTrain:
         left, right, deltas = self.frame.left, self.frame.right, self.parts

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from corten.lowrank.cores import Floats, frozen, leading_left, multiply
-from corten.lowrank.points import LowRank, TangentSpace, TangentVector
+from corten.lowrank.cores import Floats, frozen, full, leading_left, multiply
+from corten.lowrank.points import LowRank, TangentVector
 from corten.lowrank.ranks import check_tucker_rank, feasible_tucker_rank
 from corten.lowrank.tensor_train import Frame, TensorTrain
 
@@ -51,13 +51,10 @@ class Tucker(LowRank):
     @classmethod
     def from_dense(cls, x: npt.ArrayLike, rank: int | Sequence[int], seed: int = 0) -> Tucker:
         """Higher-order SVD, mode after mode, within sqrt(K) of the best; O(size * rank) where large."""
-        x = np.asarray(x)
-        work = x if x.dtype == np.float32 else x.astype(np.float64)
-        if not np.isfinite(work).all():
-            raise ValueError("x: contains NaN or infinity; fill the missing entries first")
+        work = full(x)
         rng = np.random.default_rng(seed)
         factors = []
-        for k, r in enumerate(check_tucker_rank(x.shape, rank)):
+        for k, r in enumerate(check_tucker_rank(work.shape, rank)):
             unfolding = np.moveaxis(work, k, 0).reshape(work.shape[k], -1)
             factors.append(leading_left(unfolding, r, rng))
             work = multiply(work, factors[-1].T, k)
@@ -136,8 +133,22 @@ class Tucker(LowRank):
         return Tucker(core, tuple(factors))
 
     def frame(self) -> TuckerFrame:
-        """The tangent space here: `TuckerFrame.of(self)`."""
-        return TuckerFrame.of(self)
+        """The tangent space here; all work on core-sized arrays.
+
+        Where the core is rank-deficient the tangent space is not defined: the point is then moved by 1e-9 of
+        its norm in a fixed random direction, which gives it one.
+        """
+        point = self.orthonormal()
+        if _deficient(point.core):
+            noise = np.random.default_rng(0).standard_normal(point.rank)
+            size = PERTURBATION_SHARE * (float(np.linalg.norm(point.core)) or 1.0) / float(np.linalg.norm(noise))
+            point = Tucker(point.core + size * noise, point.factors)
+        rows = []
+        for k, r in enumerate(point.rank):
+            unfolding = np.moveaxis(point.core, k, 0).reshape(r, -1)
+            basis = np.linalg.qr(unfolding.T)[0].T
+            rows.append(frozen(basis.reshape(r, *point.rank[:k], *point.rank[k + 1 :])))
+        return TuckerFrame(point, tuple(rows), point.to_tensor_train().frame())
 
     def leverage(self, start: int = 0, stop: int | None = None) -> Floats:
         """Squared norm of every unit tensor projected on the tangent space, for planes start:stop of mode 1.
@@ -166,7 +177,7 @@ STRUCTURES: dict[str, type[TensorTrain] | type[Tucker]] = {"tensor-train": Tenso
 
 
 @dataclass(frozen=True, eq=False)
-class TuckerFrame(TangentSpace):
+class TuckerFrame:
     """A Tucker point with orthonormal factors, the row spaces of its core, and its tensor-train frame.
 
     rows[k] has shape (r_k, r_1, .., r_{k-1}, r_{k+1}, .., r_K): an orthonormal basis of the row space of the
@@ -176,25 +187,6 @@ class TuckerFrame(TangentSpace):
     point: Tucker
     rows: tuple[Floats, ...]
     tt: Frame
-
-    @classmethod
-    def of(cls, tucker: Tucker) -> TuckerFrame:
-        """The frame at a point; all work on core-sized arrays.
-
-        Where the core is rank-deficient the tangent space is not defined: the point is then moved by 1e-9 of
-        its norm in a fixed random direction, which gives it one.
-        """
-        point = tucker.orthonormal()
-        if _deficient(point.core):
-            noise = np.random.default_rng(0).standard_normal(point.rank)
-            size = PERTURBATION_SHARE * (float(np.linalg.norm(point.core)) or 1.0) / float(np.linalg.norm(noise))
-            point = Tucker(point.core + size * noise, point.factors)
-        rows = []
-        for k, r in enumerate(point.rank):
-            unfolding = np.moveaxis(point.core, k, 0).reshape(r, -1)
-            basis = np.linalg.qr(unfolding.T)[0].T
-            rows.append(frozen(basis.reshape(r, *point.rank[:k], *point.rank[k + 1 :])))
-        return cls(point, tuple(rows), Frame.of(point.to_tensor_train()))
 
     @property
     def factors(self) -> tuple[Floats, ...]:
@@ -207,19 +199,15 @@ class TuckerFrame(TangentSpace):
 
     def project_tt(self, tt: TensorTrain) -> TuckerTangent:
         """Project a low-rank tensor: its core part, and for each mode (I - U_k U_k^T) G_(k) (x)U_j V_k."""
-        if tt.shape != self.shape:
-            raise ValueError(f"tt: shape {tt.shape}, the frame's is {self.shape}")
+        if tt.shape != self.point.shape:
+            raise ValueError(f"tt: shape {tt.shape}, the frame's is {self.point.shape}")
         reduced = [multiply(core, factor.T, 1) for core, factor in zip(tt.cores, self.factors)]
         deltas = []
         for k, (factor, rows) in enumerate(zip(self.factors, self.rows)):
             partly = TensorTrain((*reduced[:k], tt.cores[k], *reduced[k + 1 :])).to_dense()
-            reach = np.moveaxis(partly, k, 0).reshape(self.shape[k], -1) @ rows.reshape(len(rows), -1).T
+            reach = np.moveaxis(partly, k, 0).reshape(len(factor), -1) @ rows.reshape(len(rows), -1).T
             deltas.append(reach - factor @ (factor.T @ reach))
         return TuckerTangent(self, (TensorTrain(tuple(reduced)).to_dense(), *deltas))
-
-    def contractions(self, dense: npt.ArrayLike) -> tuple[Floats, ...]:
-        """Contractions of a dense gradient with the tensor-train frame: for tests and small problems."""
-        return self.tt.contractions(dense)
 
     def radial(self) -> TuckerTangent:
         """The point itself as a tangent vector: the gradient of ||B||^2 / 2."""
@@ -243,10 +231,10 @@ class TuckerTangent(TangentVector[Tucker]):
 
     def retract(self, step: float) -> Tucker:
         # the core has (2r)^K entries; a higher-order SVD brings it back to the rank
-        return self._double(step, self.frame.point.core + step * self.parts[0]).round(self.frame.rank)
+        return self._double(step, self.frame.point.core + step * self.parts[0]).round(self.frame.point.rank)
 
     def _double(self, scale: float, core: Floats) -> Tucker:
-        rank = self.frame.rank
+        rank = self.frame.point.rank
         wide = np.zeros([2 * r for r in rank])
         wide[tuple(slice(r) for r in rank)] = core
         factors = []

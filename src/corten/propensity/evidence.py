@@ -1,10 +1,8 @@
 """Automatic choice of the propensity model by held-out loss: a richer model must be better by two standard errors.
 
-Candidates, from simple to rich: a constant, an additive model, a low-rank model, a low-rank model with coupling
-(Ising). Entries of the training mask are held out in random groups: their terms leave the likelihood while their spins
-stay as neighbours. A coupling adds one number to the low-rank model, so these two are compared by the loss of all
-entries at one rank, with a penalty as in P-BIC: on masks of 40^3 entries the gain of the true model is 50 to 90 nats,
-while the held-out loss has a standard error of 13. docs/how-it-works.md has the steps and the reasons.
+docs/how-it-works.md has the candidates, the steps and the reasons. A coupling adds one number to the low-rank model, so
+these two are compared by the loss of all entries at one rank, with a penalty as in P-BIC: on masks of 40^3 entries the
+gain of the true model is 50 to 90 nats, while the held-out loss has a standard error of 13.
 
 Everything is computed from the training mask alone, also the expected effective sample size: validity needs weights
 that do not depend on which of the other entries are missing. The weights of the training entries do not show that a

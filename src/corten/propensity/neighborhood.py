@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from corten.data.arrays import Entries
+from corten.data.axes import position
 from corten.engine.layout import neighbours_of
 
 MAX_COLOURINGS_TRIED = 1000  # then the separable colouring is taken
@@ -111,29 +112,11 @@ def resolve(
     axis_names: Sequence[str] | None = None,
     periodic: Sequence[bool] = (),
 ) -> Neighborhood:
-    """Return the neighbourhood of a tensor of this shape.
+    """The neighbourhood of a tensor of this shape; a ValueError if a name, an axis or an offset is not allowed.
 
-    Parameters
-    ----------
-    spec : str, Neighborhood or array of int
-        "adjacent" (2K neighbours), "cube" (3^K - 1), either restricted to some axes by name or position
-        ("adjacent:lat,lon", "cube:0,1"), or a symmetric set of offsets, shape (n, K).
-    shape : sequence of int
-        The lengths of the axes.
-    axis_names : sequence of str, optional
-        Names that `spec` may use.
-    periodic : sequence of bool, optional
-        Which axes are periodic; default none.
+    spec: "adjacent" (2K neighbours), "cube" (3^K - 1), either restricted to some axes by name or position
+    ("adjacent:lat,lon", "cube:0,1"), or a symmetric set of offsets, shape (n, K).
 
-    Raises
-    ------
-    ValueError
-        If the name, an axis or an offset is not allowed, or the set of offsets is not symmetric.
-
-    Examples
-    --------
-    >>> resolve("adjacent", (4, 5, 6)).offsets.shape
-    (6, 3)
     >>> len(resolve("adjacent", (2, 5), periodic=(True, False)).offsets)
     3
     """
@@ -166,23 +149,15 @@ def _named_offsets(spec: str, order: int, axis_names: Sequence[str] | None) -> N
         )
     axes = list(range(order))
     if chosen:
-        axes = sorted({_axis_position(name.strip(), order, axis_names) for name in chosen.split(",")})
+        names = [str(name) for name in axis_names or range(order)]
+        given = [name.strip() for name in chosen.split(",")]
+        numbers = [one if one in names or not one.lstrip("-").isdigit() else int(one) for one in given]
+        axes = sorted({position(one, names, "neighborhood") for one in numbers})
     if kind == "adjacent":
         unit = np.eye(order, dtype=np.int64)[axes]
         return np.concatenate([-unit, unit])
     steps = [(-1, 0, 1) if axis in axes else (0,) for axis in range(order)]
     return np.array([offset for offset in product(*steps) if any(offset)], dtype=np.int64)
-
-
-def _axis_position(name: str, order: int, axis_names: Sequence[str] | None) -> int:
-    """The position of an axis given by name or number."""
-    names = [str(known) for known in axis_names or ()]
-    if name in names:
-        return names.index(name)
-    if name.lstrip("-").isdigit() and -order <= int(name) < order:
-        return int(name) % order
-    allowed = f"one of {', '.join(names)} or " if names else ""
-    raise ValueError(f"neighborhood names axis {name!r}; give {allowed}a position from 0 to {order - 1}.")
 
 
 def _checked_offsets(spec: ArrayLike, order: int) -> NDArray[np.int64]:
@@ -224,8 +199,8 @@ def _ring_colours(length: int, reach: int, wraps: bool) -> NDArray[np.int64]:
     colours = np.arange(length) % (reach + 1)
     first = max(0, length - reach) if wraps else length  # from here on neighbours lie across the end
     colours[first:] = -1
-    for position in range(first, length):
-        around = [position + step for step in range(-reach, reach + 1) if step]
-        taken = {int(colours[p % length]) for p in around if p % length != position}
-        colours[position] = next(c for c in range(length) if c not in taken)
+    for place in range(first, length):
+        around = [place + step for step in range(-reach, reach + 1) if step]
+        taken = {int(colours[p % length]) for p in around if p % length != place}
+        colours[place] = next(c for c in range(length) if c not in taken)
     return colours
