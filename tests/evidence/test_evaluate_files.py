@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from corten.cli.app import app
-from corten.cli.stored import read_result
+from corten.cli.evaluate import read_result
 from corten.io import formats, frames, registry
 from reliability.corpus import RESULTS, rebuilt_archive
 from reliability.fuzz import place

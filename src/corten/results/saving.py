@@ -151,7 +151,7 @@ class Encoder(wire.Encoder):
 class Decoder(wire.Decoder):
     """The inverse of `Encoder`. Parts of a fit may share arrays, up to a limit."""
 
-    makers = wire.Decoder.makers | {name: partial(_method, name) for name in METHODS}
+    makers = {**wire.Decoder.makers, **{name: partial(_method, name) for name in METHODS}}
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         super().__init__(arrays)
