@@ -97,8 +97,7 @@ def audit(
     Returns
     -------
     Audit
-        Coverage found with its standard error, a table by groups of entries, and a conclusion. It is a ValueError
-        if nothing was missing, too few entries are observed, or the fit was loaded without its method.
+        A ValueError if nothing was missing, too few entries are observed, or the fit was loaded without its method.
     """
     if fitted.carried:
         raise ValueError(CARRIED.format("an audit"))

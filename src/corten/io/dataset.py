@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corten.data.axes import in_utc
-from corten.data.choices import Choice
 from corten.data.flags import FLAG_MEANINGS
-from corten.data.never_observed import Described
 from corten.data.plain import FOOTNOTE
-from corten.io.names import UNNAMED, companion, level_names, refuse_clash, refuse_names, variable_name
-from corten.io.provenance import file_attrs, global_attrs, own_attrs, with_references
+from corten.io.names import companion, level_names, refuse_clash, refuse_names, variable_name
+from corten.io.provenance import about_result, file_attrs, own_attrs, quantity_of, with_references
 from corten.io.stores import NAMES_OF, is_text
 from corten.io.whole import whole_file
 
@@ -56,23 +54,6 @@ def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Seque
     )  # fmt: skip
     variables = {key: (dims, arrays[key], own) for key, own in attrs.items()}
     return with_references(xr.Dataset(variables, coords=coords, attrs=about), like)
-
-
-def quantity_of(attrs: Mapping[str, object], name: str | None) -> str:
-    """What was measured, in words."""
-    return str(attrs.get("long_name") or name or UNNAMED)
-
-
-def about_result(
-    x: Described, like: xr.Dataset | None, *, coverage: float, choices: Sequence[Choice], warnings: Sequence[str],
-    settings: Mapping[str, object],
-) -> dict[str, object]:  # fmt: skip
-    """Global attributes of a result: x is the input, with `attrs` and `name`; like: the Dataset that it comes from."""
-    history = {"history": x.attrs["history"]} if "history" in x.attrs else {}
-    before = history | ({} if like is None else dict(like.attrs))
-    return global_attrs(
-        quantity_of(x.attrs, x.name), before, coverage=coverage, choices=choices, warnings=warnings, settings=settings
-    )
 
 
 def described(

@@ -126,12 +126,7 @@ def read(
     Returns
     -------
     Loaded
-        The tensor, its domain, and notes on what reading changed.
-
-    Raises
-    ------
-    ValueError, OSError
-        If the file cannot be read as a tensor. The message names the file.
+        It is a ValueError or OSError that names the file if that cannot be read as a tensor.
 
     Examples
     --------

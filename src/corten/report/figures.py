@@ -29,7 +29,7 @@ SHOWN = {"data": "value", "estimate": "value", "width": "width", "propensity": "
 class Plots:
     """The figures of one result: slice, series, coverage, widths, weights, selection. Returned by `Intervals.plot`.
 
-    Called, it draws the result at a glance.
+    Called, it draws the result at a glance. All methods draw on the matplotlib axes `ax`, or on a new figure.
 
     Parameters
     ----------
@@ -89,8 +89,6 @@ class Plots:
         ----------
         show : {"estimate", "data", "width", "propensity"}, default "estimate"
             What is shown.
-        ax
-            As for `series`.
         **where : int or label
             The slice, by index (``time=12``) or label (``time="2019-04-25 06:00"``); all but two axes may be given.
         """
@@ -127,8 +125,6 @@ class Plots:
         ----------
         along : str or int, optional
             The axis. Default: time, or the axis that the first image leaves free.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw. Default: a new figure.
         **where : int or label
             Position on the other axes. Default: one where the series is partly observed.
         """
@@ -173,8 +169,6 @@ class Plots:
         ----------
         audit : Audit, optional
             The result of ``fitted.audit()``. Default: the share of infinite intervals at each coverage is shown.
-        ax
-            As for `series`.
         """
         ax = drawing.axes_for(ax, (5.0, 4.2))
         rows = evidence.audit_rows(audit)
@@ -208,8 +202,6 @@ class Plots:
         ----------
         by : {"propensity", "depth"}, default "propensity"
             The horizontal axis; "depth" without a propensity model.
-        ax
-            As for `series`.
         """
         if by not in ("propensity", "depth"):
             raise ValueError(f'by is {by!r}; give "propensity" or "depth"')
@@ -258,8 +250,6 @@ class Plots:
         ----------
         what : str, optional
             Name of the setting. Default: the first with three or more candidates.
-        ax
-            As for `series`.
         """
         ax = drawing.axes_for(ax, (5.5, 3.8))
         known = [choice for choice in self.result.choices if choice.candidates]

@@ -226,11 +226,7 @@ class Fitted:
 
     @cached_property
     def highest_finite_coverage(self) -> float:
-        """The highest coverage at which 99 % of the intervals are finite.
-
-        From the weight of each missing entry relative to all calibration entries; its effect on the weights of its
-        neighbours is ignored.
-        """
+        """The highest coverage at which 99 % of the intervals are finite; neighbours are ignored."""
         if self.calibrated is None or not len(self.missing_entries) or not len(self.entries):
             return 1.0
         logs = self.log_weights
@@ -312,10 +308,9 @@ class Fitted:
         Returns
         -------
         Intervals
-            Estimate and intervals of the new data. ``result.source`` is a fit that gives other coverages. It is a
-            ValueError if the axes, the unit or the grid differ from those of the fit, or the fit cannot fill new data
-            (merged splits; a loaded fit with a completion of your own), and a UserWarning if the new values lie outside
-            the range of the values of the fit.
+            ``result.source`` is a fit that gives other coverages. It is a ValueError if axes, unit or grid differ from
+            those of the fit, or the fit cannot fill new data (merged splits; a loaded fit with a completion of your
+            own), and a UserWarning if the new values lie outside the range of those of the fit.
         """
         return daily.fill(self, x, where=where, missing_value=missing_value, rounds=rounds).intervals(coverage)
 
@@ -355,8 +350,7 @@ class Fitted:
         Returns
         -------
         ScoreLog
-            All scores of the log and the new ones: coverage over time with its standard error, interval score, and
-            where intervals fail. It is a ValueError if the late data or the log are of another grid or unit.
+            All scores of the log and the new ones. It is a ValueError if late data or log are of another grid or unit.
         """
         return self.intervals(coverage).verify(
             late, log, axis=axis, target=target, label=label, missing_value=missing_value

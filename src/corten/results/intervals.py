@@ -22,7 +22,8 @@ from corten.data.observed import LikeInput, ObservedTensor, TensorLike
 from corten.evidence.audit_table import Audit
 from corten.evidence.score_log import ScoreLog
 from corten.evidence.verification import Given, verify
-from corten.io.dataset import bound_attrs, flag_attrs, quantity_of, to_dataset, write_netcdf
+from corten.io.dataset import bound_attrs, flag_attrs, to_dataset, write_netcdf
+from corten.io.provenance import quantity_of
 from corten.io.table import long_form
 from corten.report.figures import Plots
 from corten.report.page import write_report
@@ -65,9 +66,7 @@ class Intervals:
 
     Examples
     --------
-    >>> import corten
     >>> result = corten.complete(x, coverage=0.9)                    # doctest: +SKIP
-    >>> result.estimate, result.lower, result.upper                  # doctest: +SKIP
     >>> narrow, wide = result.at([0.8, 0.95])                        # doctest: +SKIP
     >>> print(result.summary())                                      # doctest: +SKIP
     >>> result.mean("lat", "lon").upper                              # doctest: +SKIP
@@ -119,9 +118,8 @@ class Intervals:
     def beyond_tested(self) -> LikeInput:
         """True at missing entries that calibration did not test: the coverage there is unknown.
 
-        With pseudo-gaps these are entries deeper inside gaps than those near them. A random split hides no place
-        wholly: there they are entries where almost nothing is observed, and those of places without any observation,
-        unless chance explains such places.
+        With pseudo-gaps they lie deeper inside gaps than those; after a random split where almost nothing is observed,
+        or at places without any observation, unless chance explains these.
         """
         attrs = {"long_name": "entry is beyond what calibration tested"}
         return self._plain(self.beyond_array.copy(), "beyond_tested", attrs)
@@ -194,8 +192,8 @@ class Intervals:
 
         Parameters
         ----------
-        coverage
-            As for `Fitted.intervals`.
+        coverage : float or sequence of float
+            Nominal coverage.
         """
         if np.ndim(coverage) > 0:
             return [Intervals(self.source, level) for level in np.ravel(coverage)]
@@ -216,10 +214,9 @@ class Intervals:
 
         Notes
         -----
-        The error is the mean absolute error on entries that calibration hid, beside that of the best plain method on
-        the same entries: linear interpolation along one axis, or the mean of a slice where no axis is ordered. The
-        coverage is that of the entries hidden in one round by a cutoff from the other rounds. It is close to the
-        nominal one where rounds resemble each other; `Fitted.audit` is a stronger test.
+        The error is that of entries that calibration hid, beside that of the best plain method on them: linear
+        interpolation along one axis, or the mean of a slice where no axis is ordered. The coverage is that of the
+        entries hidden in one round by a cutoff from the other rounds; `Fitted.audit` is a stronger test.
         """
         return Summary.of(self, full)
 
@@ -234,8 +231,7 @@ class Intervals:
         Returns
         -------
         RegionMean
-            Estimate, lower and upper bound of the mean, one for each position of the other axes. It is a ValueError if
-            an axis is unknown, or the intervals are grouped, joint or robust (``odds_error``).
+            One mean for each position of the other axes. Not for grouped, joint or robust intervals.
         """
         return region_mean(self.source, *over, coverage=self.coverage)
 
@@ -254,11 +250,8 @@ class Intervals:
         Returns
         -------
         boolean array or xarray.DataArray
-            True at the selected entries.
-
-        Notes
-        -----
-        The rate holds on average over repetitions, for entries that are missing independently with the fitted odds.
+            True at the selected entries. The rate holds on average, if entries are missing independently with the
+            fitted odds.
         """
         return self._plain(exceedance(self.source, threshold, fdr, above), "exceedance", {"fdr": fdr})
 
@@ -277,10 +270,9 @@ class Intervals:
 
         Notes
         -----
-        Quantiles never decrease with the level. The median is the estimate plus the median error of hidden entries; it
-        differs from the estimate where errors are skewed or biased. A quantile is a bound of the two-sided interval of
-        signed errors: a value lies at or below one above the median with probability *at least* `level`, and at or
-        above one below the median with probability at least 1 - `level`.
+        Quantiles never decrease with the level. The median is the estimate plus the median error of hidden entries. A
+        quantile is a bound of the two-sided interval of signed errors: a value lies at or below one above the median
+        with probability *at least* `level`, and at or above one below the median with probability at least 1 - `level`.
         """
         settled = self._settled(quantile(self.source, level).astype(self.observed.values.dtype))
         return self.observed.wrap(settled, name=f"quantile_{level:g}")
@@ -303,13 +295,8 @@ class Intervals:
         Returns
         -------
         numpy.ndarray
-            Of shape ``(count, *shape)``, or one answer of `statistic` for each draw. Observed entries keep their
-            value; entries outside the domain are NaN.
-
-        Notes
-        -----
-        Each entry has the distribution of `quantile`. Errors are correlated in space and time like the errors of
-        hidden entries; see `corten.results.draws.draws`.
+            Of shape ``(count, *shape)``, or one answer of `statistic` for each draw. Each entry has the distribution of
+            `quantile`; errors are correlated like those of hidden entries, see `corten.results.draws.draws`.
 
         Examples
         --------
@@ -357,9 +344,8 @@ class Intervals:
         Returns
         -------
         xarray.Dataset
-            The variable keeps its name, say ``sst`` ("value" if it had none). Beside it are ``sst_lower``,
-            ``sst_upper``, ``sst_flag`` and, with a propensity model, ``sst_propensity``. Coordinates and attributes
-            are copied, the history is appended to, and the attribute ``corten_settings`` holds all settings.
+            The variable, say ``sst`` ("value" if it has no name), with ``sst_lower``, ``sst_upper``, ``sst_flag`` and,
+            with a propensity model, ``sst_propensity``. The attribute ``corten_settings`` holds all settings.
         """
         return to_dataset(self, like)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, partial
@@ -89,13 +89,12 @@ def load(path: str | os.PathLike[str]) -> Fitted:
     Parameters
     ----------
     path : str or path
-        The file.
+        The file. No code in it is executed and no engine is started.
 
     Returns
     -------
     Fitted
-        Gives the same bits as the saved fit for any coverage. No code of the file is executed and no engine is started.
-        It is a ValueError if the file is damaged, is no saved fit, or has the format of another version of corten.
+        Gives the same bits as the saved fit. It is a ValueError if the file is damaged, or of another version.
 
     Examples
     --------
@@ -151,7 +150,7 @@ class Encoder(wire.Encoder):
 class Decoder(wire.Decoder):
     """The inverse of `Encoder`. Parts of a fit may share arrays, up to a limit."""
 
-    makers = {**wire.Decoder.makers, **{name: partial(_method, name) for name in METHODS}}
+    makers: Mapping[str, Callable[..., object]] = {**wire.Decoder.makers, **{n: partial(_method, n) for n in METHODS}}
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         super().__init__(arrays)
