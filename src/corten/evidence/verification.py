@@ -18,7 +18,7 @@ from corten.data.missing_values import MissingValue, blank_declared, codes_of
 from corten.data.observed import LikeInput, TensorLike
 from corten.data.wide import is_frame
 from corten.evidence.metrics import covered, interval_scores
-from corten.evidence.score_log import Grid, ScoreLog, SliceScores
+from corten.evidence.score_log import SUMS, Grid, ScoreLog, SliceScores
 from corten.io.whole import locked, refuse_taken
 
 BLOCKS_PER_AXIS = 3
@@ -93,8 +93,8 @@ def _added(
         each = {"entries": None, "covered": covered(value, lower, upper), "score": score,
                 "error": np.abs(value - middle), "infinite": infinite}  # fmt: skip
         number = len(known.grid.blocks)
-        sums = {key: np.bincount(block[which], one, minlength=number).astype(np.float64) for key, one in each.items()}
-        found.append(SliceScores(0, name, float(coverage), target, which, **sums))
+        sums = np.array([np.bincount(block[which], each[key], number) for key in SUMS], np.float64)
+        found.append(SliceScores(0, name, float(coverage), target, which, sums=sums))
     return known.with_new(found)
 
 

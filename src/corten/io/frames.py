@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import re
-from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,8 +25,9 @@ def read_frame(path: Path, max_bytes: int = MAX_BYTES, rows: int | None = None) 
     with reading(path, "a table", ImportError):
         if suffix_of(path) == ".parquet":
             return _from_parquet(path, max_bytes, rows)
-        with _opened(path) as stream:
-            packed = isinstance(stream, gzip.GzipFile)  # whose seek unpacks, and stops at the end
+        packed = suffix_of(path) == ".csv.gz"
+        with gzip.open(path, "rb") if packed else path.open("rb") as stream:
+            # The seek of a packed file unpacks, and stops at the end.
             _refuse_larger(stream.seek(max_bytes + 1) if packed else path.stat().st_size, max_bytes)
             stream.seek(0)
             marks = _marks(stream.read(_START))
@@ -86,7 +86,3 @@ def _refuse_larger_text(file: ParquetFile, max_bytes: int) -> None:
 def _refuse_larger(size: int, max_bytes: int) -> None:
     if size > max_bytes:
         raise ValueError(f"decompresses to more than the limit of {max_bytes} bytes: raise max_bytes")
-
-
-def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
-    return gzip.open(path, "rb") if suffix_of(path) == ".csv.gz" else path.open("rb")

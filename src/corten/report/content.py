@@ -43,6 +43,7 @@ def page_content(
     curve = evidence.widths_by_coverage(result)
     checked = evidence.audit_rows(audit)
     name, say = summary.name or "value", spelling.get()
+    history = np.array(getattr(result.source.propensity, "history", ()), float)  # the loss after each step of its fit
     long_name = observed.attrs.get("long_name")
     return {
         "title": name,
@@ -65,7 +66,7 @@ def page_content(
             "depth": evidence.widths_by_depth(result),
             "coverage": curve,
             "weights": evidence.weight_concentration(result),
-            "loss": evidence.loss_history(result),
+            "loss": history[np.isfinite(history)],
             "stopped": getattr(result.source.propensity, "stopped_because", ""),
         },
         "choices": [

@@ -152,7 +152,7 @@ class Plots:
         infinite = ~finite & observed.missing[line]
         if infinite.any():
             low, high = ax.get_ylim()
-            wide = drawing.widened(infinite)
+            wide = np.convolve(infinite, np.ones(3), "same") > 0  # so that a single one is visible
             ax.fill_between(x, low, high, where=wide, color="#fbe3d8", lw=0, zorder=0, label="infinite interval")
             ax.set_ylim(low, high)
         rest = ", ".join(f"{axes[j].name} {labels(axes[j])[index[j]]}" for j in range(len(axes)) if j != k)
@@ -260,9 +260,10 @@ class Plots:
         wanted.sort(key=lambda choice: len(choice.candidates) < 3)
         for choice in wanted:
             names, rows = list(choice.candidates[0]), choice.candidates
-            measure = next((key for key in names[1:] if "rank" not in key and drawing.is_numeric(rows, key)), None)
-            if measure is None:
+            numeric = [key for key in names[1:] if "rank" not in key and all(_is_number(row.get(key)) for row in rows)]
+            if not numeric:
                 continue
+            measure = numeric[0]
             tried = [str(row.get(names[0])) for row in choice.candidates]
             score = np.array([row[measure] for row in choice.candidates], float)
             ax.plot(score, "o-", color=BLUE, ms=4)
@@ -331,3 +332,7 @@ class Plots:
     def _in_units(self) -> str:
         units = self.result.observed.attrs.get("units")
         return f" ({unit_sign(str(units))})" if units else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))

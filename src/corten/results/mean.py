@@ -78,15 +78,12 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     lower, upper = middle - half, middle + half
     if fitted.limits is not None:
         known = np.bincount(slices, np.where(observed.mask, observed.values, 0.0).ravel(), count).astype(np.float64)
-        least, most = (_extreme(known, missing, limit) / np.maximum(inside, 1) for limit in fitted.limits)
+        # Sums over each slice if every missing entry had the value of a limit.
+        ends = [known + np.where(missing > 0, np.maximum(missing, 1) * limit, 0.0) for limit in fitted.limits]
+        least, most = (end / np.maximum(inside, 1) for end in ends)
         lower, upper = np.maximum(lower, least), np.minimum(upper, most)
     answer = [_labelled(fitted, part.reshape(shape), left) for part in (middle, lower, upper)]
     return RegionMean(answer[0], answer[1], answer[2], level, names)
-
-
-def _extreme(known: Floats, missing: Entries, limit: float) -> Floats:
-    """The sum over each slice if every missing entry had the value `limit`; `known` sums the observed ones."""
-    return known + np.multiply(missing, limit, out=np.zeros(missing.size), where=missing > 0)
 
 
 def _expected(fitted: Fitted) -> tuple[Floats, Floats]:

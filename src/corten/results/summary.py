@@ -176,7 +176,9 @@ class Summary:
             engine = self.facts.get("engine")
             needed = next((one.taken for one in self.choices if one.what == "peak memory"), "")
             memory = f"; {needed} of memory predicted" if "MB" in needed or "GB" in needed else ""
-            on = f" on {_in_words(engine)}" if engine else ""
+            count = (engine or "").removeprefix("threads (").removesuffix(")")
+            own = f"{count} thread{'' if count == '1' else 's'}" if count.isdigit() else engine
+            on = f" on {own}" if engine else ""
             rounds = next((f"; rounds on {one.taken}" for one in self.choices if one.what == "rounds run on"), "")
             rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}{rounds}"))
         return rows
@@ -366,12 +368,6 @@ def _empty(observed: ObservedTensor) -> str:
         + (f" and {len(indices) - 3} more" if len(indices) > 3 else "")
         for name, indices in by_axis.items()
     )
-
-
-def _in_words(engine: str) -> str:
-    """The name of an engine; "threads (2)" as "2 threads"."""
-    count = engine.removeprefix("threads (").removesuffix(")")
-    return f"{count} thread{'' if count == '1' else 's'}" if count.isdigit() else engine
 
 
 def _short(value: float) -> str:
