@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 import corten
 from corten import io
 from corten.cli.terminal import Terminal, printable
-from corten.io import apart, frames
+from corten.io import apart
 from corten.io.apart import read_apart
+from corten.io.table import read_frame
 from reliability import fuzz as fuzzing
 from reliability.corpus import CORPUS, KINDS, zipped
 from reliability.doors import doors_of, whole_files
@@ -180,10 +181,10 @@ def test_categories_count_once_a_row_group(tmp_path, more):
     place = pa.DictionaryArray.from_arrays(pa.array(np.arange(many) % 1000, pa.int32()), names)
     table = pa.table({"x": place, "t": np.arange(many) // 1000, "value": np.arange(many, dtype=float), **more})
     parquet.write_table(table, path, row_group_size=10_000)
-    frame = frames.read_frame(path, max_bytes=3_000_000)
+    frame = read_frame(path, max_bytes=3_000_000)
     assert frame["x"].cat.categories[-1] == "999".zfill(600) and (frame["x"].cat.codes == np.arange(many) % 1000).all()
     with pytest.raises(ValueError, match=r"x\.parquet.*more than the limit of 1000000 bytes"):
-        frames.read_frame(path, max_bytes=1_000_000)
+        read_frame(path, max_bytes=1_000_000)
 
 
 def test_bytes_of_one_length_are_text_too(tmp_path):
@@ -193,7 +194,7 @@ def test_bytes_of_one_length_are_text_too(tmp_path):
     parquet.write_table(pa.table({"x": pa.array([bytes(65536)] * 3000, pa.binary(65536))}), path)
     assert path.stat().st_size < 10_000
     with pytest.raises(ValueError, match=r"x\.parquet.*declares 3000 x 65544 values"):
-        frames.read_frame(path, max_bytes=10_000_000)
+        read_frame(path, max_bytes=10_000_000)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
@@ -209,7 +210,7 @@ def test_text_of_shared_prefixes_is_not_unpacked_beyond_the_limit(tmp_path, kind
 
     def refuse():
         with pytest.raises(ValueError, match=r"x\.parquet.*more than the limit of 20000000 bytes"):
-            frames.read_frame(path, max_bytes=20_000_000)
+            read_frame(path, max_bytes=20_000_000)
 
     del words
     assert grown(refuse) < 200_000_000
@@ -221,7 +222,7 @@ def test_lists_in_a_table_are_refused_by_column(tmp_path):
     path = tmp_path / "x.parquet"
     parquet.write_table(pa.table({"x": [[1, 2], [3]], "value": [1.0, 2.0]}), path)
     with pytest.raises(ValueError, match=r"x\.parquet.*column 'x' holds lists or records"):
-        frames.read_frame(path)
+        read_frame(path)
     parquet.write_table(pa.table([[1, 2], [3, 4]], names=["x", "x"]), path)
     for careful in (False, True):
         with pytest.raises(ValueError, match=r"x\.parquet.*(column name twice|Duplicate column names)"):

@@ -38,7 +38,7 @@ MAX_ANSWER_BYTES = 2**26  # of an answer without its arrays: text and attributes
 OPERATIONS = {
     "load": "corten.io.formats:load",
     "contents": "corten.io.formats:list_contents",
-    "frame": "corten.io.frames:read_frame",
+    "frame": "corten.io.table:read_frame",
 }
 _ERRORS = (ImportError, MemoryError, OSError, TypeError, ValueError)  # that reading a file can end with
 _INVALID = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from corten.evidence.audit_table import Audit
 from corten.evidence.score_log import ScoreLog
 from corten.io.whole import refuse_no_page, refuse_taken, whole_file
-from corten.report.content import page_content
-from corten.report.encode import safe_json
+from corten.report.content import page_content, safe_json
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals

@@ -16,8 +16,7 @@ from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Joint, Robust, check_odds_error, robust_level
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
-from corten.results.groups import Groups, group_numbers, lists_of, splits_of
-from corten.results.joint import joint_budget
+from corten.results.groups import Groups, group_numbers, joint_budget, lists_of, splits_of
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
