@@ -20,12 +20,11 @@ from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import DomainLike, ObservedTensor, TensorLike
 from corten.evidence import audit as audit_module
-from corten.evidence.hidden import HiddenCoverage, HiddenError, hidden_coverage, hidden_error
+from corten.evidence import hidden
 from corten.evidence.score_log import ScoreLog
 from corten.evidence.weight_report import MIN_EFFECTIVE_SIZE, WeightEvidence
 from corten.propensity import FittedPropensity
 from corten.results import daily, saving
-from corten.results.dependence import Dependence
 from corten.results.draws import dependence_of
 from corten.results.groups import Groups, refuse_carried
 from corten.results.intervals import Intervals
@@ -157,10 +156,7 @@ class Fitted:
         """Whether the intervals are calibrated on pseudo-gaps, whose rounds are pooled."""
         return any(choice.code.startswith("pseudo_gaps") for choice in self.choices)
 
-    @cached_property
-    def dependence(self) -> Dependence:
-        """The correlation of the errors of different entries, which draws have."""
-        return dependence_of(self)
+    dependence = cached_property(dependence_of)
 
     @cached_property
     def missing_entries(self) -> np.ndarray:
@@ -215,14 +211,8 @@ class Fitted:
             facts["highest_finite_coverage"] = round(self.highest_finite_coverage, 4)
         return facts
 
-    @cached_property
-    def hidden_error(self) -> HiddenError | None:
-        """Mean absolute error on the hidden entries, beside that of a plain method; None for few entries."""
-        return hidden_error(self)
-
-    def hidden_coverage(self, coverage: float) -> HiddenCoverage | None:
-        """Coverage of the hidden entries of each round, with the cutoff of the others; see `Intervals.summary`."""
-        return hidden_coverage(self, coverage)
+    hidden_error = cached_property(hidden.hidden_error)
+    hidden_coverage = hidden.hidden_coverage
 
     @cached_property
     def highest_finite_coverage(self) -> float:
