@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from corten.conformal.quantile import rounded_out
 from corten.data.blocks import blocks
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, flags
-from corten.data.missing_values import MissingValue
 from corten.data.never_observed import find_never_observed
-from corten.data.observed import LikeInput, ObservedTensor, TensorLike
-from corten.evidence.audit_table import Audit
-from corten.evidence.score_log import ScoreLog
-from corten.evidence.verification import Given, verify
+from corten.data.observed import LikeInput, ObservedTensor
+from corten.evidence import verification
 from corten.io.dataset import bound_attrs, flag_attrs, to_dataset, write_netcdf
 from corten.io.provenance import quantity_of
 from corten.io.table import long_form
+from corten.report import page
 from corten.report.figures import Plots
-from corten.report.page import write_report
-from corten.results.draws import draws
-from corten.results.mean import RegionMean, region_mean
-from corten.results.predictive import exceedance, quantile
+from corten.results import draws, mean, predictive
 from corten.results.summary import Summary
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
 
     from corten.results.fitted import Fitted
@@ -220,117 +213,11 @@ class Intervals:
         """
         return Summary.of(self, full)
 
-    def mean(self, *over: str | int) -> RegionMean:
-        """The mean over axes, with an interval; see `corten.results.mean.region_mean` for its guarantee.
-
-        Parameters
-        ----------
-        *over : str or int
-            Axes to average over, by name or position. Default: all of them.
-
-        Returns
-        -------
-        RegionMean
-            One mean for each position of the other axes. Not for grouped, joint or robust intervals.
-        """
-        return region_mean(self.source, *over, coverage=self.coverage)
-
-    def exceedance(self, threshold: ArrayLike, fdr: float = 0.1, *, above: bool = True) -> LikeInput:
-        """Missing entries that lie above (or below) a threshold, with a limited share of false ones.
-
-        Parameters
-        ----------
-        threshold : float or array
-            In the unit of the data; NaN where no answer is wanted.
-        fdr : float, default 0.1
-            Expected share of false entries among the selected ones (false discovery rate).
-        above : bool, default True
-            Select entries above the threshold; False: below.
-
-        Returns
-        -------
-        boolean array or xarray.DataArray
-            True at the selected entries. The rate holds on average, if entries are missing independently with the
-            fitted odds.
-        """
-        return self._plain(exceedance(self.source, threshold, fdr, above), "exceedance", {"fdr": fdr})
-
-    def quantile(self, level: float) -> LikeInput:
-        """The predictive quantile of every missing entry.
-
-        Parameters
-        ----------
-        level : float
-            Probability of a value at or below the quantile, between 0 and 1.
-
-        Returns
-        -------
-        array or xarray.DataArray
-            In the unit of the data; observed entries keep their value.
-
-        Notes
-        -----
-        Quantiles never decrease with the level. The median is the estimate plus the median error of hidden entries. A
-        quantile is a bound of the two-sided interval of signed errors: a value lies at or below one above the median
-        with probability *at least* `level`, and at or above one below the median with probability at least 1 - `level`.
-        """
-        settled = self._settled(quantile(self.source, level).astype(self.observed.values.dtype))
-        return self.observed.wrap(settled, name=f"quantile_{level:g}")
-
-    def draws(
-        self, count: int, seed: int = 0, *, statistic: Callable[[np.ndarray], ArrayLike] | None = None
-    ) -> np.ndarray:
-        """Filled tensors with random errors, for means, totals, areas and joint events, and for multiple imputation.
-
-        Parameters
-        ----------
-        count : int
-            Number of tensors.
-        seed : int, default 0
-            Seed of the draws. With the same seed, the first draws of a larger `count` are the same.
-        statistic : function, optional
-            Called with each filled tensor, a plain array; its answers are returned instead of the tensors. Only one
-            tensor is in memory at a time.
-
-        Returns
-        -------
-        numpy.ndarray
-            Of shape ``(count, *shape)``, or one answer of `statistic` for each draw. Each entry has the distribution of
-            `quantile`; errors are correlated like those of hidden entries, see `corten.results.draws.draws`.
-
-        Examples
-        --------
-        >>> area = result.draws(200, statistic=lambda x: np.mean(x > 30.0))  # doctest: +SKIP
-        """
-        return draws(self.source, count, seed, statistic)
-
-    def verify(
-        self,
-        late: TensorLike,
-        log: str | os.PathLike[str] | None = None,
-        *,
-        axis: str | int | None = None,
-        target: float | None = None,
-        label: str = "",
-        missing_value: MissingValue = None,
-    ) -> ScoreLog:
-        """Compare values that arrived late with these intervals.
-
-        Parameters
-        ----------
-        late, log, axis, target, label, missing_value
-            As for `Fitted.verify`.
-        """
-        given = Given(
-            estimate=self.estimate,
-            lower=self.lower_array,
-            upper=self.upper_array,
-            missing=self.observed.missing,
-            axes=self.observed.axes,
-            coverage=self.coverage,
-            units=str(self.observed.attrs.get("units", "")),
-        )
-        return verify(given, late, log, axis=axis, target=target, label=label, missing_value=missing_value)
+    mean = mean.region_mean
+    exceedance = predictive.exceedance
+    quantile = predictive.quantile
+    draws = draws.draws
+    verify = verification.verify
 
     def to_dataset(self, like: xr.Dataset | None = None) -> xr.Dataset:
         """The filled variable, its bounds and flags as a Dataset that follows the CF conventions.
@@ -363,30 +250,8 @@ class Intervals:
         """
         return write_netcdf(self.to_dataset(like), path, overwrite=overwrite)
 
-    def to_dataframe(self) -> pd.DataFrame:
-        """A long table with one row per entry of the domain: coordinates, estimate, lower, upper and flag."""
-        return long_form(self)
-
-    def report(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        audit: Audit | None = None,
-        scores: ScoreLog | None = None,
-    ) -> Path:
-        """Write an HTML page with figures, settings and warnings; it opens in any browser without a network.
-
-        Parameters
-        ----------
-        path, overwrite
-            As for `Fitted.save`, but for the suffix ``.html``.
-        audit : Audit, optional
-            The result of ``fitted.audit()``; adds the coverage that it found.
-        scores : ScoreLog, optional
-            Scores of the past, from ``fitted.verify`` or ``ScoreLog.read``; adds the coverage over time.
-        """
-        return write_report(self, path, overwrite=overwrite, audit=audit, scores=scores)
+    to_dataframe = long_form
+    report = page.write_report
 
     def __getattr__(self, name: str) -> NoReturn:
         """The error for a name that is not here, with the name that is meant where it is known."""
