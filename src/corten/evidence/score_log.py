@@ -275,14 +275,13 @@ def _row(kind: str, name: str | int, some: Sequence[SliceScores]) -> Row:
     """One row of a table over slices or steps; NaN where there are no entries."""
     if not some:
         return dict.fromkeys(("nominal", "coverage", "interval_score"), float("nan"))
-    by_block = _total(some)
-    total, covered, score, error, infinite = by_block.sum(axis=1).tolist()
+    total, covered, score, error, infinite = sum((one.sums.sum(axis=1) for one in some), np.zeros(len(SUMS))).tolist()
     return {
         kind: name,
         "entries": int(total),
         "nominal": float(sum(one.coverage * one.sums[0].sum() for one in some)) / total,
         "coverage": covered / total,
-        "standard_error": _clustered(*by_block[:2]),
+        "standard_error": _clustered(*_total(some)[:2]),
         "interval_score": score / (total - infinite) if total > infinite else float("nan"),
         "mean_error": error / total,
         "infinite": int(infinite),
