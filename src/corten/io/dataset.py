@@ -26,7 +26,23 @@ if TYPE_CHECKING:
 
 
 def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Sequence[Intervals] = ()) -> xr.Dataset:
-    """The filled variable with bounds (`further`: of other coverages), flags and, if known, probabilities."""
+    """The filled variable, its bounds and flags as a Dataset that follows the CF conventions.
+
+    Parameters
+    ----------
+    like : xarray.Dataset, optional
+        The Dataset that the input comes from. Its global attributes, grid mapping and bounds of coordinates, which
+        a single DataArray does not have, are copied.
+
+    further : sequence of Intervals, optional
+        The same fit at other coverages, whose bounds are added: ``sst_lower_95``, ``sst_upper_95``.
+
+    Returns
+    -------
+    xarray.Dataset
+        The variable, say ``sst`` ("value" if it has no name), with ``sst_lower``, ``sst_upper``, ``sst_flag`` and,
+        with a propensity model, ``sst_propensity``. The attribute ``corten_settings`` holds all settings.
+    """
     import xarray as xr
 
     observed, results = result.observed, (result, *further)

@@ -18,7 +18,7 @@ from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, flags
 from corten.data.never_observed import find_never_observed
 from corten.data.observed import LikeInput, ObservedTensor
 from corten.evidence import verification
-from corten.io.dataset import bound_attrs, flag_attrs, to_dataset, write_netcdf
+from corten.io import dataset
 from corten.io.provenance import quantity_of
 from corten.io.table import long_form
 from corten.report import page
@@ -124,7 +124,7 @@ class Intervals:
         0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain, 5 filled deeper
         inside a gap than calibration tested (see `beyond_tested`), 6 filled at a place without any observation.
         """
-        return self._plain(self.flag_array, "flag", flag_attrs())
+        return self._plain(self.flag_array, "flag", dataset.flag_attrs())
 
     @cached_property
     def estimate_array(self) -> np.ndarray:
@@ -218,23 +218,7 @@ class Intervals:
     quantile = predictive.quantile
     draws = draws.draws
     verify = verification.verify
-
-    def to_dataset(self, like: xr.Dataset | None = None) -> xr.Dataset:
-        """The filled variable, its bounds and flags as a Dataset that follows the CF conventions.
-
-        Parameters
-        ----------
-        like : xarray.Dataset, optional
-            The Dataset that the input comes from. Its global attributes, grid mapping and bounds of coordinates, which
-            a single DataArray does not have, are copied.
-
-        Returns
-        -------
-        xarray.Dataset
-            The variable, say ``sst`` ("value" if it has no name), with ``sst_lower``, ``sst_upper``, ``sst_flag`` and,
-            with a propensity model, ``sst_propensity``. The attribute ``corten_settings`` holds all settings.
-        """
-        return to_dataset(self, like)
+    to_dataset = dataset.to_dataset
 
     def to_netcdf(
         self, path: str | os.PathLike[str], *, like: xr.Dataset | None = None, overwrite: bool = False
@@ -248,7 +232,7 @@ class Intervals:
         like
             As for `to_dataset`.
         """
-        return write_netcdf(self.to_dataset(like), path, overwrite=overwrite)
+        return dataset.write_netcdf(self.to_dataset(like), path, overwrite=overwrite)
 
     to_dataframe = long_form
     report = page.write_report
@@ -275,7 +259,7 @@ class Intervals:
         return array
 
     def _labelled(self, array: np.ndarray, what: str) -> LikeInput:
-        attrs = bound_attrs(what, quantity_of(self.observed.attrs, self.observed.name), self.coverage)
+        attrs = dataset.bound_attrs(what, quantity_of(self.observed.attrs, self.observed.name), self.coverage)
         units = {key: value for key, value in self.observed.attrs.items() if key == "units"}
         return self.observed.wrap(array, name=what, attrs=attrs | units)
 
