@@ -23,8 +23,7 @@ from corten.io.provenance import quantity_of
 from corten.io.table import long_form
 from corten.report import page
 from corten.report.figures import Plots
-from corten.results import draws, mean, predictive
-from corten.results.summary import Summary
+from corten.results import draws, mean, predictive, summary
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -192,27 +191,7 @@ class Intervals:
             return [Intervals(self.source, level) for level in np.ravel(coverage)]
         return Intervals(self.source, check_coverage(coverage))
 
-    def summary(self, full: bool = False) -> Summary:
-        """What was filled, typical width and error, coverage on hidden entries, and what to be careful about.
-
-        Parameters
-        ----------
-        full : bool, default False
-            Whether every number and every setting with its reason is shown, instead of about ten lines.
-
-        Returns
-        -------
-        Summary
-            ``print`` shows it, ``to_dict()`` gives plain numbers and text.
-
-        Notes
-        -----
-        The error is that of entries that calibration hid, beside that of the best plain method on them: linear
-        interpolation along one axis, or the mean of a slice where no axis is ordered. The coverage is that of the
-        entries hidden in one round by a cutoff from the other rounds; `Fitted.audit` is a stronger test.
-        """
-        return Summary.of(self, full)
-
+    summary = summary.summary
     mean = mean.region_mean
     exceedance = predictive.exceedance
     quantile = predictive.quantile

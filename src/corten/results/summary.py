@@ -75,38 +75,6 @@ class Summary:
     full: bool = False  #: Whether every number and setting is shown, or the most important ones.
     below_zero: int = 0  #: Number of finite lower bounds below zero, if no observed value is.
 
-    @classmethod
-    def of(cls, result: Intervals, full: bool = False) -> Summary:
-        """The summary of a result."""
-        observed = result.observed
-        width = result.width_array[observed.missing].astype(np.float64)
-        finite = width[np.isfinite(width)]
-        units = observed.attrs.get("units")
-        facts = result.source.facts(result.coverage)
-        most = tuple(np.quantile(finite, MOST_WIDTHS).tolist()) if finite.size else None
-        return cls(
-            name=observed.name,
-            units=None if units is None else str(units),
-            axes=tuple((axis.name, axis.length) for axis in observed.axes),
-            coverage=result.coverage,
-            observed=observed.n_observed,
-            missing=observed.n_missing,
-            outside=0 if observed.domain is None else int(np.count_nonzero(~observed.domain)),
-            forecast=int(np.count_nonzero(observed.forecast)),
-            infinite=int(width.size - finite.size),
-            finite_share=float(finite.size / width.size) if width.size else 1.0,
-            mean_width=float(finite.mean()) if finite.size else None,
-            median_width=float(np.median(finite)) if finite.size else None,
-            facts=facts,
-            choices=result.choices,
-            warnings=(*_notes(observed), *_too_high(result, facts), *result.source.warnings()),
-            beyond_tested=int(np.count_nonzero(result.beyond_array)),
-            most_widths=most,
-            below_zero=_below_zero(result),
-            extrapolated=_empty(observed),
-            full=full,
-        )
-
     def to_dict(self) -> dict[str, Json]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
         return {key: plain(value) for key, value in asdict(self).items() if key != "full"}
@@ -306,6 +274,55 @@ class Summary:
             opened = " open" if self.full else ""
             parts.append(f"<details{opened}><summary>every number and setting</summary>{settings}</details>")
         return "<div>" + "".join(parts) + "</div>"
+
+
+def summary(result: Intervals, full: bool = False) -> Summary:
+    """What was filled, typical width and error, coverage on hidden entries, and what to be careful about.
+
+    Parameters
+    ----------
+    full : bool, default False
+        Whether every number and every setting with its reason is shown, instead of about ten lines.
+
+    Returns
+    -------
+    Summary
+        ``print`` shows it, ``to_dict()`` gives plain numbers and text.
+
+    Notes
+    -----
+    The error is that of entries that calibration hid, beside that of the best plain method on them: linear
+    interpolation along one axis, or the mean of a slice where no axis is ordered. The coverage is that of the
+    entries hidden in one round by a cutoff from the other rounds; `Fitted.audit` is a stronger test.
+    """
+    observed = result.observed
+    width = result.width_array[observed.missing].astype(np.float64)
+    finite = width[np.isfinite(width)]
+    units = observed.attrs.get("units")
+    facts = result.source.facts(result.coverage)
+    most = tuple(np.quantile(finite, MOST_WIDTHS).tolist()) if finite.size else None
+    return Summary(
+        name=observed.name,
+        units=None if units is None else str(units),
+        axes=tuple((axis.name, axis.length) for axis in observed.axes),
+        coverage=result.coverage,
+        observed=observed.n_observed,
+        missing=observed.n_missing,
+        outside=0 if observed.domain is None else int(np.count_nonzero(~observed.domain)),
+        forecast=int(np.count_nonzero(observed.forecast)),
+        infinite=int(width.size - finite.size),
+        finite_share=float(finite.size / width.size) if width.size else 1.0,
+        mean_width=float(finite.mean()) if finite.size else None,
+        median_width=float(np.median(finite)) if finite.size else None,
+        facts=facts,
+        choices=result.choices,
+        warnings=(*_notes(observed), *_too_high(result, facts), *result.source.warnings()),
+        beyond_tested=int(np.count_nonzero(result.beyond_array)),
+        most_widths=most,
+        below_zero=_below_zero(result),
+        extrapolated=_empty(observed),
+        full=full,
+    )
 
 
 def duration(seconds: float) -> str:
