@@ -33,6 +33,8 @@ def demo(
     Takes about 15 seconds; the first run also compiles, for about 20 seconds.
     """
     targets = {name: output / f"{name}.{suffix}" for name, suffix in (("filled", "nc"), ("demo", "png"))}
+    if output.is_file():
+        raise FileExistsError(f"{output} is a file: give a folder (--output)")
     output.mkdir(parents=True, exist_ok=True)
     for target in targets.values():
         refuse_taken(target, overwrite)
