@@ -10,7 +10,7 @@ import xarray as xr
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.evidence.audit_table import Row
-from corten.report.encode import ABSENT
+from corten.report.content import ABSENT
 from corten.results.intervals import Intervals
 
 EVIL = "<script>alert(1)</script>"

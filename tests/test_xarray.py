@@ -10,7 +10,7 @@ import xarray as xr
 
 import corten
 import corten.xarray
-from corten.cli.stored import read_result
+from corten.cli.evaluate import read_result
 
 QUICK = {"completion": "smooth", "propensity": "uniform", "calibration": "random"}
 

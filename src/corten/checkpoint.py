@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from dis import get_instructions
-from functools import cache, partial
+from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
+from pickle import Pickler, PicklingError
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -29,7 +30,6 @@ from corten.io.archive import read_archive, write_archive
 
 FORMAT = "corten round"
 _NAME = re.compile(r"[0-9a-f]{32}\.round")
-_ORDINARY = (type(None), bool, int, float, complex, str, bytes, type(...), range, slice, np.dtype, Path)
 _GENERATED = ("__dict__", "__weakref__", "__doc__", "__dataclass", "__firstlineno__", "_abc_", "__parameters__")
 _PYTHON = 1 << 9  # flag of classes defined in Python; the state of others is hidden
 
@@ -195,53 +195,39 @@ def _versions() -> str:
 def fingerprint(value: object) -> str:
     """A hash of data, objects and code; a ValueError for objects that cannot be compared between two runs."""
     found = sha256()
-    _feed(value, found.update, {})
+    try:
+        _Hashing(SimpleNamespace(write=found.update)).dump(value)
+    except (TypeError, PicklingError) as problem:
+        raise ValueError(
+            f"a checkpoint cannot be used here ({problem}): it is unknown whether the completion is the same in "
+            "the next run; leave the checkpoint out, or use plain values and functions (from module import function)"
+        ) from None
     return found.hexdigest()
 
 
-def _feed(value: object, update: Callable[[bytes], None], met: dict[int, object]) -> None:
-    """Hash the content of a value, part by part; an object seen before is hashed by its number."""
-    kind = type(value)
-    update(f"<{kind.__module__}.{kind.__qualname__}>".encode())
-    if isinstance(value, _ORDINARY) and not getattr(value, "__dict__", None):
-        update(repr(value).encode())
-        return
-    if id(value) in met:
-        update(str(list(met).index(id(value))).encode())
-        return
-    met[id(value)] = value  # held, so that no other object gets its id
-    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-        update(f"{value.dtype} {value.shape}".encode())
-        update(np.ascontiguousarray(value).tobytes())
-        if not getattr(value, "__dict__", None):
-            return
-    for part in _parts(value):
-        _feed(part, update, met)
-    update(b"<end>")
+class _Hashing(Pickler):
+    """Writes values as pickle does, code by its content, to a hash: nothing is ever read back."""
+
+    def persistent_id(self, value: object) -> object:
+        """Sets by their content, as they have no order; engines by a word: results do not depend on them."""
+        if isinstance(value, set | frozenset):
+            return sorted(map(fingerprint, value))
+        return "an engine" if hasattr(value, "mask_pass") or hasattr(value, "scheduler_info") else None
+
+    def reducer_override(self, value: Any) -> Any:
+        """What is written in place of a value: an object whose state are the parts; NotImplemented: as pickle does."""
+        parts = None if value is object else _parts(value)
+        return NotImplemented if parts is None else (object, (), [type(value).__qualname__, *parts])
 
 
-def _parts(value: Any) -> Sequence[object]:
-    """The parts of an object that its results depend on."""
-    if isinstance(value, (*_ORDINARY, np.ndarray)) and getattr(value, "__dict__", None):  # masked arrays, say
-        return [str(value), dict(vars(value))]
-    if isinstance(value, list | tuple):
-        return list(value)
-    if isinstance(value, np.ndarray):  # of objects
-        return [value.shape, *value.ravel().tolist()]
-    if isinstance(value, set | frozenset):
-        return sorted(map(fingerprint, value))
-    if isinstance(value, Mapping):
-        return [part for pair in value.items() for part in pair]
-    if isinstance(value, partial):
-        return [value.func, value.args, value.keywords]
-    if isinstance(value, MethodType):
-        return [value.__func__, value.__self__]
+def _parts(value: Any) -> list[object] | None:
+    """The parts of code and of what belongs to it, on which results depend; None for anything that pickle can write."""
     if isinstance(value, staticmethod | classmethod | property):
         return [value.fget if isinstance(value, property) else value.__func__]
     if isinstance(value, CodeType):
         return [value.co_code, value.co_names, value.co_varnames, *value.co_consts]
-    if hasattr(value, "mask_pass") or hasattr(value, "scheduler_info"):
-        return ["an engine"]  # results do not depend on it beyond rounding
+    if isinstance(value, Mapping):
+        return list(value.items())
     if hasattr(value, "py_func"):  # compiled by Numba
         return [value.py_func]
     if isinstance(value, ModuleType) and _of_package(value.__name__):
@@ -260,15 +246,10 @@ def _parts(value: Any) -> Sequence[object]:
     if isinstance(value, type) and value.__flags__ & _PYTHON:
         own = {name: one for name, one in vars(value).items() if not name.startswith(_GENERATED)}
         return [value.__qualname__, *value.__mro__[1:-1], own]
-    ours = all(one.__flags__ & _PYTHON and "__slots__" not in vars(one) for one in type(value).__mro__[:-1])
-    if ours and hasattr(value, "__dict__"):
-        return [type(value), vars(value)]
-    what = f"the module {value.__name__}" if isinstance(value, ModuleType) else f"a {type(value).__qualname__}"
-    raise ValueError(
-        f"a checkpoint cannot be used here: the completion refers to {what}, and it is unknown "
-        "whether that is the same in the next run; leave the checkpoint out, or use plain values and functions "
-        "(from module import function)"
-    )
+    in_c = isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType | None)
+    if isinstance(value, type | ModuleType) or in_c:
+        raise TypeError(f"{'the module' if isinstance(value, ModuleType) else 'in C:'} {value.__name__}")
+    return None
 
 
 def _installed(value: object) -> bool:

@@ -39,11 +39,6 @@ class ConformalCompleter:
     completion, propensity, calibration, score, weights, seed, engine, transform, climatology, bounds
         As for `corten.complete`, which says when to change each of them.
 
-    Raises
-    ------
-    ValueError, TypeError
-        If an option has a value that is not allowed.
-
     Examples
     --------
     >>> completer = ConformalCompleter(completion="tucker", calibration="random", seed=1)
@@ -103,11 +98,6 @@ class ConformalCompleter:
         -------
         Fitted
             Gives intervals of any coverage without fitting again.
-
-        Raises
-        ------
-        ValueError, TypeError, MemoryError
-            As for `corten.complete`.
         """
         began = perf_counter()
         tell = as_progress(progress)

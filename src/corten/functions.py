@@ -56,13 +56,12 @@ def complete(
     Parameters
     ----------
     x : array with NaN, masked array, pandas.DataFrame, xarray.DataArray, xarray.Dataset or ObservedTensor
-        The tensor, with two or more axes. Missing entries are NaN or masked. The input is not changed. A DataFrame is a
-        wide table, such as times in rows and stations in columns; for a long one, with one row per entry, see
-        `complete_table`. A polars or pyarrow table is one too: a first column of dates or text labels its rows, and
-        the result is pandas. Every variable of a Dataset with gaps is filled by itself.
+        The tensor, with two or more axes; missing entries are NaN or masked. A DataFrame (or a polars or pyarrow table,
+        whose first column labels the rows if it has dates or text) is a wide table, such as times in rows and stations
+        in columns; for a long one see `complete_table`. Every variable of a Dataset with gaps is filled by itself.
     coverage : float, default 0.9
-        Nominal coverage: the probability that an interval contains the value, between 0 and 1. A higher coverage gives
-        wider intervals. `Intervals.at` gives other coverages without a new fit.
+        Nominal coverage: the probability that an interval contains the value. `Intervals.at` gives others without a new
+        fit.
     completion : str, completion or function, default "auto"
         The method that estimates missing entries.
 
@@ -120,10 +119,9 @@ def complete(
         Default: everywhere.
     covariates : mapping from str to array, or xarray.Dataset, optional
         Other arrays by name that help to explain x: elevation, a climatology, a model field, another variable.
-        DataArrays are matched to x by axis names; other arrays broadcast to its shape as in NumPy (``z[:, :, None]``
-        does not vary along the last axis). Their missing values are filled by kernel averages of their own values.
-        A linear trend in them is removed before the fit and added again, and the learned correction uses them; one that
-        does not lower the error of hidden entries is left out, and the summary says so. Default: none.
+        DataArrays are matched to x by axis names; other arrays broadcast to its shape as in NumPy. Their missing values
+        are filled. A linear trend in them is removed before the fit and added again, and the learned correction uses
+        them; one that does not lower the error of hidden entries is left out. Default: none.
     periodic : sequence of str or int, default ()
         Axes whose last position is next to the first (hour of the day), by name or position. A longitude in degrees
         that covers the full circle is recognised.
@@ -134,11 +132,9 @@ def complete(
     missing_value : float or sequence of float, optional
         Numbers that stand for a missing value, such as ``-9999`` or ``[-9999, 1e20]``.
     fill_never_observed : bool, default False
-        A position that is observed at no time is not filled if it looks like land: a coordinate that is a mask of land
-        and sea marks it, the variable is one of the sea (or of land) and such positions are not merely rarely observed
-        ones, or it lies in a region of ten or more on a map of latitudes and longitudes whose edge is sharp, as that of
-        a coast. Fields of the air are filled everywhere. The summary says what was skipped; True fills it too. With
-        `where` nothing else is left out.
+        A position that is observed at no time is not filled if it looks like land: a mask among the coordinates marks
+        it, the variable is one of the sea (or of land), or it lies in a region with a sharp edge, as that of a coast.
+        The summary says what was skipped; True fills it too. With `where` nothing else is left out.
     progress : bool or function of (str, float), optional
         True prints predicted time and memory, then every stage, to standard error. A function is called with the name
         of a stage and the share of it that is done; if it has an attribute ``predicted``, that is called once before
@@ -150,9 +146,8 @@ def complete(
     -------
     Intervals
         Estimate, lower and upper bound, in the type, shape and labels of x. For a Dask-backed DataArray that does not
-        fit in memory a `LazyIntervals`, as `complete_lazily` gives it: ``estimate``, ``lower``, ``upper``, ``flag`` and
-        ``to_dataset()`` are Dask-backed, and x is not loaded. One that fits is loaded. For a Dataset a
-        `DatasetIntervals`: a mapping from each variable to its `Intervals`.
+        fit in memory the `LazyIntervals` of `complete_lazily`; for a Dataset a `DatasetIntervals`, a mapping from each
+        variable to its `Intervals`.
 
     Raises
     ------
@@ -164,8 +159,7 @@ def complete(
     Warns
     -----
     UserWarning
-        Before the fit, if the calibration entries are too few for finite intervals at this coverage; the message names
-        the highest coverage with finite intervals.
+        Before the fit, if the calibration entries are too few for finite intervals at this coverage.
 
     Notes
     -----

@@ -52,9 +52,8 @@ class ConformalImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    Values that are present are never changed. New rows with missing values are completed together with the training
-    rows, so `transform` takes about as long as `fit`, and the estimate of a row depends on the other new rows that are
-    given with it. The intervals cover a new noisy observation, on average over the missing entries.
+    New rows with missing values are completed together with the training rows, so `transform` takes about as long as
+    `fit`, and the estimate of a row depends on the other new rows that are given with it.
 
     Examples
     --------

@@ -100,7 +100,7 @@ def test_the_bar_names_the_stage_and_labels_both_times(monkeypatch):
     now, seen = [100.0], {}
     monkeypatch.setattr(terminal, "monotonic", lambda: now[0])
     monkeypatch.setattr(terminal, "compiling", lambda: "")
-    bar = _Bar(Terminal(quiet=True))
+    bar = _Bar(Terminal(quiet=True).say)
     bar.bars = SimpleNamespace(update=lambda task, **given: seen.update(given))
     bar.task = 0
     bar("planning", 0.0)

@@ -231,7 +231,7 @@ def test_complete_and_audit_share_their_options():
 
 def test_demo_refuses_before_it_works(tmp_path):
     (tmp_path / "filled.nc").write_text("precious")
-    assert "filled.nc: already there" in refused("demo", "--output", tmp_path)
+    assert "filled.nc exists" in refused("demo", "--output", tmp_path)
     assert "is a file" in refused("demo", "--output", tmp_path / "filled.nc", "--overwrite")
 
 

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from corten.cli.app import app
-from corten.cli.stored import read_result
-from corten.io import formats, frames, registry
+from corten.cli.evaluate import read_result
+from corten.io import formats, registry, table
 from reliability.corpus import RESULTS, rebuilt_archive
 from reliability.fuzz import place
 
@@ -70,7 +70,7 @@ def test_nothing_is_opened_by_libraries_in_c_in_this_process(tmp_path, monkeypat
     place(RESULTS[kind][0], tmp_path / f"x{kind}")
     asked, real, opened = [], formats.read_apart, []
     monkeypatch.setattr(registry.Format, "open", lambda *_: opened.append("here") or 1 / 0)
-    monkeypatch.setattr(frames, "read_frame", lambda *_, **__: opened.append("here") or 1 / 0)
+    monkeypatch.setattr(table, "read_frame", lambda *_, **__: opened.append("here") or 1 / 0)
     monkeypatch.setattr(formats, "read_apart", lambda *a, **k: asked.append(a[1]) or real(*a, **k))
     estimate, levels = read_result(tmp_path / f"x{kind}", 0.9, None)
     assert np.shape(estimate) == (4, 5) and levels[0].coverage == 0.9

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 import corten
 from corten import io
 from corten.cli.terminal import Terminal, printable
-from corten.io import apart, frames
+from corten.io import apart
 from corten.io.apart import read_apart
+from corten.io.table import read_frame
 from reliability import fuzz as fuzzing
 from reliability.corpus import CORPUS, KINDS, zipped
 from reliability.doors import doors_of, whole_files
@@ -180,10 +181,10 @@ def test_categories_count_once_a_row_group(tmp_path, more):
     place = pa.DictionaryArray.from_arrays(pa.array(np.arange(many) % 1000, pa.int32()), names)
     table = pa.table({"x": place, "t": np.arange(many) // 1000, "value": np.arange(many, dtype=float), **more})
     parquet.write_table(table, path, row_group_size=10_000)
-    frame = frames.read_frame(path, max_bytes=3_000_000)
+    frame = read_frame(path, max_bytes=3_000_000)
     assert frame["x"].cat.categories[-1] == "999".zfill(600) and (frame["x"].cat.codes == np.arange(many) % 1000).all()
     with pytest.raises(ValueError, match=r"x\.parquet.*more than the limit of 1000000 bytes"):
-        frames.read_frame(path, max_bytes=1_000_000)
+        read_frame(path, max_bytes=1_000_000)
 
 
 def test_bytes_of_one_length_are_text_too(tmp_path):
@@ -193,7 +194,7 @@ def test_bytes_of_one_length_are_text_too(tmp_path):
     parquet.write_table(pa.table({"x": pa.array([bytes(65536)] * 3000, pa.binary(65536))}), path)
     assert path.stat().st_size < 10_000
     with pytest.raises(ValueError, match=r"x\.parquet.*declares 3000 x 65544 values"):
-        frames.read_frame(path, max_bytes=10_000_000)
+        read_frame(path, max_bytes=10_000_000)
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
@@ -209,7 +210,7 @@ def test_text_of_shared_prefixes_is_not_unpacked_beyond_the_limit(tmp_path, kind
 
     def refuse():
         with pytest.raises(ValueError, match=r"x\.parquet.*more than the limit of 20000000 bytes"):
-            frames.read_frame(path, max_bytes=20_000_000)
+            read_frame(path, max_bytes=20_000_000)
 
     del words
     assert grown(refuse) < 200_000_000
@@ -221,7 +222,7 @@ def test_lists_in_a_table_are_refused_by_column(tmp_path):
     path = tmp_path / "x.parquet"
     parquet.write_table(pa.table({"x": [[1, 2], [3]], "value": [1.0, 2.0]}), path)
     with pytest.raises(ValueError, match=r"x\.parquet.*column 'x' holds lists or records"):
-        frames.read_frame(path)
+        read_frame(path)
     parquet.write_table(pa.table([[1, 2], [3, 4]], names=["x", "x"]), path)
     for careful in (False, True):
         with pytest.raises(ValueError, match=r"x\.parquet.*(column name twice|Duplicate column names)"):
@@ -292,28 +293,29 @@ def forged(found, *headers):
     return json.dumps(said).encode() + b"\n" + b"".join(npy(shape, dtype) for shape, dtype in headers)
 
 
-ARRAY = {"array": 0}
-TENSOR = [["name", "x"], ["others", {"dict": []}]]
+ARRAY = {"!": "array", "of": "a0"}
+TENSOR = [["name", "x"], ["others", {"!": "dict", "of": []}]]
 FORGED = {
     "a pickle": pickle.dumps(Payload()),
     "an array of objects": forged(ARRAY, ("(2,)", "'|O'")),
     "an array beyond all memory": forged(ARRAY, ("(9999999, 9999999)", "'<f8'")),
     "a negative length": forged(ARRAY, ("(-1,)", "'<f8'")),
-    "an array that is not there": forged({"array": 5}),
+    "an array that is not there": forged({"!": "array", "of": "a5"}),
     "an endless number of arrays": b'{"warnings": [], "found": 1, "arrays": Infinity}',
     "a length of 4000 digits": forged(ARRAY, (f"(1{'0' * 4000},)", "'<f8'")),
     "text of no length": forged(ARRAY, ("(9999999999999,)", "'|S0'")),
     "one array twice": forged(
-        {"dict": [["name", "x"], ["data", ARRAY], ["others", {"dict": [["y", ARRAY]]}]]}, ("(0,)", "'|u1'")
+        {"!": "dict", "of": [["name", "x"], ["data", ARRAY], ["others", {"!": "dict", "of": [["y", ARRAY]]}]]},
+        ("(0,)", "'|u1'"),
     ),
-    "dates beyond the calendar": forged({"dates": 1e300, "calendar": "noleap"}),
-    "a number for a tensor": forged({"dict": [*TENSOR, ["data", 5]]}),
+    "dates beyond the calendar": forged({"!": "date", "of": "9999 99 9 9 9 9 9 noleap True"}),
+    "a number for a tensor": forged({"!": "dict", "of": [*TENSOR, ["data", 5]]}),
     "a list for a tensor": forged([1]),
-    "a part of a tensor": forged({"dict": TENSOR[:1]}),
+    "a part of a tensor": forged({"!": "dict", "of": TENSOR[:1]}),
     "another kind of error": b'{"warnings": [], "arrays": 0, "error": ["StopIteration", ["x.h5"]]}',
     "no answer": b"{}",
     "a call": b'{"warnings": [], "arrays": 0, "error": ["eval", ["1 / 0"]]}',
-    "a warning": b'{"warnings": [["x", "exit"]], "arrays": 0, "found": {"unknown": 1}}',
+    "a warning": b'{"warnings": [["x", "exit"]], "arrays": 0, "found": {"!": "unknown", "of": 1}}',
     "depth": b"[" * 100_000,
 }
 
@@ -388,7 +390,7 @@ def test_values_come_back_from_a_reading_apart_with_their_types():
     import pandas as pd
     import xarray as xr
 
-    from corten.io.wire import decode, encode
+    from corten.io.wire import FileDecoder, FileEncoder
 
     odd = np.array([cftime.DatetimeNoLeap(2001, 2, day, 1, 2, 3, 4) for day in (1, 28)], object)
     values = np.asfortranarray(np.arange(6, dtype=">f4").reshape(2, 3))
@@ -404,18 +406,18 @@ def test_values_come_back_from_a_reading_apart_with_their_types():
             "kind": pd.Categorical(["b", "a"], ["b", "a"], ordered=True),
         }
     )  # fmt: skip
-    arrays = []
-    tree = json.loads(json.dumps(encode({"array": array, "frame": frame}, arrays)))
-    found = decode(tree, dict(enumerate(arrays)))
+    encoder = FileEncoder()
+    tree = json.loads(json.dumps(encoder.encode({"array": array, "frame": frame}, "it")))
+    found = FileDecoder(encoder.arrays).decode(tree)
     assert found["array"].identical(array) and found["array"].attrs["n"].dtype == np.float32
     pd.testing.assert_frame_equal(found["frame"], frame)
     with pytest.raises(ValueError, match="neither numbers, text nor dates"):
-        encode(np.array([Payload()], object), [])
+        FileEncoder().encode(np.array([Payload()], object), "it")
     with pytest.raises(ValueError, match="unknown time zone"):  # pandas would read that file
         forged_zone = pa.table({"t": pa.array([0], pa.timestamp("ns", "dateutil//dev/zero"))})
-        decode({"frame": {"array": 0}}, {0: stream_of(forged_zone)})
+        FileDecoder({"a0": stream_of(forged_zone)}).decode({"!": "frame", "of": ARRAY})
     with pytest.raises(ValueError):
-        decode({"frame": {"array": 0}}, {0: np.frombuffer(b"no Arrow stream", np.uint8)})
+        FileDecoder({"a0": np.frombuffer(b"no Arrow stream", np.uint8)}).decode({"!": "frame", "of": ARRAY})
 
 
 def stream_of(table):

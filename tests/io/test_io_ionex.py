@@ -10,8 +10,7 @@ import pytest
 
 from corten import io
 from corten.data.observed import ObservedTensor
-from corten.io.ionex import read_ionex
-from corten.io.lzw import decompress
+from corten.io.ionex import decompress, read_ionex
 
 LAT, LON = (87.5, 82.5, -2.5), (-180.0, 180.0, 20.0)
 

@@ -10,7 +10,7 @@ from test_result import Plain
 
 import corten
 from corten import io
-from corten.cli.stored import read_result
+from corten.cli.evaluate import read_result
 from corten.data.observed import ObservedTensor
 from corten.io.dataset import write_netcdf
 from corten.results.intervals import Intervals

@@ -22,7 +22,7 @@ import corten
 import corten.cli.app  # before any fork: who may read nothing later has it loaded
 from corten import io
 from corten.__main__ import main
-from corten.cli.stored import read_result
+from corten.cli.evaluate import read_result
 from corten.results.intervals import Intervals
 
 SUFFIXES = (".nc", ".zarr", ".npz", ".npy", ".csv", ".parquet", ".mat", ".html", ".corten")

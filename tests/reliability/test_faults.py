@@ -245,8 +245,8 @@ def test_code_behind_wrappers_attributes_and_subclasses_is_compared():
         lambda k: np.ma.array([1.0, 2.0], mask=[k == 1, True]), lambda k: functools.partial(np.add, k),
     ):  # fmt: skip
         assert fingerprint(made(1)) != fingerprint(made(2))
-    with pytest.raises(ValueError, match="it is unknown"):
-        fingerprint(np.random.default_rng(0).random)  # bound to a state
+    states = [fingerprint(np.random.default_rng(seed).random) for seed in (0, 0, 1)]  # bound to a state
+    assert states[0] == states[1] != states[2]
     with pytest.raises(ValueError, match="it is unknown"):
         fingerprint(np.frompyfunc(wrapped_as_numpys(1), 1, 1))
 
@@ -258,7 +258,7 @@ def test_own_modules_are_compared_by_their_functions_or_refused(tmp_path, monkey
         module = own_module(tmp_path, f"own_{len(known)}", shift)
         known.append(fingerprint(of_text("def fill(x):\n    return helper(x)", helper=module.helper)))
         for text in ("def fill(x):\n    return own.helper(x)", f"def fill(x):\n    import {module.__name__} as own"):
-            with pytest.raises(ValueError, match=r"the module own_.*same in the next"):
+            with pytest.raises(ValueError, match=r"the module own_.*same in the next run"):
                 fingerprint(of_text(text, own=module))
     assert known[0] == known[1] != known[2]
     fingerprint(of_text("def fill(x):\n    import numpy.linalg\n    return numpy.linalg.svd(x)"))
@@ -285,7 +285,7 @@ def test_code_that_cannot_be_compared_is_refused_before_the_fit(tmp_path):
             return np.where(np.isnan(x), 0, x)
 
     began = []
-    with pytest.raises(ValueError, match="refers to a lock, and it is unknown whether that is the same"):
+    with pytest.raises(ValueError, match=r"lock.*it is unknown whether"):
         corten.ConformalCompleter(fill, "uniform", "random").fit(
             data(), checkpoint=corten.Checkpoint(tmp_path), progress=lambda stage, _: began.append(stage)
         )

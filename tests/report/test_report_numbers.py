@@ -9,8 +9,7 @@ import pytest
 import corten
 from corten.conformal.depth import depth
 from corten.evidence.audit_table import GAP_RMS_ERROR, Audit
-from corten.report.content import page_content
-from corten.report.encode import safe_json
+from corten.report.content import page_content, safe_json
 from report_source import unpack_levels
 
 QUICK = {"completion": "smooth", "propensity": "bernoulli", "calibration": "random"}

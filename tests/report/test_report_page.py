@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from corten.data.observed import ObservedTensor
-from corten.report.content import page_content
-from corten.report.encode import pack_levels, safe_json, strides_for
+from corten.report.content import pack_levels, page_content, safe_json, strides_for
 from corten.report.page import render, write_report
 from corten.results.intervals import Intervals
 from report_source import EVIL, Audited, Made, made, unpack_levels

@@ -16,8 +16,7 @@ from corten.conformal.shaped import Joint, borrowing_factor
 from corten.conformal.split import CalibratedSplit
 from corten.conformal.weights import PooledWeights
 from corten.evidence import metrics
-from corten.results.groups import group_numbers
-from corten.results.joint import joint_budget
+from corten.results.groups import group_numbers, joint_budget
 
 ORDERED = dict.fromkeys(range(3), "ordered")  # said, so that the kinds of axes are not searched for
 

@@ -18,16 +18,14 @@ from corten import __version__
 from corten.cli.audit import audit
 from corten.cli.check import check
 from corten.cli.complete import complete
+from corten.cli.daily import fill, update, verify
 from corten.cli.demo import demo
 from corten.cli.evaluate import evaluate
-from corten.cli.fill import fill
 from corten.cli.info import info
 from corten.cli.interrupt import end_at_once, is_ending, is_told_to_end, watch_for_interrupt
 from corten.cli.simulate import simulate
 from corten.cli.spelling import in_options
 from corten.cli.terminal import remember
-from corten.cli.update import update
-from corten.cli.verify import verify
 from corten.data.printable import printable, spelling
 
 if TYPE_CHECKING:

@@ -89,11 +89,12 @@ def _facts(file: Path, data: DataOptions) -> dict[str, str]:
     except (ValueError, TypeError) as problem:
         return {"variable": data.variable or "", "note": " ".join(str(problem).split())}
     size, entries = int(np.count_nonzero(observed.inside)), observed.n_missing
+    values = observed.values[observed.mask]
     facts: dict[str, str] = {
         "variable": loaded.variable,
         "tensor": ", ".join(f"{axis.name} {axis.length}" for axis in observed.axes),
         "missing": f"{entries:,} of {size:,} entries ({entries / size:.1%})",
-        "values": _range(observed),
+        "values": f"{values.min():.6g} to {values.max():.6g} {observed.attrs.get('units', '')}".rstrip(),
     }
     if entries:
         facts["gaps"] = _gaps(observed)
@@ -117,34 +118,18 @@ def _facts(file: Path, data: DataOptions) -> dict[str, str]:
     return facts
 
 
-def _range(observed: ObservedTensor) -> str:
-    values = observed.values[observed.mask]
-    units = observed.attrs.get("units")
-    return f"{values.min():.6g} to {values.max():.6g}{'' if units is None else f' {units}'}"
-
-
 def _gaps(observed: ObservedTensor) -> str:
     """The number of connected gaps, and the longest run of missing entries along each ordered axis."""
     from scipy import ndimage
 
-    _, count = ndimage.label(observed.missing)
-    runs = [
-        f"{axis.name} {_longest_run(observed.missing, k)}"
-        for k, axis in enumerate(observed.axes)
-        if axis.kind != "unordered"
-    ]
+    runs = []
+    for k, axis in enumerate(observed.axes):
+        if axis.kind != "unordered":
+            line = np.ones([3 if j == k else 1 for j in range(observed.missing.ndim)])
+            lines = ndimage.label(observed.missing, np.pad(line, [(int(n == 1),) * 2 for n in line.shape]))[0]
+            runs.append(f"{axis.name} {np.bincount(lines.ravel())[1:].max()}")
+    count = ndimage.label(observed.missing)[1]
     return f"{count:,} connected" + (f"; longest along {', '.join(runs)}" if runs else "")
-
-
-def _longest_run(missing: np.ndarray, axis: int) -> int:
-    """The largest number of consecutive missing entries along an axis."""
-    moved = np.moveaxis(missing, axis, 0)
-    run = np.zeros(moved.shape[1:], np.int64)
-    longest = 0
-    for plane in moved:
-        run = (run + 1) * plane
-        longest = max(longest, int(run.max()))
-    return longest
 
 
 def _axis(axis: Axis) -> str:

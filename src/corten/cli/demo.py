@@ -12,7 +12,7 @@ from corten import __version__
 from corten.cli.options import with_options
 from corten.cli.terminal import Overwrite, Seed, Terminal, option
 from corten.data.plain import plain
-from corten.io.whole import whole_file
+from corten.io.whole import refuse_taken, whole_file
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
@@ -33,7 +33,11 @@ def demo(
     Takes about 15 seconds; the first run also compiles, for about 20 seconds.
     """
     targets = {name: output / f"{name}.{suffix}" for name, suffix in (("filled", "nc"), ("demo", "png"))}
-    _refuse(output, list(targets.values()), overwrite)
+    if output.is_file():
+        raise FileExistsError(f"{output} is a file: give a folder (--output)")
+    output.mkdir(parents=True, exist_ok=True)
+    for target in targets.values():
+        refuse_taken(target, overwrite)
     with terminal.progress() as move:
         from corten.functions import complete
         from corten.simulate import sea_like
@@ -52,7 +56,6 @@ def demo(
         move("writing", 0.0)
         facts = measure(measured, result.estimate, [result])
         row = facts["levels"][0]
-        output.mkdir(parents=True, exist_ok=True)
         result.to_netcdf(targets["filled"], overwrite=True)
         draw(result, days["truth"].values, measured, targets["demo"])
     summary = result.summary()
@@ -66,16 +69,6 @@ def demo(
     terminal.answer(
         {"evaluation": facts, "summary": summary.to_dict(), "output": [str(path) for path in targets.values()]}
     )
-
-
-def _refuse(folder: Path, targets: list[Path], overwrite: bool) -> None:
-    """Say no to files that exist before any work is done."""
-    if folder.exists() and not folder.is_dir():
-        raise FileExistsError(f"{folder} is a file: give a folder (--output)")
-    taken = [str(path) for path in targets if path.exists()]
-    if taken and not overwrite:
-        names = ", ".join(taken)
-        raise FileExistsError(f"{names}: already there; choose another folder (--output) or allow --overwrite")
 
 
 def draw(result: Intervals, truth: np.ndarray, measured: np.ndarray, path: Path) -> None:

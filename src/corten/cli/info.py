@@ -34,8 +34,10 @@ def info(terminal: Terminal) -> None:
 def gather() -> dict[str, object]:
     """Facts about this installation and machine."""
     from corten.engine import as_engine
+    from corten.engine.compiled import kept_kernels
     from corten.engine.threads import default_threads
 
+    folder, count = kept_kernels()
     return {
         "corten": __version__,
         "python": platform.python_version(),
@@ -44,7 +46,7 @@ def gather() -> dict[str, object]:
         "threads": default_threads(),
         "libraries": {name: _version(name) for name in _NEEDED},
         "extras": {name: _version(name) for name in _EXTRA},
-        "compiled_code": _cache(),
+        "compiled_code": f"{folder} ({count} kernels; the first run compiles what is not there)",
     }
 
 
@@ -53,11 +55,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _cache() -> str:
-    """Where Numba keeps compiled kernels, and how many there are."""
-    from corten.engine.compiled import kept_kernels
-
-    folder, count = kept_kernels()
-    return f"{folder} ({count} kernels; the first run compiles what is not there)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import typer
 
 from corten.data.plain import Json, plain
 from corten.data.printable import printable, spelling
-from corten.results.progress import COMPILING_SECONDS, STAGES, compiling, cost
+from corten.results.progress import COMPILING_SECONDS, STAGES, Predicted, compiling
 from corten.results.summary import duration
 
 if TYPE_CHECKING:
@@ -75,16 +75,16 @@ class Terminal:
                 print(json.dumps(_spelled(plain(facts)), indent=2))
 
     @contextmanager
-    def progress(self) -> Iterator[_Move]:
+    def progress(self) -> Iterator[Predicted]:
         """What is called with a stage and its share done: it moves a bar on a terminal; nested, the outer one."""
         outer = _active.get()
         if outer is not None:
             yield outer
             return
         if self.quiet or not sys.stderr.isatty():
-            yield _Move(self)
+            yield Predicted(self.say)
             return
-        bar = _Bar(self)
+        bar = _Bar(self.say)
         token = _active.set(bar)
         try:
             with bar.shown():
@@ -116,25 +116,11 @@ def _without_bar() -> Iterator[None]:
             bar.bars.start()
 
 
-class _Move:
-    """Reports progress; this one prints only what was predicted."""
-
-    def __init__(self, terminal: Terminal) -> None:
-        self.terminal = terminal
-
-    def __call__(self, stage: str, share: float) -> None:
-        pass
-
-    def predicted(self, seconds: float, needed: int, on_device: int | None = None) -> None:
-        """Print the time and memory that a fit will take."""
-        self.terminal.say(f"predicted: {cost(seconds, needed, on_device)}{compiling()}")
-
-
-class _Bar(_Move):
+class _Bar(Predicted):
     """A bar with the name of the stage, the time that has passed and the time left."""
 
-    def __init__(self, terminal: Terminal) -> None:
-        super().__init__(terminal)
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(say)
         self.began = self.stage_began = monotonic()
         self.stage, self.done, self.expected, self.ends = "", 0.0, 0.0, 0.0
 

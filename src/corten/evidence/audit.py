@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Literal, TypeGuard
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -56,7 +56,6 @@ NO_METHOD = (
     "this fit cannot be audited, because its method is unknown (a file does not keep code of your own, and a "
     "calibration of your own cannot be repeated): fit again to audit it"
 )
-MAX_DIFFERENCE = 1e-3  # between two fits, in standard deviations of the estimate; other machines differ by less
 POWERS = (1.0, 0.75, 0.5, 0.25)  # of the odds, tried in this order until the effective sample size suffices
 
 
@@ -97,8 +96,7 @@ def audit(
     Returns
     -------
     Audit
-        Coverage found with its standard error, a table by groups of entries, and a conclusion. It is a ValueError
-        if nothing was missing, too few entries are observed, or the fit was loaded without its method.
+        A ValueError if nothing was missing, too few entries are observed, or the fit was loaded without its method.
     """
     if fitted.carried:
         raise ValueError(CARRIED.format("an audit"))
@@ -110,7 +108,7 @@ def audit(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}")
     began, tell = perf_counter(), progress or (lambda stage, share: None)
-    fitted = with_method(fitted)
+    _method(fitted)
     assert fitted.calibrated is not None and fitted.propensity is not None
     wanted = tuple(check_coverage(level) for level in levels)
     pooled = fitted.pooled
@@ -226,23 +224,6 @@ def _weights(samples: Sequence[Sample], observed: ObservedTensor, pooled: bool) 
     return power * logs, flattened if power < 1.0 else "", 0.0
 
 
-def with_method(fitted: Fitted) -> Fitted:
-    """The fit itself or, if it was loaded, the same fit computed again from its data, options and seed.
-
-    A file does not keep a completion with code of the user.
-    """
-    if _fills(fitted.completion) or fitted.completer is None:
-        return fitted
-    again: Fitted = fitted.completer.fit(fitted.observed)
-    apart = float(np.nanmax(np.abs(again.estimate - fitted.estimate), initial=0.0))
-    if apart > MAX_DIFFERENCE * float(np.nanstd(fitted.estimate)):
-        raise ValueError(
-            f"fitting again gave estimates that differ from the saved ones by up to {apart:.3g}, so the audit would be "
-            f"of another fit; the fit was saved by corten {fitted.settings().get('corten')}, perhaps on other hardware"
-        )
-    return again
-
-
 @dataclass(frozen=True)
 class _TablePropensity(FittedPropensity):
     """A propensity model with a table of log-odds: those of the first fit, corrected for the hiding.
@@ -283,14 +264,9 @@ def rerun(fitted: Fitted, hiding: Hiding, *, own_log_odds: Numbers, inner_rounds
     ).fit(left)
 
 
-def _fills(completion: object) -> TypeGuard[Prepared]:
-    """Whether a completion can be used again; a loaded fit may have its description only."""
-    return hasattr(completion, "fill")
-
-
 def _method(fitted: Fitted) -> tuple[ConformalCompleter, Prepared]:
     """The options and the completion of a fit; a ValueError where a file did not keep them."""
-    if fitted.completer is None or not _fills(fitted.completion):
+    if fitted.completer is None or not isinstance(fitted.completion, Prepared):
         raise ValueError(NO_METHOD)
     return fitted.completer, fitted.completion
 

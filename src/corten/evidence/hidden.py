@@ -64,7 +64,11 @@ def hidden_error(fitted: Fitted) -> HiddenError | None:
         return None
     places = np.arange(0, len(entries), -(-len(entries) // MAX_COMPARED_ENTRIES))
     weight = _weights(np.asarray(calibrated.log_weights)[places])
-    methods = _plain_methods(fitted.observed.axes)
+    axes = fitted.observed.axes
+    ordered = [k for k, axis in enumerate(axes) if axis.kind != "unordered" and axis.length > 1]
+    methods: list[tuple[str, Method]]
+    methods = [(f"interpolation along {axes[k].name}", partial(linear_along, k=k, axis=axes[k])) for k in ordered]
+    methods = methods or [(f"means of {axis.name}", partial(mean_of_slice, k=k)) for k, axis in enumerate(axes)]
     error, plain = np.empty(places.size), np.empty((len(methods), places.size))
     values = fitted.observed.values
     for k in np.unique(number[places]):
@@ -143,14 +147,6 @@ def _data_residuals(fitted: Fitted, entries: np.ndarray, residuals: np.ndarray) 
 
 
 Method = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
-
-
-def _plain_methods(axes: tuple[Axis, ...]) -> list[tuple[str, Method]]:
-    """Plain methods with their names."""
-    ordered = [k for k, axis in enumerate(axes) if axis.kind != "unordered" and axis.length > 1]
-    if not ordered:
-        return [(f"means of {axis.name}", partial(mean_of_slice, k=k)) for k, axis in enumerate(axes)]
-    return [(f"interpolation along {axes[k].name}", partial(linear_along, k=k, axis=axes[k])) for k in ordered]
 
 
 def linear_along(values: np.ndarray, train: np.ndarray, entries: np.ndarray, *, k: int, axis: Axis) -> np.ndarray:

@@ -4,11 +4,10 @@
 return one number, or a table, for its filled entries. They share these parameters:
 
 truth : array
-    True values, in the shape and unit of the result: a NumPy array, a masked array or an xarray.DataArray. Entries with
-    unknown truth (NaN, masked) are ignored.
+    True values, in the shape and unit of the result; entries with unknown truth (NaN, masked) are ignored.
 result : Intervals
-    Any object with `lower`, `upper`, `missing`, `coverage` and, for `miscoverage`, `at(level)`. Infinite bounds are
-    allowed; an entry with a NaN bound counts as not covered.
+    Any object with `lower`, `upper`, `missing`, `coverage` and, for `miscoverage`, `at(level)`. An entry with a NaN
+    bound counts as not covered.
 where : boolean array, optional
     Entries to use. Default: all filled entries. The measure is NaN if there are none.
 

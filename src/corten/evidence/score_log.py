@@ -37,20 +37,21 @@ class Grid:
     blocks: tuple[str, ...]
 
 
+SUMS = ("entries", "covered", "score", "error", "infinite")
+"""Of counted entries: their number, that of covered ones, sums of finite interval scores and absolute errors, and the
+number of infinite intervals."""
+
+
 @dataclass(frozen=True, eq=False)
 class SliceScores:
-    """Scores of one slice in one step; the arrays after `which` have a sum for each block of the slice."""
+    """Scores of one slice in one step."""
 
     step: int  # number of the verification
     name: str  # coordinate of the slice
     coverage: float  # of the intervals
     target: float | None  # nominal coverage if the level was adaptive
     which: np.ndarray = field(repr=False)  # True at the entries that were counted
-    entries: np.ndarray = field(repr=False)  # their number
-    covered: np.ndarray = field(repr=False)  # number of covered ones
-    score: np.ndarray = field(repr=False)  # sum of finite interval scores
-    error: np.ndarray = field(repr=False)  # sum of absolute errors
-    infinite: np.ndarray = field(repr=False)  # number of infinite intervals
+    sums: np.ndarray = field(repr=False)  # (SUMS, blocks of the slice)
 
     @property
     def series(self) -> float:
@@ -60,7 +61,7 @@ class SliceScores:
     def to_line(self) -> str:
         """One line of a log."""
         packed = base64.b64encode(zlib.compress(np.packbits(self.which).tobytes(), 9)).decode("ascii")
-        sums = {name: getattr(self, name).tolist() for name in SUMS}
+        sums = dict(zip(SUMS, self.sums.tolist()))
         about = {"step": self.step, "slice": self.name, "coverage": self.coverage, "target": self.target}
         return json.dumps({**about, **sums, "which": packed})
 
@@ -74,14 +75,11 @@ class SliceScores:
         if len(bits) != need:
             raise ValueError("it marks entries of another shape")
         which = np.unpackbits(np.frombuffer(bits, np.uint8), count=count).astype(bool)
-        sums = {name: np.asarray(line[name], np.float64) for name in SUMS}
-        if any(one.shape != (len(grid.blocks),) for one in sums.values()) or sums["entries"].sum() != which.sum():
+        sums = np.array([line[name] for name in SUMS], np.float64)
+        if sums.shape != (len(SUMS), len(grid.blocks)) or sums[0].sum() != which.sum():
             raise ValueError("its sums do not belong together")
         target = None if line["target"] is None else float(line["target"])
-        return SliceScores(int(line["step"]), str(line["slice"]), float(line["coverage"]), target, which, **sums)
-
-
-SUMS = ("entries", "covered", "score", "error", "infinite")
+        return SliceScores(int(line["step"]), str(line["slice"]), float(line["coverage"]), target, which, sums=sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +143,7 @@ class ScoreLog:
         """The log with further records; their step is one after the last."""
         step = 1 + max((one.step for one in self.records), default=0)
         new = tuple(replace(one, step=step) for one in records)
-        return replace(self, records=(*self.records, *new), added=int(sum(one.entries.sum() for one in new)))
+        return replace(self, records=(*self.records, *new), added=int(sum(one.sums[0].sum() for one in new)))
 
     def counted(self, name: str, series: float) -> np.ndarray:
         """True at the entries of a slice that were counted before, at one coverage."""
@@ -158,7 +156,7 @@ class ScoreLog:
     @property
     def entries(self) -> int:
         """Number of entries that were counted."""
-        return int(sum(one.entries.sum() for one in self.records))
+        return int(sum(one.sums[0].sum() for one in self.records))
 
     @cached_property
     def _all(self) -> Row:
@@ -189,12 +187,12 @@ class ScoreLog:
         steps = self._grouped("step")
         places, stretches = [], []
         for some in steps.values():
-            places += list(zip(*_blocks(some)))
+            places += list(_total(some)[:2].T)
             parts = min(len(some), -(-MIN_STRETCHES // len(steps)))
             ordered = sorted(some, key=lambda one: _in_order(one.name))
             for k in range(parts):
                 own = ordered[k * len(some) // parts : (k + 1) * len(some) // parts]
-                stretches.append((sum(one.entries.sum() for one in own), sum(one.covered.sum() for one in own)))
+                stretches.append(_total(own)[:2].sum(axis=1))
         return float(np.fmax(_clustered(*np.reshape(places, (-1, 2)).T), _clustered(*np.reshape(stretches, (-1, 2)).T)))
 
     def _grouped(self, key: str) -> dict[Any, list[SliceScores]]:  # by a name, or a number
@@ -223,10 +221,9 @@ class ScoreLog:
         """
         rows = []
         for b, name in enumerate(self.grid.blocks):
-            n = np.array([one.entries[b] for one in self.records])
-            k = np.array([one.covered[b] for one in self.records])
+            n, k = np.reshape([one.sums[:2, b] for one in self.records], (-1, 2)).T
             if n.sum() > 0:
-                nominal = float(sum(one.coverage * one.entries[b] for one in self.records) / n.sum())
+                nominal = float(sum(one.coverage * one.sums[0, b] for one in self.records) / n.sum())
                 found = float(k.sum() / n.sum())
                 rows.append({"block": name, "entries": int(n.sum()), "nominal": nominal, "coverage": found,
                              "standard_error": _clustered(n, k)})  # fmt: skip
@@ -278,24 +275,22 @@ def _row(kind: str, name: str | int, some: Sequence[SliceScores]) -> Row:
     """One row of a table over slices or steps; NaN where there are no entries."""
     if not some:
         return dict.fromkeys(("nominal", "coverage", "interval_score"), float("nan"))
-    n, k = _blocks(some)
-    total, infinite = float(n.sum()), float(sum(one.infinite.sum() for one in some))
-    finite = total - infinite
+    total, covered, score, error, infinite = sum((one.sums.sum(axis=1) for one in some), np.zeros(len(SUMS))).tolist()
     return {
         kind: name,
         "entries": int(total),
-        "nominal": float(sum(one.coverage * one.entries.sum() for one in some)) / total,
-        "coverage": float(k.sum()) / total,
-        "standard_error": _clustered(n, k),
-        "interval_score": float(sum(one.score.sum() for one in some)) / finite if finite else float("nan"),
-        "mean_error": float(sum(one.error.sum() for one in some)) / total,
+        "nominal": float(sum(one.coverage * one.sums[0].sum() for one in some)) / total,
+        "coverage": covered / total,
+        "standard_error": _clustered(*_total(some)[:2]),
+        "interval_score": score / (total - infinite) if total > infinite else float("nan"),
+        "mean_error": error / total,
         "infinite": int(infinite),
     }
 
 
-def _blocks(some: Sequence[SliceScores]) -> tuple[np.ndarray, np.ndarray]:
-    """Entries and covered ones of every block, summed over records."""
-    return np.sum([one.entries for one in some], axis=0), np.sum([one.covered for one in some], axis=0)
+def _total(some: Sequence[SliceScores]) -> np.ndarray:
+    """The sums of every block over records."""
+    return np.asarray(np.sum([one.sums for one in some], axis=0))
 
 
 def _clustered(n: np.ndarray, k: np.ndarray) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,8 +19,11 @@ from corten.data.missing_values import MissingValue, blank_declared, codes_of
 from corten.data.observed import LikeInput, TensorLike
 from corten.data.wide import is_frame
 from corten.evidence.metrics import covered, interval_scores
-from corten.evidence.score_log import Grid, ScoreLog, SliceScores
+from corten.evidence.score_log import SUMS, Grid, ScoreLog, SliceScores
 from corten.io.whole import locked, refuse_taken
+
+if TYPE_CHECKING:
+    from corten.results.intervals import Intervals
 
 BLOCKS_PER_AXIS = 3
 SINGLE_DIGITS = 7  # of a number in single precision: the same grid in double precision has the same log
@@ -37,9 +41,18 @@ class Given:
     coverage: float
     units: str = ""
 
+    @staticmethod
+    def of(result: Intervals) -> Given:
+        """The intervals of a result."""
+        observed = result.observed
+        return Given(
+            result.estimate, result.lower_array, upper=result.upper_array, missing=observed.missing,
+            axes=observed.axes, coverage=result.coverage, units=str(observed.attrs.get("units", "")),
+        )  # fmt: skip
+
 
 def verify(
-    given: Given,
+    result: Given | Intervals,
     late: TensorLike,
     log: str | os.PathLike[str] | None = None,
     *,
@@ -48,7 +61,30 @@ def verify(
     label: str = "",
     missing_value: MissingValue = None,
 ) -> ScoreLog:
-    """Score the filled entries whose values arrived, and add them to a log; see `Fitted.verify`."""
+    """Compare values that arrived late with these intervals, and keep a log of the scores.
+
+    Parameters
+    ----------
+    late : array with NaN, masked array or xarray.DataArray
+        Values of entries that were filled; NaN where none arrived. A DataArray may have some of the slices only.
+    log : str or path, optional
+        A file that keeps the scores of all verifications. It is written whole or not at all. An entry that it has
+        is not counted again, so that the same late data can be given twice.
+    axis : str or int, optional
+        The axis along which slices are counted. Default: the time, else the last ordered axis.
+    target : float, optional
+        The nominal coverage over a long time, if `coverage` is an adaptive level (`ScoreLog.adaptive`).
+    label : str, optional
+        Name of these data. Needed with a log if the slices have no coordinates.
+    missing_value
+        As for `corten.complete`, in the late data.
+
+    Returns
+    -------
+    ScoreLog
+        All scores of the log and the new ones. It is a ValueError if late data or log are of another grid or unit.
+    """
+    given = result if isinstance(result, Given) else Given.of(result)
     check_coverage(given.coverage)
     if target is not None:
         check_coverage(target)
@@ -93,8 +129,8 @@ def _added(
         each = {"entries": None, "covered": covered(value, lower, upper), "score": score,
                 "error": np.abs(value - middle), "infinite": infinite}  # fmt: skip
         number = len(known.grid.blocks)
-        sums = {key: np.bincount(block[which], one, minlength=number).astype(np.float64) for key, one in each.items()}
-        found.append(SliceScores(0, name, float(coverage), target, which, **sums))
+        sums = np.array([np.bincount(block[which], each[key], number) for key in SUMS], np.float64)
+        found.append(SliceScores(0, name, float(coverage), target, which, sums=sums))
     return known.with_new(found)
 
 

@@ -26,10 +26,10 @@ from corten.data.axes import is_dataarray
 from corten.data.plain import Json
 from corten.io.files import MAX_BYTES, reading
 from corten.io.registry import resolve
-from corten.io.wire import decode, encode, receive_array, send_array
+from corten.io.wire import FileDecoder, FileEncoder, receive_array, send_array
 
-Answer: TypeAlias = tuple[dict[str, Any], list[np.ndarray]]
-"""The JSON of an answer, and its arrays."""
+Answer: TypeAlias = tuple[dict[str, Any], dict[str, np.ndarray]]
+"""The JSON of an answer, and its arrays by name."""
 
 SECONDS, BYTES_PER_SECOND = 20, 5e6  # CPU time allowed: far more than any intact file has needed
 WALL_FACTOR = 10  # wall-clock time allowed, relative to CPU time: disks are slow, machines busy
@@ -38,7 +38,7 @@ MAX_ANSWER_BYTES = 2**26  # of an answer without its arrays: text and attributes
 OPERATIONS = {
     "load": "corten.io.formats:load",
     "contents": "corten.io.formats:list_contents",
-    "frame": "corten.io.frames:read_frame",
+    "frame": "corten.io.table:read_frame",
 }
 _ERRORS = (ImportError, MemoryError, OSError, TypeError, ValueError)  # that reading a file can end with
 _INVALID = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
@@ -54,7 +54,7 @@ def read_apart(path: Path, operation: str, *, max_bytes: int = MAX_BYTES, **argu
         for message, category in answer["warnings"]:
             warnings.warn(str(message), _builtin(category, (Warning,), UserWarning), stacklevel=3)
         if "error" not in answer:
-            found = decode(answer["found"], dict(enumerate(arrays)))
+            found = FileDecoder(arrays).decode(answer["found"])
             if not _is_answer(operation, found):
                 raise ValueError(f"no answer to {operation!r}")
             return found
@@ -82,7 +82,7 @@ def _is_answer(operation: str, found: Any) -> bool:
         labelled = isinstance(about["attrs"], dict) and all(is_dataarray(one) for one in about["variables"].values())
         plain = all(isinstance(one, np.ndarray | np.generic) or is_dataarray(one) for one in arrays)
         return isinstance(found["name"], str) and plain and labelled
-    return all(isinstance(one, list) and all(isinstance(n, int) and n >= 0 for n in one) for one in found.values())
+    return all(isinstance(one, tuple) and all(isinstance(n, int) and n >= 0 for n in one) for one in found.values())
 
 
 def _invalid_answer(path: Path, problem: BaseException | str) -> ValueError:
@@ -115,11 +115,11 @@ class _Reader:
             header = stdout.readline(MAX_ANSWER_BYTES)
             if not header.endswith(b"\n"):
                 raise EOFError
-            answer, arrays = json.loads(header), list[np.ndarray]()
+            answer, arrays = json.loads(header), dict[str, np.ndarray]()
             room = 4 * max_bytes  # values, domain, flags and labels: each was checked against the limit by the reader
-            for _ in range(answer["arrays"]):
-                arrays.append(receive_array(stdout, room, str(self.path)))
-                room -= arrays[-1].nbytes
+            for number in range(answer["arrays"]):
+                array = arrays[f"a{number}"] = receive_array(stdout, room, str(self.path))
+                room -= array.nbytes
             return answer, arrays
         except _INVALID as problem:
             raise _invalid_answer(self.path, problem) from None
@@ -197,17 +197,18 @@ def serve() -> None:
     for line in sys.stdin.buffer:
         request = json.loads(line)
         _limit(request["seconds"], 4 * request["max_bytes"] + 2**30)
-        arrays: list[np.ndarray] = []
+        encoder = FileEncoder()
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
             try:
                 work = resolve(OPERATIONS[request["operation"]])
                 found = work(Path(request["path"]), max_bytes=request["max_bytes"], **request["arguments"])
                 with reading(request["path"], "numbers, text and dates"):
-                    answer = {"found": encode(found, arrays)}
+                    answer = {"found": encoder.encode(found, "it")}
             except Exception as raised:
-                answer, arrays = {"error": [*_as_builtin(raised)]}, []
+                answer, encoder = {"error": [*_as_builtin(raised)]}, FileEncoder()
         about = {"warnings": [[str(one.message), one.category.__name__] for one in heard]}
+        arrays = list(encoder.arrays.values())
         header = json.dumps(answer | about | {"arrays": len(arrays)}).encode()
         if len(header) >= MAX_ANSWER_BYTES:
             refused = f"{request['path']} has more text than a reading in another process can send: use careful=False"

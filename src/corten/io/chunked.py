@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from corten.data.plain import plain
 from corten.engine.memory import full_disk
 from corten.io.dataset import prepare_for_file
 from corten.io.registry import format_of
@@ -65,7 +66,7 @@ class ChunkedStore:
 
     def describe(self, attrs: Mapping[str, object], name: str | None = None) -> None:
         """Set attributes of an array, or of the store."""
-        (self.group if name is None else self.arrays[name]).attrs.update(cast("dict[str, JSON]", _plain(attrs)))
+        (self.group if name is None else self.arrays[name]).attrs.update(cast("dict[str, JSON]", plain(dict(attrs))))
 
 
 @contextmanager
@@ -89,7 +90,3 @@ def write_in_chunks(
         group = zarr.open_group(temporary, mode="r+", zarr_format=2)
         yield ChunkedStore({}, group, target.parent, tuple(dims))
         zarr.consolidate_metadata(temporary, zarr_format=2)
-
-
-def _plain(attrs: Mapping[str, object]) -> dict[str, object]:
-    return {k: v.tolist() if isinstance(v, np.ndarray | np.generic) else v for k, v in attrs.items()}

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corten.data.axes import in_utc
-from corten.data.choices import Choice
 from corten.data.flags import FLAG_MEANINGS
-from corten.data.never_observed import Described
 from corten.data.plain import FOOTNOTE
-from corten.io.names import UNNAMED, companion, level_names, refuse_clash, refuse_names, variable_name
-from corten.io.provenance import file_attrs, global_attrs, own_attrs, with_references
+from corten.io.names import companion, level_names, refuse_clash, refuse_names, variable_name
+from corten.io.provenance import about_result, file_attrs, own_attrs, quantity_of, with_references
 from corten.io.stores import NAMES_OF, is_text
 from corten.io.whole import whole_file
 
@@ -28,7 +26,23 @@ if TYPE_CHECKING:
 
 
 def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Sequence[Intervals] = ()) -> xr.Dataset:
-    """The filled variable with bounds (`further`: of other coverages), flags and, if known, probabilities."""
+    """The filled variable, its bounds and flags as a Dataset that follows the CF conventions.
+
+    Parameters
+    ----------
+    like : xarray.Dataset, optional
+        The Dataset that the input comes from. Its global attributes, grid mapping and bounds of coordinates, which
+        a single DataArray does not have, are copied.
+
+    further : sequence of Intervals, optional
+        The same fit at other coverages, whose bounds are added: ``sst_lower_95``, ``sst_upper_95``.
+
+    Returns
+    -------
+    xarray.Dataset
+        The variable, say ``sst`` ("value" if it has no name), with ``sst_lower``, ``sst_upper``, ``sst_flag`` and,
+        with a propensity model, ``sst_propensity``. The attribute ``corten_settings`` holds all settings.
+    """
     import xarray as xr
 
     observed, results = result.observed, (result, *further)
@@ -56,23 +70,6 @@ def to_dataset(result: Intervals, like: xr.Dataset | None = None, further: Seque
     )  # fmt: skip
     variables = {key: (dims, arrays[key], own) for key, own in attrs.items()}
     return with_references(xr.Dataset(variables, coords=coords, attrs=about), like)
-
-
-def quantity_of(attrs: Mapping[str, object], name: str | None) -> str:
-    """What was measured, in words."""
-    return str(attrs.get("long_name") or name or UNNAMED)
-
-
-def about_result(
-    x: Described, like: xr.Dataset | None, *, coverage: float, choices: Sequence[Choice], warnings: Sequence[str],
-    settings: Mapping[str, object],
-) -> dict[str, object]:  # fmt: skip
-    """Global attributes of a result: x is the input, with `attrs` and `name`; like: the Dataset that it comes from."""
-    history = {"history": x.attrs["history"]} if "history" in x.attrs else {}
-    before = history | ({} if like is None else dict(like.attrs))
-    return global_attrs(
-        quantity_of(x.attrs, x.name), before, coverage=coverage, choices=choices, warnings=warnings, settings=settings
-    )
 
 
 def described(

@@ -34,20 +34,15 @@ def existing(path: str | os.PathLike[str]) -> Path:
 
 def check_size(shape: Sequence[int], itemsize: int, max_bytes: int, what: str) -> None:
     """Refuse an array that would be larger than `max_bytes`, before anything is allocated."""
-    need = math.prod(int(n) for n in shape) * itemsize
-    if need > max_bytes:
+    need, limit, what_limit, remedy = math.prod(int(n) for n in shape) * itemsize, max_bytes, "", ", or raise max_bytes"
+    if _SMALL < need <= max_bytes:
+        from corten.engine.memory import available
+
+        limit, what_limit, remedy = available(), " of available memory", ""
+    if need > limit:
         raise ValueError(
             f"{what} declares {' x '.join(map(str, shape))} values, {need / 2**30:.3g} GiB, above the limit of "
-            f"{max_bytes / 2**30:.3g} GiB: read a part of it, or raise max_bytes"
-        )
-    if need <= _SMALL:
-        return
-    from corten.engine.memory import available, in_words
-
-    if need > (room := available()):
-        raise ValueError(
-            f"{what} declares {' x '.join(map(str, shape))} values, {in_words(need)}, and {in_words(room)} of "
-            "memory are available: read a part of it"
+            f"{limit / 2**30:.3g} GiB{what_limit}: read a part of it{remedy}"
         )
 
 

@@ -18,11 +18,10 @@ from corten.data.never_observed import is_mask_name
 from corten.io.apart import OPERATIONS, read_apart
 from corten.io.files import MAX_BYTES, Unchanged, check_size, existing, reading
 from corten.io.folding import fold_time
-from corten.io.frames import read_frame
 from corten.io.names import UNNAMED
 from corten.io.registry import READABLE, format_of, resolve
 from corten.io.stores import Stored, choose
-from corten.io.table import LongTable, from_table
+from corten.io.table import LongTable, from_table, read_frame
 from corten.io.wide import WideTable, from_wide, why_not_wide
 from corten.io.writers import WRITABLE, check_target, write
 
@@ -126,12 +125,7 @@ def read(
     Returns
     -------
     Loaded
-        The tensor, its domain, and notes on what reading changed.
-
-    Raises
-    ------
-    ValueError, OSError
-        If the file cannot be read as a tensor. The message names the file.
+        It is a ValueError or OSError that names the file if that cannot be read as a tensor.
 
     Examples
     --------

@@ -41,12 +41,13 @@ def check_netcdf(path: Path, max_bytes: int) -> None:
         import h5py
 
         with h5py.File(path, "r") as file:
-            _check_group(path, file, max_bytes)
+            check_group(path, file, max_bytes)
     else:
         raise ValueError("it begins neither like NetCDF 3 nor like NetCDF 4")
 
 
-def _check_group(path: Path, file: h5py.Group, max_bytes: int) -> None:
+def check_group(path: Path, file: h5py.Group, max_bytes: int) -> None:
+    """Refuse links to other files, and datasets that declare more than the limit."""
     import h5py
 
     def link(name: str, found: object) -> None:

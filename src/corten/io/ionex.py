@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from corten.io import lzw
 from corten.io.files import MAX_BYTES, check_size, existing
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["is_ionex_name", "read_ionex"]
 
 NO_VALUE = 9999
+LZW_MAGIC = b"\x1f\x9d"  # of `.Z` files
+LZW_CLEAR = 256  # the code that empties the table of words
 LARGEST_TEXT = 2**30  # a day of maps every minute is a sixth of it
 _NAME = re.compile(r"\.(\d\di|inx|ionex)(\.z|\.gz)?$", re.IGNORECASE)
 _KINDS = {"TEC": "tec", "RMS": "rms", "HEIGHT": "height"}
@@ -58,8 +59,8 @@ def _text(path: Path, max_bytes: int) -> str:
     raw = path.read_bytes()
     max_bytes = min(max_bytes, LARGEST_TEXT)
     try:
-        if raw[:2] == lzw.MAGIC:
-            raw = lzw.decompress(raw, max_bytes)
+        if raw[:2] == LZW_MAGIC:
+            raw = decompress(raw, max_bytes)
         elif raw[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(raw)) as packed:
                 raw = packed.read(max_bytes + 1)
@@ -259,3 +260,56 @@ def _join(values: np.ndarray) -> np.ndarray:
     joined = values[..., :-1, :].copy()
     joined[..., 0, :] = np.where(np.isnan(joined[..., 0, :]), values[..., -1, :], joined[..., 0, :])
     return joined
+
+
+def decompress(data: bytes, max_bytes: int = 2**31) -> bytes:
+    """The content of a `.Z` file (adaptive LZW, codes of 9 to 16 bits); a ValueError names the byte that is damaged.
+
+    Codes are packed from the low bit up, in groups of eight codes: when the code length changes, or the table
+    is cleared, the rest of the group is padding.
+    """
+    if len(data) < 3 or data[:2] != LZW_MAGIC:
+        raise ValueError("byte 0: expected the two bytes 1f 9d that open a .Z file")
+    widest, block_mode = data[2] & 0x1F, bool(data[2] & 0x80)
+    if not 9 <= widest <= 16:
+        raise ValueError(f"byte 2: expected a code length of 9 to 16 bits, found {widest}")
+    first_free = 257 if block_mode else 256
+    words: list[bytes] = [bytes([i]) for i in range(256)] + ([b""] if block_mode else [])
+    out: list[bytes] = []
+    size = 0
+    width, position, group = 9, 24, 24  # in bits; `group` is where the present group of eight codes began
+    end = 8 * len(data)
+    previous = b""
+    while position + width <= end:
+        byte = position >> 3
+        code = (int.from_bytes(data[byte : byte + 4], "little") >> (position & 7)) & ((1 << width) - 1)
+        position += width
+        if block_mode and code == LZW_CLEAR:
+            del words[first_free:]
+            position = group = _next_group(position, group, width)
+            width, previous = 9, b""
+            continue
+        if code < len(words):
+            word = words[code]
+        elif code == len(words) and previous:
+            word = previous + previous[:1]
+        else:
+            raise ValueError(f"byte {byte}: code {code} refers to a word that is not known yet")
+        out.append(word)
+        size += len(word)
+        if size > max_bytes:
+            raise ValueError(f"byte {byte}: decompresses to more than the limit of {max_bytes} bytes")
+        if previous and len(words) < 1 << widest:
+            words.append(previous + word[:1])
+        previous = word
+        # The encoder is one word ahead: its next code needs another bit once our table fills this width.
+        if len(words) >= 1 << width and width < widest:
+            position = group = _next_group(position, group, width)
+            width += 1
+    return b"".join(out)
+
+
+def _next_group(position: int, group: int, width: int) -> int:
+    """The end of the present group of eight codes of `width` bits, in bits."""
+    span = 8 * width
+    return group + -(-(position - group) // span) * span

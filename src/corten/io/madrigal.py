@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from corten.io.files import MAX_BYTES, check_size, existing, reading
-from corten.io.guards import refuse_outside
+from corten.io.guards import check_group
 from corten.io.table import from_table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -
     found = existing(path)
     try:
         with h5py.File(found, "r") as file:
-            file.visititems(lambda name, item: _check(f"{found}, {name}", item, max_bytes))
+            check_group(found, file, max_bytes)
             if _inside(file, ARRAY) and "2D Parameters" in file[ARRAY]:
                 return _from_arrays(found, file[ARRAY], max_bytes)
             if _inside(file, TABLE):
@@ -68,15 +68,6 @@ def read_madrigal(path: str | os.PathLike[str], *, max_bytes: int = MAX_BYTES) -
             raise
         with reading(found, "Madrigal HDF5"):
             raise problem
-
-
-def _check(what: str, item: object, max_bytes: int) -> None:
-    import h5py
-
-    if isinstance(item, h5py.Dataset):
-        refuse_outside(what, item, max_bytes)
-        if item.ndim == 1:
-            check_size(item.shape, item.dtype.itemsize, max_bytes, what)
 
 
 def _from_rows(path: Path, table: h5py.Dataset, max_bytes: int) -> xr.Dataset:

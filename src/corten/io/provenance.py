@@ -12,8 +12,9 @@ import numpy as np
 
 from corten import __version__
 from corten.data.choices import Choice
+from corten.data.never_observed import Described
 from corten.data.plain import FOOTNOTE, plain
-from corten.io.names import holds
+from corten.io.names import UNNAMED, holds
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -36,11 +37,18 @@ def own_attrs(attrs: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in attrs.items() if key not in _OF_THE_INPUT}
 
 
-def global_attrs(
-    quantity: str, before: Mapping[str, object], *, coverage: float, choices: Sequence[Choice], warnings: Sequence[str],
+def quantity_of(attrs: Mapping[str, object], name: str | None) -> str:
+    """What was measured, in words."""
+    return str(attrs.get("long_name") or name or UNNAMED)
+
+
+def about_result(
+    x: Described, like: xr.Dataset | None, *, coverage: float, choices: Sequence[Choice], warnings: Sequence[str],
     settings: Mapping[str, object],
 ) -> dict[str, object]:  # fmt: skip
-    """Global attributes of a result file: those of `before`, history and comment continued, settings as JSON."""
+    """Global attributes of a result of x: those of `like`, history and comment continued, settings as JSON."""
+    before = {key: one for key, one in x.attrs.items() if key == "history"} | ({} if like is None else dict(like.attrs))
+    quantity = quantity_of(x.attrs, x.name)
     names = {key: str(key) for key in before if key not in _OF_THE_FILE and not str(key).startswith("corten_")}
     kept = {name: before[key] for key, name in names.items() if holds(name)}
     done = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} corten {__version__}: gaps filled, {coverage:.4g} intervals"

@@ -247,22 +247,25 @@ def _load_mat(path: Path, name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 _PACKING = ("_FillValue", "missing_value", "scale_factor", "add_offset")
-_NO_LABELS = "This is a netCDF dimension but not a netCDF variable"  # of a dimension without coordinates
 
 
 @contextmanager
 def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[Variables]:
-    """HDF5: every dataset by its path, with fill values, packing and attached scales applied."""
+    """HDF5: every dataset by its path, with fill values and packing applied; NetCDF-4 and Madrigal with labels."""
     import h5py
 
     from corten.io.madrigal import is_madrigal, read_madrigal
 
     with reading(path, "HDF5"):
         file = h5py.File(path, "r")
-        recognised = not transposed and is_madrigal(file)
-    if recognised:
+        netcdf, madrigal = "_NCProperties" in file.attrs, not transposed and is_madrigal(file)
+    if netcdf or madrigal:
         file.close()
-        yield of_dataset(read_madrigal(path, max_bytes=max_bytes), "tec")
+        if madrigal:
+            yield of_dataset(read_madrigal(path, max_bytes=max_bytes), "tec")
+            return
+        with _closing(opened(path, "HDF5", partial(check_netcdf, path, max_bytes), engine="netcdf4")) as store:
+            yield store
         return
     with file:
         found = Variables()
@@ -271,55 +274,18 @@ def open_hdf5(path: Path, max_bytes: int, transposed: bool = False) -> Iterator[
             if isinstance(item, h5py.Dataset) and not name.startswith("#") and item.shape is not None:
                 refuse_outside(repr(name), item, max_bytes)
                 shape = tuple(reversed(item.shape)) if transposed else tuple(item.shape)
-                role = "coordinate" if item.is_scale else "data"
-                dims = None if transposed else _scale_names(item)
-                found[name] = Stored(shape, item.dtype, partial(_load_hdf5, item, transposed, dims), dims, role)
+                found[name] = Stored(shape, item.dtype, partial(_load_hdf5, item, transposed))
 
         with reading(path, "HDF5"):
             file.visititems(visit)
         yield found
 
 
-def _scale_names(item: h5py.Dataset) -> tuple[str, ...] | None:
-    """Names of the axes from attached scales, if every axis has one."""
-    names = [dim[0].name.rsplit("/", 1)[-1] if len(dim) else "" for dim in item.dims]
-    return tuple(names) if names and all(names) and len(set(names)) == len(names) else None
-
-
-def _load_hdf5(item: h5py.Dataset, transposed: bool, dims: tuple[str, ...] | None) -> np.ndarray | xr.DataArray:
+def _load_hdf5(item: h5py.Dataset, transposed: bool) -> np.ndarray:
     import xarray as xr
 
     values = item[()]
     if transposed:
         return np.asarray(values).T
-    wanted = _PACKING if dims is None else (*_PACKING, "units", "long_name", "standard_name", "coverage")
-    attrs = {key: _scalar(item.attrs[key]) for key in wanted if key in item.attrs}
-    coords = {} if dims is None else _scales(item, dims)
-    name = item.name.rsplit("/", 1)[-1]
-    array = xr.DataArray(values, dims=dims, coords=coords, attrs=attrs, name=name)
-    decoded = xr.decode_cf(array.to_dataset(), decode_timedelta=False)[name]
-    return decoded.values if dims is None else decoded
-
-
-def _scales(item: h5py.Dataset, dims: tuple[str, ...]) -> dict[str, tuple[str, np.ndarray, dict[str, str]]]:
-    """Coordinates from attached scales, or from text that is kept beside an axis."""
-    coords: dict[str, tuple[str, np.ndarray, dict[str, str]]] = {}
-    for k, name in enumerate(dims):
-        scale, beside = item.dims[k][0], item.parent.get(f"{name}{NAMES_OF}")
-        if not str(_scalar(scale.attrs.get("NAME", ""))).startswith(_NO_LABELS):
-            units = {"units": str(_scalar(scale.attrs["units"]))} if "units" in scale.attrs else {}
-            coords[name] = name, _labels(scale), units
-        elif isinstance(beside, type(item)) and beside.dtype.kind in "OS" and beside.shape == scale.shape:
-            coords[name] = name, _labels(beside), {}
-    return coords
-
-
-def _labels(scale: h5py.Dataset) -> np.ndarray:
-    """What a scale holds; text as text, not as bytes."""
-    return np.asarray(scale.asstr("utf-8", "replace")[()] if scale.dtype.kind in "OS" else scale[()])
-
-
-def _scalar(value: object) -> object:
-    if isinstance(value, np.ndarray) and value.size == 1:
-        value = value.ravel()[0]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    attrs = {key: np.ravel(item.attrs[key])[0] for key in _PACKING if key in item.attrs}
+    return np.asarray(xr.decode_cf(xr.DataArray(values, attrs=attrs, name="x").to_dataset())["x"].values)

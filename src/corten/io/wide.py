@@ -65,7 +65,8 @@ def why_not_wide(frame: pd.DataFrame) -> str:
     if frame.shape[1] < 3:
         return "it has fewer than three columns"
     first, name = frame.iloc[:, 0], frame.columns[0]
-    text = [str(column) for column, kind in frame.dtypes.iloc[1:].items() if not _holds_numbers(kind)]
+    is_number, is_bool = pd.api.types.is_numeric_dtype, pd.api.types.is_bool_dtype
+    text = [str(name) for name, kind in frame.dtypes.iloc[1:].items() if is_bool(kind) or not is_number(kind)]
     if text:
         return f"column {text[0]!r} is not numbers: remove it"
     if first.isna().any():
@@ -126,9 +127,3 @@ def from_wide(
     coords[dims[1]] = labels_of(pd.Index(columns))
     data = xr.DataArray(values[order], dims=dims, coords=coords)
     return WideTable(data, frame, rows, columns, order)
-
-
-def _holds_numbers(kind: object) -> bool:
-    import pandas as pd
-
-    return bool(pd.api.types.is_numeric_dtype(kind)) and not pd.api.types.is_bool_dtype(kind)

@@ -19,9 +19,10 @@ from corten.data.missing_values import MissingValue, blank_declared
 from corten.engine.lazy import is_lazy
 from corten.engine.memory import USABLE_SHARE, available, in_words, read_size
 from corten.engine.threads import default_threads, one_library_thread
-from corten.io.dataset import about_result, described
+from corten.io.dataset import described
 from corten.io.lazy import ArraySource, LazyTensor
 from corten.io.names import companion
+from corten.io.provenance import about_result
 from corten.large.gaps import TiledField, calibrate
 from corten.large.needs import TileNeeds
 from corten.large.tasks import TileRunner

@@ -22,11 +22,11 @@ from corten.engine import Engine, Threads, as_engine
 from corten.engine.memory import USABLE_SHARE, available, in_words, limited, read_size, refuse_full_disk
 from corten.engine.threads import default_threads, one_library_thread
 from corten.io.chunked import ChunkedStore, chunk_shape, write_in_chunks
-from corten.io.dataset import about_result, described
+from corten.io.dataset import described
 from corten.io.files import suffix_of
 from corten.io.lazy import ArraySource, LazyTensor, open_lazily
 from corten.io.names import refuse_names
-from corten.io.provenance import file_attrs, with_references
+from corten.io.provenance import about_result, file_attrs, with_references
 from corten.io.whole import refuse_inputs, refuse_taken
 from corten.large import settings
 from corten.large.gaps import TiledField, calibrate

@@ -1,9 +1,12 @@
-"""The content of the report page, as plain numbers and text."""
+"""The content of the report page: numbers and text, and arrays, which are compressed to 1/65,000 of their range."""
 
 from __future__ import annotations
 
+import base64
+import json
 import platform
 import re
+import zlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,13 +16,12 @@ from corten import __all__ as PUBLIC
 from corten.data.choices import Choice
 from corten.data.flags import FLAG_MEANINGS
 from corten.data.never_observed import CODE as NEVER_OBSERVED
-from corten.data.plain import NOTHING
+from corten.data.plain import NOTHING, plain
 from corten.data.printable import spelling, unit_sign
 from corten.evidence.audit_table import Audit, conclusion
 from corten.evidence.score_log import ScoreLog
 from corten.report import evidence
 from corten.report.drawing import COLOURS, colour_map
-from corten.report.encode import coarse, pack_bytes, pack_levels, strides_for
 from corten.report.planes import default_entry, labels, numbers, planes, title, value_range, width_range
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ MAX_INFINITE_SHARE = 0.01  # of the intervals, above which the page advises a lo
 REPEATED = ("completion", "propensity", "calibration", "score", "weights", "transform", "climatology", "bounds", "seed")
 MIN_CANDIDATES = 3  # of a setting, below which an edge of the range means nothing
 INTERVAL_OPTIONS = ("groups", "joint", "odds_error")
+ABSENT = 65535  # code of an entry without a finite value: outside the domain, or an infinite width
+_TOP = ABSENT - 1
+_ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&'\u2028\u2029"}
 
 
 def page_content(
@@ -43,6 +48,7 @@ def page_content(
     curve = evidence.widths_by_coverage(result)
     checked = evidence.audit_rows(audit)
     name, say = summary.name or "value", spelling.get()
+    history = np.array(getattr(result.source.propensity, "history", ()), float)  # the loss after each step of its fit
     long_name = observed.attrs.get("long_name")
     return {
         "title": name,
@@ -65,7 +71,7 @@ def page_content(
             "depth": evidence.widths_by_depth(result),
             "coverage": curve,
             "weights": evidence.weight_concentration(result),
-            "loss": evidence.loss_history(result),
+            "loss": history[np.isfinite(history)],
             "stopped": getattr(result.source.propensity, "stopped_because", ""),
         },
         "choices": [
@@ -269,3 +275,47 @@ def _spelled(value: object) -> str:
         return repr(value)
     known = re.sub(r"\b([A-Z]\w*)(?=\()", lambda one: f"corten.{one[0]}" if one[0] in PUBLIC else one[0], value)
     return known.removeprefix("function ")
+
+
+def pack_levels(values: np.ndarray) -> dict[str, float | str]:
+    """Quantise to 65,535 even levels, difference along the flat order, deflate: `{low, step, data}`."""
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    finite = np.isfinite(flat)
+    low = float(flat[finite].min()) if finite.any() else 0.0
+    high = float(flat[finite].max()) if finite.any() else 0.0
+    # Divided before the difference, so that a range near the largest float does not overflow.
+    step = high / _TOP - low / _TOP
+    codes = np.full(flat.size, ABSENT, np.uint16)
+    codes[finite] = np.rint(np.clip(flat[finite] / step - low / step, 0, _TOP)).astype(np.uint16) if step > 0.0 else 0
+    moves = np.diff(codes, prepend=np.uint16(0))
+    planes = np.concatenate([(moves >> 8).astype(np.uint8), (moves & 255).astype(np.uint8)])
+    return {"low": low, "step": step, "data": pack_bytes(planes)}
+
+
+def pack_bytes(values: np.ndarray) -> str:
+    """Bytes, deflated (zlib) and written as base64."""
+    return base64.b64encode(zlib.compress(np.ascontiguousarray(values, np.uint8).tobytes(), 6)).decode("ascii")
+
+
+def safe_json(content: object) -> str:
+    """JSON for a script element, without `<`, so that no label can end the element."""
+    text = json.dumps(plain(content), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES).encode("utf-8", "replace").decode("utf-8")
+
+
+def strides_for(shape: Sequence[int], most: int) -> tuple[int, ...]:
+    """Steps along each axis that leave at most `most` entries; the longest axis is thinned first."""
+    steps = [1] * len(shape)
+
+    def left(k: int) -> int:
+        return -(-shape[k] // steps[k])
+
+    while np.prod([left(k) for k in range(len(shape))], dtype=float) > most:
+        longest = max(range(len(shape)), key=left)
+        steps[longest] += 1
+    return tuple(steps)
+
+
+def coarse(array: np.ndarray, strides: Sequence[int]) -> np.ndarray:
+    """Every stride-th entry along each axis."""
+    return array[tuple(slice(None, None, step) for step in strides)]

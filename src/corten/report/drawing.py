@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from corten.data.axes import Axis
-from corten.report.evidence import Row
 from corten.report.planes import labels, numbers
 
 if TYPE_CHECKING:
@@ -98,14 +96,6 @@ def brief_dates(ax: Axes, x: np.ndarray) -> None:
         ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, show_offset=False))
 
 
-def widened(where: np.ndarray) -> np.ndarray:
-    """One more position on each side, so that a single infinite entry is visible."""
-    wide = where.copy()
-    wide[1:] |= where[:-1]
-    wide[:-1] |= where[1:]
-    return wide
-
-
 def tidy(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis="y", color="#ece8e2", lw=0.8)
@@ -115,10 +105,6 @@ def tidy(ax: Axes) -> None:
 def note(ax: Axes, words: str) -> Axes:
     ax.text(0.5, 0.5, words, transform=ax.transAxes, ha="center", va="center", color=SOFT)
     return ax
-
-
-def is_numeric(rows: Sequence[Row], key: str) -> bool:
-    return all(isinstance(row.get(key), int | float | np.number) and np.isfinite(row[key]) for row in rows)
 
 
 def bare(text: str) -> str:

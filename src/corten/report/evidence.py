@@ -112,12 +112,6 @@ def weight_concentration(result: Intervals, points: int = 60) -> Row | None:
     }
 
 
-def loss_history(result: Intervals) -> np.ndarray:
-    """Loss of the propensity model after each step of its fit; empty if none was fitted."""
-    history = np.array(getattr(result.source.propensity, "history", ()), float)
-    return history[np.isfinite(history)]
-
-
 def hidden_rows(result: Intervals, levels: Sequence[float] = LEVELS) -> list[Row]:
     """Coverage of the entries that calibration hid, and where most rounds lie, at several levels; [] if unknown."""
     found = {float(level): result.source.hidden_coverage(level) for level in sorted({*levels, result.coverage})}

@@ -29,7 +29,7 @@ SHOWN = {"data": "value", "estimate": "value", "width": "width", "propensity": "
 class Plots:
     """The figures of one result: slice, series, coverage, widths, weights, selection. Returned by `Intervals.plot`.
 
-    Called, it draws the result at a glance.
+    Called, it draws the result at a glance. All methods draw on the matplotlib axes `ax`, or on a new figure.
 
     Parameters
     ----------
@@ -89,8 +89,6 @@ class Plots:
         ----------
         show : {"estimate", "data", "width", "propensity"}, default "estimate"
             What is shown.
-        ax
-            As for `series`.
         **where : int or label
             The slice, by index (``time=12``) or label (``time="2019-04-25 06:00"``); all but two axes may be given.
         """
@@ -127,8 +125,6 @@ class Plots:
         ----------
         along : str or int, optional
             The axis. Default: time, or the axis that the first image leaves free.
-        ax : matplotlib.axes.Axes, optional
-            Where to draw. Default: a new figure.
         **where : int or label
             Position on the other axes. Default: one where the series is partly observed.
         """
@@ -156,7 +152,7 @@ class Plots:
         infinite = ~finite & observed.missing[line]
         if infinite.any():
             low, high = ax.get_ylim()
-            wide = drawing.widened(infinite)
+            wide = np.convolve(infinite, np.ones(3), "same") > 0  # so that a single one is visible
             ax.fill_between(x, low, high, where=wide, color="#fbe3d8", lw=0, zorder=0, label="infinite interval")
             ax.set_ylim(low, high)
         rest = ", ".join(f"{axes[j].name} {labels(axes[j])[index[j]]}" for j in range(len(axes)) if j != k)
@@ -173,8 +169,6 @@ class Plots:
         ----------
         audit : Audit, optional
             The result of ``fitted.audit()``. Default: the share of infinite intervals at each coverage is shown.
-        ax
-            As for `series`.
         """
         ax = drawing.axes_for(ax, (5.0, 4.2))
         rows = evidence.audit_rows(audit)
@@ -208,8 +202,6 @@ class Plots:
         ----------
         by : {"propensity", "depth"}, default "propensity"
             The horizontal axis; "depth" without a propensity model.
-        ax
-            As for `series`.
         """
         if by not in ("propensity", "depth"):
             raise ValueError(f'by is {by!r}; give "propensity" or "depth"')
@@ -258,8 +250,6 @@ class Plots:
         ----------
         what : str, optional
             Name of the setting. Default: the first with three or more candidates.
-        ax
-            As for `series`.
         """
         ax = drawing.axes_for(ax, (5.5, 3.8))
         known = [choice for choice in self.result.choices if choice.candidates]
@@ -270,9 +260,10 @@ class Plots:
         wanted.sort(key=lambda choice: len(choice.candidates) < 3)
         for choice in wanted:
             names, rows = list(choice.candidates[0]), choice.candidates
-            measure = next((key for key in names[1:] if "rank" not in key and drawing.is_numeric(rows, key)), None)
-            if measure is None:
+            numeric = [key for key in names[1:] if "rank" not in key and all(_is_number(row.get(key)) for row in rows)]
+            if not numeric:
                 continue
+            measure = numeric[0]
             tried = [str(row.get(names[0])) for row in choice.candidates]
             score = np.array([row[measure] for row in choice.candidates], float)
             ax.plot(score, "o-", color=BLUE, ms=4)
@@ -341,3 +332,7 @@ class Plots:
     def _in_units(self) -> str:
         units = self.result.observed.attrs.get("units")
         return f" ({unit_sign(str(units))})" if units else ""
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number) and bool(np.isfinite(value))

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from corten.evidence.audit_table import Audit
 from corten.evidence.score_log import ScoreLog
 from corten.io.whole import refuse_no_page, refuse_taken, whole_file
-from corten.report.content import page_content
-from corten.report.encode import safe_json
+from corten.report.content import page_content, safe_json
 
 if TYPE_CHECKING:
     from corten.results.intervals import Intervals
@@ -28,7 +27,19 @@ def write_report(
     result: Intervals, path: str | os.PathLike[str], *, overwrite: bool = False, audit: Audit | None = None,
     command: str = "", scores: ScoreLog | None = None,
 ) -> Path:  # fmt: skip
-    """Write the page of a result, whole or not at all; see `Intervals.report`. command: shown beside the call."""
+    """Write an HTML page with figures, settings and warnings; it opens in any browser without a network.
+
+    Parameters
+    ----------
+    path, overwrite
+        As for `Fitted.save`, but for the suffix ``.html``.
+    audit : Audit, optional
+        The result of ``fitted.audit()``; adds the coverage that it found.
+    scores : ScoreLog, optional
+        Scores of the past, from ``fitted.verify`` or ``ScoreLog.read``; adds the coverage over time.
+    command : str, optional
+        The command that made the result, shown beside the call.
+    """
     target = Path(path)
     refuse_taken(target, overwrite)
     refuse_no_page(target)

@@ -27,14 +27,47 @@ from corten.results.saving import SavedCompletion
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
+    from corten.results.intervals import Intervals
 
 RENEWED = ("filled_by_a_fit", "renewed", "slices_not_tested")  # codes of the records of this module
 
 
 def fill(
-    fitted: Fitted, x: TensorLike, *, where: DomainLike = None, missing_value: MissingValue = None, rounds: int = 0
-) -> Fitted:
-    """New data filled with a fit; see `Fitted.fill`."""
+    fitted: Fitted,
+    x: TensorLike,
+    coverage: float = 0.9,
+    *,
+    where: DomainLike = None,
+    missing_value: MissingValue = None,
+    rounds: int = 0,
+) -> Intervals:
+    """Fill new data with the settings, mix, learned scale and calibration of this fit.
+
+    Nothing is chosen or fitted again, which takes a small share of the time of a fit. The coverage holds if errors
+    of the new data are like those of the fit; check it with `verify`.
+
+    Parameters
+    ----------
+    x : array with NaN, masked array, xarray.DataArray or ObservedTensor
+        New data on the same axes, in the same unit. Along one ordered axis (the time, if there is one) the
+        positions may be others, with the same step, and more or fewer.
+    where : boolean array or xarray.DataArray, optional
+        The domain of the new data. Default: that of the fit; everywhere if that varies along an axis whose
+        positions are others.
+    coverage, missing_value
+        As for `corten.complete`.
+    rounds : int, default 0
+        Rounds of pseudo-gaps in the slices that the fit does not have, after ``calibration="gaps"``. They measure
+        how large errors are there, relative to the scale of the fit, and the scale is multiplied by that ratio. Use
+        2 or more if the noise may have changed; each takes as long as a fill.
+
+    Returns
+    -------
+    Intervals
+        ``result.source`` is a fit that gives other coverages. It is a ValueError if axes, unit or grid differ from
+        those of the fit, or the fit cannot fill new data (merged splits; a loaded fit with a completion of your
+        own), and a UserWarning if the new values lie outside the range of those of the fit.
+    """
     began = perf_counter()
     split, completion = _usable(fitted)
     if isinstance(rounds, bool) or not isinstance(rounds, int | np.integer) or rounds < 0:
@@ -48,7 +81,8 @@ def fill(
         fitted, observed=new, propensity=None, rounds=(), carried=True, choices=(*new.choices, *_of_method(fitted))
     )
     if new.complete:
-        return replace(base, estimate=np.array(new.values), calibrated=None, residuals=np.empty(0), choices=())
+        made_whole = replace(base, estimate=np.array(new.values), calibrated=None, residuals=np.empty(0), choices=())
+        return made_whole.intervals(coverage)
     ratio, seed = 1.0, int(fitted.options["seed"])
     with one_library_thread:
         if split.local is not None:
@@ -62,7 +96,7 @@ def fill(
     if ratio != 1.0:
         because += f"; the scale of errors in new slices is multiplied by {ratio:.3g}, from pseudo-gaps there"
     note = Choice("settings", "of an earlier fit", because, code="filled_by_a_fit", values={"ratio_of_errors": ratio})
-    return _with(base, made, (note,), began)
+    return _with(base, made, (note,), began).intervals(coverage)
 
 
 def update(
@@ -194,5 +228,5 @@ def _warn_of_range(fit: ObservedTensor, new: ObservedTensor) -> None:
             f"Intervals may not cover: the median of the new data is {middle:.4g}, and the values of the fit are "
             f"between {low:.4g} and {high:.4g}. Are the new data in another unit?",
             UserWarning,
-            stacklevel=4,
+            stacklevel=3,
         )

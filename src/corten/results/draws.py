@@ -17,23 +17,45 @@ from corten.results.predictive import signed_lists, signed_scores
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
+    from corten.results.intervals import Intervals
 
 
 def draws(
-    fitted: Fitted, count: int, seed: int = 0, statistic: Callable[[Floats], ArrayLike] | None = None
+    result: Intervals, count: int, seed: int = 0, *, statistic: Callable[[Floats], ArrayLike] | None = None
 ) -> np.ndarray:
-    """The tensors, or what `statistic` gives of each, that `Intervals.draws` documents.
+    """Filled tensors with random errors, for means, totals, areas and joint events, and for multiple imputation.
 
+    Parameters
+    ----------
+    count : int
+        Number of tensors.
+    seed : int, default 0
+        Seed of the draws. With the same seed, the first draws of a larger `count` are the same.
+    statistic : function, optional
+        Called with each filled tensor, a plain array; its answers are returned instead of the tensors. Only one
+        tensor is in memory at a time.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of shape ``(count, *shape)``, or one answer of `statistic` for each draw.
+
+    Notes
+    -----
     A field of correlated standard normal numbers is mapped, entry by entry, to the distribution of `quantile` (a
     Gaussian copula). Its correlation is that of the errors of hidden entries, see `corten.results.dependence`, and the
     same in all gaps. With merged splits each draw is from one of the splits, taken at random.
+
+    Examples
+    --------
+    >>> area = result.draws(200, statistic=lambda x: np.mean(x > 30.0))  # doctest: +SKIP
     """
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"count is {count!r}: give a whole number of at least 1")
-    each = _each(fitted, count, seed)
+    each = _each(result.source, count, seed)
     if statistic is not None:
         return np.stack([np.asarray(statistic(one)) for one in each])
-    filled = np.empty((count, *fitted.observed.shape))
+    filled = np.empty((count, *result.observed.shape))
     for place, one in zip(filled, each):
         place[...] = one
     return filled

@@ -18,14 +18,13 @@ from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
-from corten.data.observed import DomainLike, ObservedTensor, TensorLike
+from corten.data.observed import ObservedTensor, TensorLike
 from corten.evidence import audit as audit_module
-from corten.evidence.hidden import HiddenCoverage, HiddenError, hidden_coverage, hidden_error
+from corten.evidence import hidden
 from corten.evidence.score_log import ScoreLog
 from corten.evidence.weight_report import MIN_EFFECTIVE_SIZE, WeightEvidence
 from corten.propensity import FittedPropensity
 from corten.results import daily, saving
-from corten.results.dependence import Dependence
 from corten.results.draws import dependence_of
 from corten.results.groups import Groups, refuse_carried
 from corten.results.intervals import Intervals
@@ -157,10 +156,7 @@ class Fitted:
         """Whether the intervals are calibrated on pseudo-gaps, whose rounds are pooled."""
         return any(choice.code.startswith("pseudo_gaps") for choice in self.choices)
 
-    @cached_property
-    def dependence(self) -> Dependence:
-        """The correlation of the errors of different entries, which draws have."""
-        return dependence_of(self)
+    dependence = cached_property(dependence_of)
 
     @cached_property
     def missing_entries(self) -> np.ndarray:
@@ -215,22 +211,12 @@ class Fitted:
             facts["highest_finite_coverage"] = round(self.highest_finite_coverage, 4)
         return facts
 
-    @cached_property
-    def hidden_error(self) -> HiddenError | None:
-        """Mean absolute error on the hidden entries, beside that of a plain method; None for few entries."""
-        return hidden_error(self)
-
-    def hidden_coverage(self, coverage: float) -> HiddenCoverage | None:
-        """Coverage of the hidden entries of each round, with the cutoff of the others; see `Intervals.summary`."""
-        return hidden_coverage(self, coverage)
+    hidden_error = cached_property(hidden.hidden_error)
+    hidden_coverage = hidden.hidden_coverage
 
     @cached_property
     def highest_finite_coverage(self) -> float:
-        """The highest coverage at which 99 % of the intervals are finite.
-
-        From the weight of each missing entry relative to all calibration entries; its effect on the weights of its
-        neighbours is ignored.
-        """
+        """The highest coverage at which 99 % of the intervals are finite; neighbours are ignored."""
         if self.calibrated is None or not len(self.missing_entries) or not len(self.entries):
             return 1.0
         logs = self.log_weights
@@ -280,45 +266,7 @@ class Fitted:
         """Options, seed, kinds of the axes and versions, so that the fit can be run again."""
         return self.options | circumstances(self.observed.axes, int(np.count_nonzero(~self.observed.inside)))
 
-    def fill(
-        self,
-        x: TensorLike,
-        coverage: float = 0.9,
-        *,
-        where: DomainLike = None,
-        missing_value: MissingValue = None,
-        rounds: int = 0,
-    ) -> Intervals:
-        """Fill new data with the settings, mix, learned scale and calibration of this fit.
-
-        Nothing is chosen or fitted again, which takes a small share of the time of a fit. The coverage holds if errors
-        of the new data are like those of the fit; check it with `verify`.
-
-        Parameters
-        ----------
-        x : array with NaN, masked array, xarray.DataArray or ObservedTensor
-            New data on the same axes, in the same unit. Along one ordered axis (the time, if there is one) the
-            positions may be others, with the same step, and more or fewer.
-        where : boolean array or xarray.DataArray, optional
-            The domain of the new data. Default: that of the fit; everywhere if that varies along an axis whose
-            positions are others.
-        coverage, missing_value
-            As for `corten.complete`.
-        rounds : int, default 0
-            Rounds of pseudo-gaps in the slices that the fit does not have, after ``calibration="gaps"``. They measure
-            how large errors are there, relative to the scale of the fit, and the scale is multiplied by that ratio. Use
-            2 or more if the noise may have changed; each takes as long as a fill.
-
-        Returns
-        -------
-        Intervals
-            Estimate and intervals of the new data. ``result.source`` is a fit that gives other coverages. It is a
-            ValueError if the axes, the unit or the grid differ from those of the fit, or the fit cannot fill new data
-            (merged splits; a loaded fit with a completion of your own), and a UserWarning if the new values lie outside
-            the range of the values of the fit.
-        """
-        return daily.fill(self, x, where=where, missing_value=missing_value, rounds=rounds).intervals(coverage)
-
+    fill = daily.fill
     update = daily.update
 
     def verify(
@@ -336,27 +284,15 @@ class Fitted:
 
         Parameters
         ----------
-        late : array with NaN, masked array or xarray.DataArray
-            Values of entries that were filled; NaN where none arrived. A DataArray may have some of the slices only.
-        log : str or path, optional
-            A file that keeps the scores of all verifications. It is written whole or not at all. An entry that it has
-            is not counted again, so that the same late data can be given twice.
         coverage : float, default 0.9
             Nominal coverage of the intervals that were given.
-        axis : str or int, optional
-            The axis along which slices are counted. Default: the time, else the last ordered axis.
-        target : float, optional
-            The nominal coverage over a long time, if `coverage` is an adaptive level (`ScoreLog.adaptive`).
-        label : str, optional
-            Name of these data. Needed with a log if the slices have no coordinates.
-        missing_value
-            As for `corten.complete`, in the late data.
+        late, log, axis, target, label, missing_value
+            As for `Intervals.verify`.
 
         Returns
         -------
         ScoreLog
-            All scores of the log and the new ones: coverage over time with its standard error, interval score, and
-            where intervals fail. It is a ValueError if the late data or the log are of another grid or unit.
+            As for `Intervals.verify`.
         """
         return self.intervals(coverage).verify(
             late, log, axis=axis, target=target, label=label, missing_value=missing_value

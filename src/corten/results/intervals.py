@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from corten.conformal.quantile import rounded_out
 from corten.data.blocks import blocks
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.flags import BEYOND, FORECAST, INFINITE, NEVER, flags
-from corten.data.missing_values import MissingValue
 from corten.data.never_observed import find_never_observed
-from corten.data.observed import LikeInput, ObservedTensor, TensorLike
-from corten.evidence.audit_table import Audit
-from corten.evidence.score_log import ScoreLog
-from corten.evidence.verification import Given, verify
-from corten.io.dataset import bound_attrs, flag_attrs, quantity_of, to_dataset, write_netcdf
+from corten.data.observed import LikeInput, ObservedTensor
+from corten.evidence import verification
+from corten.io import dataset
+from corten.io.provenance import quantity_of
 from corten.io.table import long_form
+from corten.report import page
 from corten.report.figures import Plots
-from corten.report.page import write_report
-from corten.results.draws import draws
-from corten.results.mean import RegionMean, region_mean
-from corten.results.predictive import exceedance, quantile
-from corten.results.summary import Summary
+from corten.results import draws, mean, predictive, summary
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
 
     from corten.results.fitted import Fitted
@@ -65,9 +58,7 @@ class Intervals:
 
     Examples
     --------
-    >>> import corten
     >>> result = corten.complete(x, coverage=0.9)                    # doctest: +SKIP
-    >>> result.estimate, result.lower, result.upper                  # doctest: +SKIP
     >>> narrow, wide = result.at([0.8, 0.95])                        # doctest: +SKIP
     >>> print(result.summary())                                      # doctest: +SKIP
     >>> result.mean("lat", "lon").upper                              # doctest: +SKIP
@@ -119,9 +110,8 @@ class Intervals:
     def beyond_tested(self) -> LikeInput:
         """True at missing entries that calibration did not test: the coverage there is unknown.
 
-        With pseudo-gaps these are entries deeper inside gaps than those near them. A random split hides no place
-        wholly: there they are entries where almost nothing is observed, and those of places without any observation,
-        unless chance explains such places.
+        With pseudo-gaps they lie deeper inside gaps than those; after a random split where almost nothing is observed,
+        or at places without any observation, unless chance explains these.
         """
         attrs = {"long_name": "entry is beyond what calibration tested"}
         return self._plain(self.beyond_array.copy(), "beyond_tested", attrs)
@@ -133,7 +123,7 @@ class Intervals:
         0 observed, 1 filled, 2 filled with an infinite interval, 3 forecast, 4 outside the domain, 5 filled deeper
         inside a gap than calibration tested (see `beyond_tested`), 6 filled at a place without any observation.
         """
-        return self._plain(self.flag_array, "flag", flag_attrs())
+        return self._plain(self.flag_array, "flag", dataset.flag_attrs())
 
     @cached_property
     def estimate_array(self) -> np.ndarray:
@@ -194,174 +184,20 @@ class Intervals:
 
         Parameters
         ----------
-        coverage
-            As for `Fitted.intervals`.
+        coverage : float or sequence of float
+            Nominal coverage.
         """
         if np.ndim(coverage) > 0:
             return [Intervals(self.source, level) for level in np.ravel(coverage)]
         return Intervals(self.source, check_coverage(coverage))
 
-    def summary(self, full: bool = False) -> Summary:
-        """What was filled, typical width and error, coverage on hidden entries, and what to be careful about.
-
-        Parameters
-        ----------
-        full : bool, default False
-            Whether every number and every setting with its reason is shown, instead of about ten lines.
-
-        Returns
-        -------
-        Summary
-            ``print`` shows it, ``to_dict()`` gives plain numbers and text.
-
-        Notes
-        -----
-        The error is the mean absolute error on entries that calibration hid, beside that of the best plain method on
-        the same entries: linear interpolation along one axis, or the mean of a slice where no axis is ordered. The
-        coverage is that of the entries hidden in one round by a cutoff from the other rounds. It is close to the
-        nominal one where rounds resemble each other; `Fitted.audit` is a stronger test.
-        """
-        return Summary.of(self, full)
-
-    def mean(self, *over: str | int) -> RegionMean:
-        """The mean over axes, with an interval; see `corten.results.mean.region_mean` for its guarantee.
-
-        Parameters
-        ----------
-        *over : str or int
-            Axes to average over, by name or position. Default: all of them.
-
-        Returns
-        -------
-        RegionMean
-            Estimate, lower and upper bound of the mean, one for each position of the other axes. It is a ValueError if
-            an axis is unknown, or the intervals are grouped, joint or robust (``odds_error``).
-        """
-        return region_mean(self.source, *over, coverage=self.coverage)
-
-    def exceedance(self, threshold: ArrayLike, fdr: float = 0.1, *, above: bool = True) -> LikeInput:
-        """Missing entries that lie above (or below) a threshold, with a limited share of false ones.
-
-        Parameters
-        ----------
-        threshold : float or array
-            In the unit of the data; NaN where no answer is wanted.
-        fdr : float, default 0.1
-            Expected share of false entries among the selected ones (false discovery rate).
-        above : bool, default True
-            Select entries above the threshold; False: below.
-
-        Returns
-        -------
-        boolean array or xarray.DataArray
-            True at the selected entries.
-
-        Notes
-        -----
-        The rate holds on average over repetitions, for entries that are missing independently with the fitted odds.
-        """
-        return self._plain(exceedance(self.source, threshold, fdr, above), "exceedance", {"fdr": fdr})
-
-    def quantile(self, level: float) -> LikeInput:
-        """The predictive quantile of every missing entry.
-
-        Parameters
-        ----------
-        level : float
-            Probability of a value at or below the quantile, between 0 and 1.
-
-        Returns
-        -------
-        array or xarray.DataArray
-            In the unit of the data; observed entries keep their value.
-
-        Notes
-        -----
-        Quantiles never decrease with the level. The median is the estimate plus the median error of hidden entries; it
-        differs from the estimate where errors are skewed or biased. A quantile is a bound of the two-sided interval of
-        signed errors: a value lies at or below one above the median with probability *at least* `level`, and at or
-        above one below the median with probability at least 1 - `level`.
-        """
-        settled = self._settled(quantile(self.source, level).astype(self.observed.values.dtype))
-        return self.observed.wrap(settled, name=f"quantile_{level:g}")
-
-    def draws(
-        self, count: int, seed: int = 0, *, statistic: Callable[[np.ndarray], ArrayLike] | None = None
-    ) -> np.ndarray:
-        """Filled tensors with random errors, for means, totals, areas and joint events, and for multiple imputation.
-
-        Parameters
-        ----------
-        count : int
-            Number of tensors.
-        seed : int, default 0
-            Seed of the draws. With the same seed, the first draws of a larger `count` are the same.
-        statistic : function, optional
-            Called with each filled tensor, a plain array; its answers are returned instead of the tensors. Only one
-            tensor is in memory at a time.
-
-        Returns
-        -------
-        numpy.ndarray
-            Of shape ``(count, *shape)``, or one answer of `statistic` for each draw. Observed entries keep their
-            value; entries outside the domain are NaN.
-
-        Notes
-        -----
-        Each entry has the distribution of `quantile`. Errors are correlated in space and time like the errors of
-        hidden entries; see `corten.results.draws.draws`.
-
-        Examples
-        --------
-        >>> area = result.draws(200, statistic=lambda x: np.mean(x > 30.0))  # doctest: +SKIP
-        """
-        return draws(self.source, count, seed, statistic)
-
-    def verify(
-        self,
-        late: TensorLike,
-        log: str | os.PathLike[str] | None = None,
-        *,
-        axis: str | int | None = None,
-        target: float | None = None,
-        label: str = "",
-        missing_value: MissingValue = None,
-    ) -> ScoreLog:
-        """Compare values that arrived late with these intervals.
-
-        Parameters
-        ----------
-        late, log, axis, target, label, missing_value
-            As for `Fitted.verify`.
-        """
-        given = Given(
-            estimate=self.estimate,
-            lower=self.lower_array,
-            upper=self.upper_array,
-            missing=self.observed.missing,
-            axes=self.observed.axes,
-            coverage=self.coverage,
-            units=str(self.observed.attrs.get("units", "")),
-        )
-        return verify(given, late, log, axis=axis, target=target, label=label, missing_value=missing_value)
-
-    def to_dataset(self, like: xr.Dataset | None = None) -> xr.Dataset:
-        """The filled variable, its bounds and flags as a Dataset that follows the CF conventions.
-
-        Parameters
-        ----------
-        like : xarray.Dataset, optional
-            The Dataset that the input comes from. Its global attributes, grid mapping and bounds of coordinates, which
-            a single DataArray does not have, are copied.
-
-        Returns
-        -------
-        xarray.Dataset
-            The variable keeps its name, say ``sst`` ("value" if it had none). Beside it are ``sst_lower``,
-            ``sst_upper``, ``sst_flag`` and, with a propensity model, ``sst_propensity``. Coordinates and attributes
-            are copied, the history is appended to, and the attribute ``corten_settings`` holds all settings.
-        """
-        return to_dataset(self, like)
+    summary = summary.summary
+    mean = mean.region_mean
+    exceedance = predictive.exceedance
+    quantile = predictive.quantile
+    draws = draws.draws
+    verify = verification.verify
+    to_dataset = dataset.to_dataset
 
     def to_netcdf(
         self, path: str | os.PathLike[str], *, like: xr.Dataset | None = None, overwrite: bool = False
@@ -375,32 +211,10 @@ class Intervals:
         like
             As for `to_dataset`.
         """
-        return write_netcdf(self.to_dataset(like), path, overwrite=overwrite)
+        return dataset.write_netcdf(self.to_dataset(like), path, overwrite=overwrite)
 
-    def to_dataframe(self) -> pd.DataFrame:
-        """A long table with one row per entry of the domain: coordinates, estimate, lower, upper and flag."""
-        return long_form(self)
-
-    def report(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        audit: Audit | None = None,
-        scores: ScoreLog | None = None,
-    ) -> Path:
-        """Write an HTML page with figures, settings and warnings; it opens in any browser without a network.
-
-        Parameters
-        ----------
-        path, overwrite
-            As for `Fitted.save`, but for the suffix ``.html``.
-        audit : Audit, optional
-            The result of ``fitted.audit()``; adds the coverage that it found.
-        scores : ScoreLog, optional
-            Scores of the past, from ``fitted.verify`` or ``ScoreLog.read``; adds the coverage over time.
-        """
-        return write_report(self, path, overwrite=overwrite, audit=audit, scores=scores)
+    to_dataframe = long_form
+    report = page.write_report
 
     def __getattr__(self, name: str) -> NoReturn:
         """The error for a name that is not here, with the name that is meant where it is known."""
@@ -424,7 +238,7 @@ class Intervals:
         return array
 
     def _labelled(self, array: np.ndarray, what: str) -> LikeInput:
-        attrs = bound_attrs(what, quantity_of(self.observed.attrs, self.observed.name), self.coverage)
+        attrs = dataset.bound_attrs(what, quantity_of(self.observed.attrs, self.observed.name), self.coverage)
         units = {key: value for key, value in self.observed.attrs.items() if key == "units"}
         return self.observed.wrap(array, name=what, attrs=attrs | units)
 

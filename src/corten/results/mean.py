@@ -9,7 +9,6 @@ import numpy as np
 
 from corten.conformal.split import CalibratedSplit
 from corten.data.arrays import Entries, Floats
-from corten.data.coverage import check_coverage
 from corten.results.groups import DRAWS, group_numbers, hidden_groups, like_missing, lists_of, refuse_carried
 
 if TYPE_CHECKING:
@@ -17,10 +16,12 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from corten.results.fitted import Fitted
+    from corten.results.intervals import Intervals
 
 Averaged: TypeAlias = "float | Floats | pd.Series | xr.DataArray"
 """A number, or an array with the axes that are left, in the type of the input."""
 PARTS_PER_NEEDED = 2.0  # parts of a single group, over the 1/(1 - c) that a quantile of level c needs
+SEED = 0  # of the draws of calibration entries
 ERROR_QUANTILES = 32  # that represent the distribution of errors in a mean through a transform
 
 
@@ -39,9 +40,21 @@ class RegionMean:
     over: tuple[str, ...]  #: The axes that were averaged over.
 
 
-def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: int = 0) -> RegionMean:
-    """The mean of observed and missing entries over axes, with an interval; see `Intervals.mean`.
+def region_mean(result: Intervals, *over: str | int) -> RegionMean:
+    """The mean of observed and missing entries over axes, with an interval.
 
+    Parameters
+    ----------
+    *over : str or int
+        Axes to average over, by name or position. Default: all of them.
+
+    Returns
+    -------
+    RegionMean
+        One mean for each position of the other axes. Not for grouped, joint or robust intervals.
+
+    Notes
+    -----
     The error of the mean is the mean error of the missing entries times their share. It is calibrated on groups of
     calibration entries: from those of every slice some are drawn by weight, so that they resemble missing entries, at
     most as many as are missing. The quantile of their absolute mean error over slices (counting one more, the new one)
@@ -55,7 +68,7 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     smearing estimate), because the transform of a mean is not the mean. With bounds of the data, the interval contains
     only means that values within the bounds can have.
     """
-    level = check_coverage(coverage)
+    fitted, level = result.source, result.coverage
     refuse_carried(fitted, "means")
     observed = fitted.observed
     places = [observed.axis(one) for one in over] or list(range(len(observed.shape)))
@@ -70,7 +83,7 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     total = np.bincount(slices, np.where(observed.inside.ravel(), filled, 0.0), minlength=count)
     half = np.zeros(count)
     if fitted.calibrated is not None:
-        half = _half_widths(fitted, errors, slices=slices, missing=missing, level=level, seed=seed)
+        half = _half_widths(fitted, errors, slices=slices, missing=missing, level=level)
     with np.errstate(invalid="ignore", divide="ignore"):
         middle, half = total / inside, half * missing / inside
     half[missing == 0] = 0.0
@@ -78,15 +91,12 @@ def region_mean(fitted: Fitted, *over: str | int, coverage: float = 0.9, seed: i
     lower, upper = middle - half, middle + half
     if fitted.limits is not None:
         known = np.bincount(slices, np.where(observed.mask, observed.values, 0.0).ravel(), count).astype(np.float64)
-        least, most = (_extreme(known, missing, limit) / np.maximum(inside, 1) for limit in fitted.limits)
+        # Sums over each slice if every missing entry had the value of a limit.
+        ends = [known + np.where(missing > 0, np.maximum(missing, 1) * limit, 0.0) for limit in fitted.limits]
+        least, most = (end / np.maximum(inside, 1) for end in ends)
         lower, upper = np.maximum(lower, least), np.minimum(upper, most)
     answer = [_labelled(fitted, part.reshape(shape), left) for part in (middle, lower, upper)]
     return RegionMean(answer[0], answer[1], answer[2], level, names)
-
-
-def _extreme(known: Floats, missing: Entries, limit: float) -> Floats:
-    """The sum over each slice if every missing entry had the value `limit`; `known` sums the observed ones."""
-    return known + np.multiply(missing, limit, out=np.zeros(missing.size), where=missing > 0)
 
 
 def _expected(fitted: Fitted) -> tuple[Floats, Floats]:
@@ -141,7 +151,7 @@ def _smeared(
 
 
 def _half_widths(
-    fitted: Fitted, residuals: Floats, *, slices: Entries, missing: Entries, level: float, seed: int
+    fitted: Fitted, residuals: Floats, *, slices: Entries, missing: Entries, level: float
 ) -> Floats:
     """A quantile of the mean error of groups for every slice; slices with similar numbers of missing entries share
     one.
@@ -153,7 +163,7 @@ def _half_widths(
     half = np.zeros(missing.size)
     if enough:
         for size in np.unique(sizes[missing > 0]):
-            half[sizes == size] = _quantile(residuals, logs, place=place, size=int(size), level=level, seed=seed)
+            half[sizes == size] = _quantile(residuals, logs, place=place, size=int(size), level=level)
         return half
     for number in np.flatnonzero(missing):
         own = slices[entries] == number
@@ -161,16 +171,16 @@ def _half_widths(
         if np.count_nonzero(own) < parts:
             half[number] = np.inf
             continue
-        part = np.random.default_rng([seed, int(number)]).permutation(np.count_nonzero(own)) % parts
-        half[number] = _quantile(residuals[own], logs[own], place=part, size=int(sizes[number]), level=level, seed=seed)
+        part = np.random.default_rng([SEED, int(number)]).permutation(np.count_nonzero(own)) % parts
+        half[number] = _quantile(residuals[own], logs[own], place=part, size=int(sizes[number]), level=level)
     return half
 
 
-def _quantile(residuals: Floats, logs: Floats, *, place: Entries, size: int, level: float, seed: int) -> float:
+def _quantile(residuals: Floats, logs: Floats, *, place: Entries, size: int, level: float) -> float:
     """The conformal quantile over groups of the absolute mean error of at most `size` entries drawn by weight."""
     found: list[Floats] = []
     for number in range(DRAWS):
-        rng = np.random.default_rng([seed, size, number])
+        rng = np.random.default_rng([SEED, size, number])
         taken = rng.permutation(np.flatnonzero(like_missing(logs, rng)))
         order = np.argsort(place[taken], kind="stable")
         group = place[taken][order]

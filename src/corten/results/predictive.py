@@ -16,11 +16,12 @@ from corten.conformal.selection import claimed, evidence
 from corten.conformal.shaped import Grouped, Joint, Robust, check_odds_error, robust_level
 from corten.conformal.split import CalibratedSplit
 from corten.data.choices import Choice
-from corten.results.groups import Groups, group_numbers, lists_of, splits_of
-from corten.results.joint import joint_budget
+from corten.data.observed import LikeInput
+from corten.results.groups import Groups, group_numbers, joint_budget, lists_of, splits_of
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
+    from corten.results.intervals import Intervals
 
 MIN_COVERAGE = 1e-12  # stands for 0: the median is both bounds of an interval of coverage 0
 
@@ -83,30 +84,64 @@ def signed_lists(fitted: Fitted) -> list[tuple[CalibratedSplit, NDArray[np.float
     return list(zip(lists, np.split(signed_scores(fitted), np.cumsum([one.scores.size for one in lists])[:-1])))
 
 
-def quantile(fitted: Fitted, level: float) -> NDArray[np.float64]:
-    """The predictive quantile of every missing entry, a full array; see `Intervals.quantile`."""
+def quantile(result: Intervals, level: float) -> LikeInput:
+    """The predictive quantile of every missing entry.
+
+    Parameters
+    ----------
+    level : float
+        Probability of a value at or below the quantile, between 0 and 1.
+
+    Returns
+    -------
+    array or xarray.DataArray
+        In the unit of the data; observed entries keep their value.
+
+    Notes
+    -----
+    Quantiles never decrease with the level. The median is the estimate plus the median error of hidden entries. A
+    quantile is a bound of the two-sided interval of signed errors: a value lies at or below one above the median
+    with probability *at least* `level`, and at or above one below the median with probability at least 1 - `level`.
+    """
     if isinstance(level, bool) or not 0.0 < float(level) < 1.0:
         raise ValueError(f"level is {level!r}: give a number strictly between 0 and 1, such as 0.3")
-    if fitted.calibrated is None:
-        return np.array(fitted.estimate, np.float64)
-    signed = splits_of(fitted).with_scores(Signed(), signed_scores(fitted))
-    lower, upper = replace(fitted, calibrated=signed).bounds(max(abs(2.0 * level - 1.0), MIN_COVERAGE))
-    return lower if level < 0.5 else upper
+    fitted = result.source
+    found = np.array(fitted.estimate, np.float64)
+    if fitted.calibrated is not None:
+        signed = splits_of(fitted).with_scores(Signed(), signed_scores(fitted))
+        lower, upper = replace(fitted, calibrated=signed).bounds(max(abs(2.0 * level - 1.0), MIN_COVERAGE))
+        found = lower if level < 0.5 else upper
+    settled = result._settled(found.astype(result.observed.values.dtype))
+    return result.observed.wrap(settled, name=f"quantile_{level:g}")
 
 
-def exceedance(fitted: Fitted, threshold: ArrayLike, fdr: float = 0.1, above: bool = True) -> NDArray[np.bool_]:
-    """Missing entries above (or below) a threshold; see `Intervals.exceedance`.
+def exceedance(result: Intervals, threshold: ArrayLike, fdr: float = 0.1, *, above: bool = True) -> LikeInput:
+    """Missing entries that lie above (or below) a threshold, with a limited share of false ones.
 
-    With merged splits each split selects at half the rate, and the mean of their evidence is compared with the whole
-    rate: at the whole rate, one split that does not select an entry could undo all others.
+    Parameters
+    ----------
+    threshold : float or array
+        In the unit of the data; NaN where no answer is wanted.
+    fdr : float, default 0.1
+        Expected share of false entries among the selected ones (false discovery rate).
+    above : bool, default True
+        Select entries above the threshold; False: below.
+
+    Returns
+    -------
+    boolean array or xarray.DataArray
+        True at the selected entries. The rate holds on average, if entries are missing independently with the
+        fitted odds.
     """
+    fitted = result.source
     claims = np.zeros(fitted.observed.shape, bool)
     if fitted.calibrated is None:
-        return claims
+        return result._plain(claims, "exceedance", {"fdr": fdr})
     where, sign = fitted.missing_entries, 1.0 if above else -1.0
     limit = np.broadcast_to(np.asarray(threshold, np.float64), fitted.observed.shape).reshape(-1)[where]
     where, limit = where[~np.isnan(limit)], limit[~np.isnan(limit)]
     lists = signed_lists(fitted)
+    # At the whole rate, one of merged splits that does not select an entry could undo all others.
     rate = fdr if len(lists) == 1 else fdr / 2
     found = np.zeros(where.size)
     for one, scores in lists:
@@ -115,4 +150,4 @@ def exceedance(fitted: Fitted, threshold: ArrayLike, fdr: float = 0.1, above: bo
         logs, tests = one.log_weights, one.weights.log_weight(where)
         found += evidence(sign * scores, logs, thresholds=at_limit, log_test_weights=tests, fdr=rate) / len(lists)
     claims.reshape(-1)[where] = claimed(found, fdr)
-    return claims
+    return result._plain(claims, "exceedance", {"fdr": fdr})

@@ -52,23 +52,31 @@ def compiling() -> str:
     return "" if count else f"; the first fit also compiles, for about {COMPILING_SECONDS:.0f} s"
 
 
-class PrintedProgress:
+class Predicted:
+    """Says what a fit will take, and nothing of its stages."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+
+    def __call__(self, stage: str, share: float) -> None:
+        pass
+
+    def predicted(self, seconds: float, needed: int, on_device: int | None = None) -> None:
+        """Say the time and memory that a fit will take."""
+        self.say(f"predicted: {cost(seconds, needed, on_device)}{compiling()}")
+
+
+class PrintedProgress(Predicted):
     """Prints the prediction and every stage of a fit to standard error, one line each."""
 
     def __init__(self) -> None:
+        super().__init__(lambda text: print(f"corten: {text}", file=sys.stderr, flush=True))
         self.began, self.stage = monotonic(), ""
 
     def __call__(self, stage: str, share: float) -> None:
         if stage != self.stage:
             self.stage = stage
-            self._print(f"{STAGES.get(stage, (stage,))[0]} (elapsed {duration(monotonic() - self.began)})")
-
-    def predicted(self, seconds: float, needed: int, on_device: int | None = None) -> None:
-        """Print the time and memory that a fit will take."""
-        self._print(f"predicted: {cost(seconds, needed, on_device)}{compiling()}")
-
-    def _print(self, text: str) -> None:
-        print(f"corten: {text}", file=sys.stderr, flush=True)
+            self.say(f"{STAGES.get(stage, (stage,))[0]} (elapsed {duration(monotonic() - self.began)})")
 
 
 def as_progress(progress: object) -> Callable[[str, float], None]:

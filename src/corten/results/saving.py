@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from corten.data.choices import Choice
-from corten.data.labels import LABELS, plain_labels
+from corten.io import wire
 from corten.io.archive import read_archive, write_archive
 from corten.propensity import FittedPropensity
 
 if TYPE_CHECKING:
     from corten.results.fitted import Fitted
 
-FIT, MAX_DEPTH = "corten fit", 40
+FIT = "corten fit"
 MAX_REFERRED_PER_BYTE = 4  # bytes of arrays that are referred to, per byte of the arrays: parts of a fit share masks
 CLASSES = {  # that a file may hold, by module
     "conformal.local_scale": "EntryFeatures LearnedScale BlockFolds ConstantScale ByDepthScale BoostedScale",
@@ -47,7 +47,6 @@ CLASSES = {  # that a file may hold, by module
 }  # fmt: skip
 PLAIN = {"None": NoneType, "str": str, "bool": (bool, np.bool_), "int": (int, np.integer), "tuple": tuple, "dict": dict,
          "float": (int, float, np.number), "np.ndarray": np.ndarray}  # fmt: skip
-OTHERS: dict[str, Callable[..., object]] = LABELS | {"float": float, "tuple": tuple, "dict": dict}
 OWN_ENGINE = {name: {"engine": "auto"} for name in ("FittedPropensity", "PreparedLowRank")}  # none is started
 METHODS = ("neighbours", "pair")  # of a fitted propensity model, which exact weights call
 
@@ -90,13 +89,12 @@ def load(path: str | os.PathLike[str]) -> Fitted:
     Parameters
     ----------
     path : str or path
-        The file.
+        The file. No code in it is executed and no engine is started.
 
     Returns
     -------
     Fitted
-        Gives the same bits as the saved fit for any coverage. No code of the file is executed and no engine is started.
-        It is a ValueError if the file is damaged, is no saved fit, or has the format of another version of corten.
+        Gives the same bits as the saved fit. It is a ValueError if the file is damaged, or of another version.
 
     Examples
     --------
@@ -115,18 +113,22 @@ def load(path: str | os.PathLike[str]) -> Fitted:
         raise ValueError(f"{path} does not hold what a fit needs: {problem!r}") from None
 
 
+def _method(name: str, of: object) -> object:
+    if not isinstance(of, FittedPropensity):
+        raise ValueError(f"it holds a {name!r}, which this corten does not know")
+    return getattr(of, name)
+
+
 @cache
 def classes() -> dict[str, type]:
     """The classes that a file may hold, by name."""
     return {n: getattr(import_module(f"corten.{home}"), n) for home, names in CLASSES.items() for n in names.split()}
 
 
-class Encoder:
-    """Turns values into JSON and collects their arrays; a shared array is stored once. Messages name the `place`."""
+class Encoder(wire.Encoder):
+    """Also objects of `CLASSES`, and the methods of a propensity model that weights call."""
 
-    def __init__(self) -> None:
-        self.arrays: dict[str, np.ndarray] = {}
-        self._names: dict[int, str] = {}
+    refusal = "{} is a {}, which a file cannot keep: save the intervals (result.to_netcdf)"
 
     def keeps(self, value: object) -> bool:
         """Whether a file can hold an object: code of the user it cannot."""
@@ -137,71 +139,42 @@ class Encoder:
 
     def encode(self, value: Any, place: str) -> object:
         name = type(value).__name__
-        if value is None or type(value) in (bool, str, int) or (type(value) is float and np.isfinite(value)):
-            return value
-        if isinstance(value, list):
-            return [self.encode(one, place) for one in value]
-        if isinstance(value, np.ndarray | np.generic):
-            return self._array(value, place)
-        if type(value) in (float, tuple):
-            return {"!": name, "of": self.encode(str(value) if name == "float" else list(value), place)}
         if isinstance(value, MethodType) and isinstance(value.__self__, FittedPropensity) and value.__name__ in METHODS:
             return {"!": value.__name__, "of": self.encode(replace(value.__self__, choices=(), history=()), place)}
         if classes().get(name) is type(value):
             own = {one: getattr(value, one) for one in signature(type(value)).parameters} | OWN_ENGINE.get(name, {})
             return {"!": name, "of": {one: self.encode(part, f"{place}.{one}") for one, part in own.items()}}
-        if (labels := plain_labels(value)) is not None:
-            return {"!": labels[0], "of": self.encode(labels[1], place)}
-        if isinstance(value, Mapping):
-            return {"!": "dict", "of": [[self.encode(one, place) for one in pair] for pair in value.items()]}
-        raise ValueError(f"{place} is a {name}, which a file cannot keep: save the intervals (result.to_netcdf)")
-
-    def _array(self, value: np.ndarray | np.generic, place: str) -> object:
-        array = np.asarray(value)
-        if array.dtype.kind in "OT":
-            return {"!": "objects", "of": [list(array.shape), self.encode(array.ravel().tolist(), place)]}
-        if array.dtype.kind not in "biufcmMUS":
-            raise ValueError(f"{place} has dtype {array.dtype}, which cannot be saved")
-        found = self._names.setdefault(id(array), f"a{len(self.arrays)}")
-        self.arrays[found] = array  # held, so that no other array can get its id
-        return {"!": "scalar" if isinstance(value, np.generic) else "array", "of": found}
+        return super().encode(value, place)
 
 
-class Decoder:
-    """The inverse of `Encoder`."""
+class Decoder(wire.Decoder):
+    """The inverse of `Encoder`. Parts of a fit may share arrays, up to a limit."""
+
+    makers: Mapping[str, Callable[..., object]] = {**wire.Decoder.makers, **{n: partial(_method, n) for n in METHODS}}
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
-        self.arrays = arrays
+        super().__init__(arrays)
         self._bytes_left = (1 << 20) + MAX_REFERRED_PER_BYTE * sum(one.nbytes for one in arrays.values())
 
-    def decode(self, node: Any, depth: int = 0) -> Any:
-        if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
-        if not isinstance(node, dict):
-            return [self.decode(one, depth + 1) for one in node] if isinstance(node, list) else node
-        tag, of = node["!"], node["of"]
-        if tag in ("array", "scalar"):
-            self._bytes_left -= self.arrays[of].nbytes
-            if self._bytes_left < 0:
-                raise ValueError("it refers to the same arrays again and again")
-            return self.arrays[of] if tag == "array" else self.arrays[of][()]
-        if tag in classes():
-            values = {name: self.decode(one, depth + 1) for name, one in of.items()} | OWN_ENGINE.get(tag, {})
-            return classes()[tag](**self._checked(classes()[tag], values))
-        value = self.decode(of, depth + 1)
-        if tag in METHODS and isinstance(value, FittedPropensity):
-            return getattr(value, tag)
-        if tag == "objects":
-            return np.fromiter(value[1], object, len(value[1])).reshape(value[0])
-        if tag not in OTHERS:
-            raise ValueError(f"it holds a {tag!r}, which this corten does not know")
-        return OTHERS[tag](value)
+    def taken(self, name: str) -> np.ndarray:
+        self._bytes_left -= self.arrays[name].nbytes
+        if self._bytes_left < 0:
+            raise ValueError("it refers to the same arrays again and again")
+        return self.arrays[name]
 
-    def _checked(self, kind: type, values: dict[str, object]) -> dict[str, object]:
-        """The values of an object's fields; a TypeError for one that is not of the type that the class says."""
-        for one in fields(kind) if is_dataclass(kind) else ():
-            names = re.sub(r"\[[^][]*\]", "", re.sub(r"\[[^][]*\]", "", str(one.type))).split(" | ")
-            allowed = tuple(PLAIN.get(name) or classes().get(name, object) for name in names)
-            if one.name in values and not isinstance(values[one.name], allowed):  # type: ignore[arg-type]
-                raise TypeError(f"{kind.__name__}.{one.name} is a {type(values[one.name]).__name__}, not {one.type}")
-        return values
+    def decode(self, node: Any, depth: int = 0) -> Any:
+        tag = node["!"] if isinstance(node, dict) else None
+        if tag not in classes():
+            return super().decode(node, depth)
+        values = {name: self.decode(one, depth + 1) for name, one in node["of"].items()} | OWN_ENGINE.get(tag, {})
+        return classes()[tag](**_checked(classes()[tag], values))
+
+
+def _checked(kind: type, values: dict[str, object]) -> dict[str, object]:
+    """The values of an object's fields; a TypeError for one that is not of the type that the class says."""
+    for one in fields(kind) if is_dataclass(kind) else ():
+        names = re.sub(r"\[[^][]*\]", "", re.sub(r"\[[^][]*\]", "", str(one.type))).split(" | ")
+        allowed = tuple(PLAIN.get(name) or classes().get(name, object) for name in names)
+        if one.name in values and not isinstance(values[one.name], allowed):  # type: ignore[arg-type]
+            raise TypeError(f"{kind.__name__}.{one.name} is a {type(values[one.name]).__name__}, not {one.type}")
+    return values

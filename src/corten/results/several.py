@@ -6,9 +6,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, NoReturn
 
-from corten.data.observed import LikeInput
 from corten.io.dataset import write_netcdf
 from corten.results.intervals import Intervals
 
@@ -48,12 +47,12 @@ class DatasetIntervals(Mapping[str, Intervals]):
     @property
     def lower(self) -> xr.Dataset:
         """Lower bounds of the variables that were filled."""
-        return self.dataset[[*self]].assign({name: _named(one.lower, name) for name, one in self.items()})
+        return self.dataset[[*self]].assign({name: one.lower for name, one in self.items()})
 
     @property
     def upper(self) -> xr.Dataset:
         """Upper bounds of the variables that were filled."""
-        return self.dataset[[*self]].assign({name: _named(one.upper, name) for name, one in self.items()})
+        return self.dataset[[*self]].assign({name: one.upper for name, one in self.items()})
 
     def summary(self, full: bool = False) -> str:
         """The summaries of all variables as text; `full` as for `Intervals.summary`."""
@@ -98,8 +97,3 @@ class DatasetIntervals(Mapping[str, Intervals]):
 
     def _repr_html_(self) -> str:
         return "".join(one._repr_html_() for one in self.values())
-
-
-def _named(array: LikeInput, name: str) -> xr.DataArray:
-    """A result of a variable of a Dataset, which is a DataArray, with the name of the variable."""
-    return cast("xr.DataArray", array).rename(name)

@@ -75,38 +75,6 @@ class Summary:
     full: bool = False  #: Whether every number and setting is shown, or the most important ones.
     below_zero: int = 0  #: Number of finite lower bounds below zero, if no observed value is.
 
-    @classmethod
-    def of(cls, result: Intervals, full: bool = False) -> Summary:
-        """The summary of a result."""
-        observed = result.observed
-        width = result.width_array[observed.missing].astype(np.float64)
-        finite = width[np.isfinite(width)]
-        units = observed.attrs.get("units")
-        facts = result.source.facts(result.coverage)
-        most = tuple(np.quantile(finite, MOST_WIDTHS).tolist()) if finite.size else None
-        return cls(
-            name=observed.name,
-            units=None if units is None else str(units),
-            axes=tuple((axis.name, axis.length) for axis in observed.axes),
-            coverage=result.coverage,
-            observed=observed.n_observed,
-            missing=observed.n_missing,
-            outside=0 if observed.domain is None else int(np.count_nonzero(~observed.domain)),
-            forecast=int(np.count_nonzero(observed.forecast)),
-            infinite=int(width.size - finite.size),
-            finite_share=float(finite.size / width.size) if width.size else 1.0,
-            mean_width=float(finite.mean()) if finite.size else None,
-            median_width=float(np.median(finite)) if finite.size else None,
-            facts=facts,
-            choices=result.choices,
-            warnings=(*_notes(observed), *_too_high(result, facts), *result.source.warnings()),
-            beyond_tested=int(np.count_nonzero(result.beyond_array)),
-            most_widths=most,
-            below_zero=_below_zero(result),
-            extrapolated=_empty(observed),
-            full=full,
-        )
-
     def to_dict(self) -> dict[str, Json]:
         """Plain numbers, text, lists and dictionaries, ready for JSON."""
         return {key: plain(value) for key, value in asdict(self).items() if key != "full"}
@@ -176,7 +144,9 @@ class Summary:
             engine = self.facts.get("engine")
             needed = next((one.taken for one in self.choices if one.what == "peak memory"), "")
             memory = f"; {needed} of memory predicted" if "MB" in needed or "GB" in needed else ""
-            on = f" on {_in_words(engine)}" if engine else ""
+            count = (engine or "").removeprefix("threads (").removesuffix(")")
+            own = f"{count} thread{'' if count == '1' else 's'}" if count.isdigit() else engine
+            on = f" on {own}" if engine else ""
             rounds = next((f"; rounds on {one.taken}" for one in self.choices if one.what == "rounds run on"), "")
             rows.append(("computed", f"in {duration(self.facts['seconds'])}{on}{memory}{rounds}"))
         return rows
@@ -306,6 +276,55 @@ class Summary:
         return "<div>" + "".join(parts) + "</div>"
 
 
+def summary(result: Intervals, full: bool = False) -> Summary:
+    """What was filled, typical width and error, coverage on hidden entries, and what to be careful about.
+
+    Parameters
+    ----------
+    full : bool, default False
+        Whether every number and every setting with its reason is shown, instead of about ten lines.
+
+    Returns
+    -------
+    Summary
+        ``print`` shows it, ``to_dict()`` gives plain numbers and text.
+
+    Notes
+    -----
+    The error is that of entries that calibration hid, beside that of the best plain method on them: linear
+    interpolation along one axis, or the mean of a slice where no axis is ordered. The coverage is that of the
+    entries hidden in one round by a cutoff from the other rounds; `Fitted.audit` is a stronger test.
+    """
+    observed = result.observed
+    width = result.width_array[observed.missing].astype(np.float64)
+    finite = width[np.isfinite(width)]
+    units = observed.attrs.get("units")
+    facts = result.source.facts(result.coverage)
+    most = tuple(np.quantile(finite, MOST_WIDTHS).tolist()) if finite.size else None
+    return Summary(
+        name=observed.name,
+        units=None if units is None else str(units),
+        axes=tuple((axis.name, axis.length) for axis in observed.axes),
+        coverage=result.coverage,
+        observed=observed.n_observed,
+        missing=observed.n_missing,
+        outside=0 if observed.domain is None else int(np.count_nonzero(~observed.domain)),
+        forecast=int(np.count_nonzero(observed.forecast)),
+        infinite=int(width.size - finite.size),
+        finite_share=float(finite.size / width.size) if width.size else 1.0,
+        mean_width=float(finite.mean()) if finite.size else None,
+        median_width=float(np.median(finite)) if finite.size else None,
+        facts=facts,
+        choices=result.choices,
+        warnings=(*_notes(observed), *_too_high(result, facts), *result.source.warnings()),
+        beyond_tested=int(np.count_nonzero(result.beyond_array)),
+        most_widths=most,
+        below_zero=_below_zero(result),
+        extrapolated=_empty(observed),
+        full=full,
+    )
+
+
 def duration(seconds: float) -> str:
     """A time in words, with two digits."""
     if seconds < 60:
@@ -366,12 +385,6 @@ def _empty(observed: ObservedTensor) -> str:
         + (f" and {len(indices) - 3} more" if len(indices) > 3 else "")
         for name, indices in by_axis.items()
     )
-
-
-def _in_words(engine: str) -> str:
-    """The name of an engine; "threads (2)" as "2 threads"."""
-    count = engine.removeprefix("threads (").removesuffix(")")
-    return f"{count} thread{'' if count == '1' else 's'}" if count.isdigit() else engine
 
 
 def _short(value: float) -> str:
