@@ -231,6 +231,7 @@ def stored(field, tmp_path_factory):
 def test_deep_gaps_are_filled_in_tiles_from_disk(field, stored):
     truth, x, sea = field
     text = {choice.what: choice.taken for choice in stored.summary().choices}
+    assert "tile of the settings" in text
     assert text["calibration"] == "gaps" and int(text["tiles"].split()[0]) > 1
     found = stored.open()
     estimate, low, high, flag = (found[name].values for name in ("value", "value_lower", "value_upper", "value_flag"))
