@@ -630,8 +630,9 @@ def test_the_command_works_from_disk_where_memory_would_not_do(tmp_path, monkeyp
     # A tensor of a thousand entries counts as large.
     monkeypatch.setattr("corten.calibration.split.FIT_BYTES_PER_ENTRY", 10**9)
     words += ["--coverage", "0.9,0.5", "--memory", "700MB"]
-    told = command(tmp_path / "x.nc", "-o", tmp_path / "disk.zarr", *words)
+    told = command(tmp_path / "x.nc", "-o", tmp_path / "disk.zarr", "--full", *words)
     assert told.exit_code == 0, told.output
+    assert "Why" in told.output  # a setting with its reason, by --full
     assert "of memory, and up to" in told.output and "wrote" in told.output
     one, other = (xr.open_zarr(tmp_path / name, chunks=None) for name in ("inside.zarr", "disk.zarr"))
     np.testing.assert_allclose(one.tec.values, other.tec.values, rtol=1e-5, atol=1e-5)

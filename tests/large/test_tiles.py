@@ -184,27 +184,38 @@ def test_more_memory_gives_larger_tiles_that_keep_to_it():
 
 
 class Constant:
-    """Settings of a stack that fill everything with one number."""
+    """Settings of a stack whose members are a number and half of it."""
 
     def __init__(self, number):
         self.number = number
 
     def fill(self, values, mask):
         assert np.isnan(values[~mask]).all()
-        return Fill(np.full(mask.shape, self.number), {})
+        whole = np.full(mask.shape, self.number)
+        return Fill(whole, {"one": whole, "half": whole / 2})
+
+    def combine(self, members, truth):
+        return self
+
+    def mix(self, members):
+        return members["one"]
 
 
-def test_settings_are_compared_by_hidden_entries_of_the_core(field):
+def test_settings_are_compared_by_hidden_entries_of_the_cores(field):
     _, x, sea = field
     spins = np.where(np.isnan(x), np.int8(-1), np.int8(1))
     spins[~sea] = 0
     data = TiledField.of(LazyTensor.of(x, sea), spins, block=5, tile_entries=4000, tell=lambda share: None)
-    tile = data.tiles[1]
-    comparison = gaps._Comparison(data, (Constant(20.0), Constant(50.0)), seed=3, engine="auto")
-    values, _, hidden = gaps.Hiding(tile, tuple(part.start for part in tile.padded), 3).draw(data)
-    found = values[tile.inner][hidden[tile.inner]]
-    assert found.size and found.size < hidden.sum()
-    assert comparison.errors(tile) == pytest.approx([np.abs(found - n).sum() for n in (20.0, 50.0)], rel=1e-5)
+    options, found = (Constant(20.0), Constant(50.0)), []
+    comparison = gaps._Comparison(data, options, seed=3, engine="auto")
+    for tile in data.tiles[:2]:
+        values, _, hidden = gaps.Hiding(tile, tuple(part.start for part in tile.padded), 3).draw(data)
+        found.append(values[tile.inner][hidden[tile.inner]])
+        assert found[-1].size and found[-1].size < hidden.sum()
+    hidden = [comparison.hidden(tile) for tile in data.tiles[:2]]
+    for k, one in enumerate(options):
+        error = gaps._error(one, [at[k] for at in hidden])
+        assert error == pytest.approx(np.abs(np.concatenate(found) - one.number).mean(), rel=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +231,7 @@ def stored(field, tmp_path_factory):
 def test_deep_gaps_are_filled_in_tiles_from_disk(field, stored):
     truth, x, sea = field
     text = {choice.what: choice.taken for choice in stored.summary().choices}
+    assert "tile of the settings" in text
     assert text["calibration"] == "gaps" and int(text["tiles"].split()[0]) > 1
     found = stored.open()
     estimate, low, high, flag = (found[name].values for name in ("value", "value_lower", "value_upper", "value_flag"))

@@ -116,8 +116,9 @@ def complete(
         (file,) = files
         if too_large(file, data.variable, memory):
             complete_from_disk(
-                file, targets, completer=completer, data=data, coverages=levels, memory=memory, terminal=terminal
-            )
+                file, targets, completer=completer, data=data, coverages=levels, memory=memory, terminal=terminal,
+                full=full,
+            )  # fmt: skip
             return
         move("reading", 0.0)
         loaded = read(file)
@@ -213,6 +214,7 @@ def complete_from_disk(
     coverages: Sequence[float],
     memory: str | None,
     terminal: Terminal,
+    full: bool,
 ) -> None:
     """Read, fit and write to Zarr part by part; options that need memory for all are refused."""
     needing_memory = (
@@ -237,7 +239,7 @@ def complete_from_disk(
             periodic=data.periodic or [], axis_kinds=data.axis_kinds, missing_value=data.codes, memory=memory,
             overwrite=targets.overwrite, progress=move, say=terminal.say,
         )  # fmt: skip
-    terminal.say(filled.summary())
+    terminal.say(filled.summary(full))
     terminal.wrote(filled.path)
     terminal.answer({
         "input": str(file), "output": [str(filled.path)], "summary": filled.summary().to_dict(),

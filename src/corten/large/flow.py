@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -62,9 +62,9 @@ class FilledStore:
     settings: dict[str, str | int] = field(repr=False)
     _summary: Summary = field(repr=False)
 
-    def summary(self) -> Summary:
-        """Counts, widths of the intervals, automatic settings and warnings."""
-        return self._summary
+    def summary(self, full: bool = False) -> Summary:
+        """Counts, widths of the intervals and warnings; with `full` every number and every setting with its reason."""
+        return replace(self._summary, full=full)
 
     def open(self) -> xr.Dataset:
         """The store as an xarray Dataset, nothing loaded."""

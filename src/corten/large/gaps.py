@@ -39,6 +39,7 @@ TILE_SEED_STREAM = 0x711E
 SETS = 4  # of tiles hidden at once: the coarse field is completed once for each set
 MIN_TILE_HIDDEN = 20  # entries that can be hidden in a tile, at least
 SAMPLED_TILES = 12  # from which depths of missing entries and steps of change are estimated
+MAX_COMPARED_ENTRIES = 24_000  # hidden in a tile, by which settings are compared
 SETTINGS_TILES = 4  # the stack has the settings of one of them: those with the lowest error in all of them
 
 
@@ -196,9 +197,9 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
         settings.of, (None, *(tile.padded for tile in compared)), lambda share: tell(0.05 + 0.1 * share)
     )
     comparison = _Comparison(data, tuple(options), seed, runner.inside)
-    errors = runner.run(comparison.errors, compared, lambda share: tell(0.15 + 0.05 * share))
-    total = np.sum(errors, axis=0)
-    first = options[int(np.argmin(total))]
+    hidden = runner.run(comparison.hidden, compared, lambda share: tell(0.15 + 0.05 * share))
+    errors = [_error(one, [at[k] for at in hidden]) for k, one in enumerate(options)]
+    first = options[int(np.argmin(errors))]
     fields = runner.run(_FarFields(data, large).without, ((), *sets), lambda share: tell(0.2 + 0.1 * share))
     filler = TileFiller(axes, first, fields[0], change, spread=spread, engine=runner.inside)
     drawn = [(number, hiding) for number, hidings in enumerate(sets, 1) for hiding in hidings]
@@ -227,11 +228,11 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
         Choice("pseudo-gaps", f"{len(rounds)} tiles", "copies of gaps of the same tile or of another place"),
         Choice(
             "tile of the settings",
-            f"number {1 + int(np.argmin(total))} of {len(compared)}",
+            f"number {1 + int(np.argmin(errors))} of {len(compared)}",
             "its settings have the lowest error of entries hidden in all of them",
             tuple(
-                {"tile": [part.start for part in tile.core], "sum of errors": float(one)}
-                for tile, one in zip(compared, total)
+                {"tile": [part.start for part in tile.core], "error": error}
+                for tile, error in zip(compared, errors)
             ),
         ),
         *completion.choices,
@@ -371,13 +372,24 @@ class _Comparison:
     seed: int
     engine: object
 
-    def errors(self, tile: Tile) -> np.ndarray:
-        """The sum of absolute errors with each of the settings, of entries of the core under a copy of its gaps."""
+    def hidden(self, tile: Tile) -> list[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """For each of the settings the values and the estimates of the members at entries hidden in the core."""
         values, mask, hidden = Hiding(tile, tuple(part.start for part in tile.padded), self.seed).draw(self.data)
         train, entries, axes = mask & ~hidden, tile.entries(hidden), cut_axes(self.data.axes, tile.padded)
-        known = np.where(train, values, np.nan)
-        fills = (fill_on(self.engine, on_axes(one, axes), known, train) for one in self.options)
-        return np.array([np.abs(one.estimate - values).reshape(-1)[entries].sum(dtype=np.float64) for one in fills])
+        if entries.size > MAX_COMPARED_ENTRIES:
+            entries = np.random.default_rng(self.seed).choice(entries, MAX_COMPARED_ENTRIES, replace=False)
+        known, truth = np.where(train, values, np.nan), values.reshape(-1)[entries]
+        fills = (fill_on(self.engine, on_axes(one, axes), known, train).members for one in self.options)
+        return [(truth, {name: one.reshape(-1)[entries] for name, one in members.items()}) for members in fills]
+
+
+def _error(prepared: PreparedMix, hidden: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]]) -> float:
+    """The mean absolute error of the mix, with weights learned from these entries: one tile has few of them."""
+    truth = np.concatenate([one for one, _ in hidden])
+    members = {name: np.concatenate([each[name] for _, each in hidden]) for name in hidden[0][1]}
+    if not truth.size:
+        return 0.0
+    return float(np.abs(prepared.combine(members, truth).mix(members) - truth).mean(dtype=np.float64))
 
 
 @dataclass(frozen=True)

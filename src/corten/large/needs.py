@@ -12,6 +12,7 @@ from corten.engine.layout import slab_planes
 from corten.engine.memory import in_words
 from corten.io.lazy import LazyTensor
 from corten.large.tiles import Tile, tile_sides, tiles_of
+from corten.results.summary import duration
 
 BASE = 330_000_000  # bytes of interpreter, libraries and compiled kernels, measured
 PIECE_ENTRIES = 1 << 21  # larger blocks are not faster
@@ -23,8 +24,9 @@ MAX_TILE_ENTRIES, MIN_TILE_ENTRIES = 1_500_000, 20_000  # of the core of a tile
 COARSE_BYTES = 100_000_000  # completion of the coarse field
 TILE_BYTES, BYTES_PER_TILE_ENTRY = 70_000_000, 130  # of a thread, and per entry of its tile with the margin, measured
 TILED_SCRATCH_BYTES = 6  # per entry on disk beside a copy of the values: masks, and numbers of the other way
-SECONDS_OF_TILES = 15.0  # CPU time: settings of the coarse field and of the tiles, learned scale
+SECONDS_OF_TILES = 20.0  # CPU time: settings of the coarse field, likelihoods of the tiles, learned scale
 SECONDS_PER_TILE_ENTRY, SECONDS_PER_MISSING = 2.7e-6, 6.9e-6  # CPU time, measured (`python -m benchmarks tiles`)
+FILLS_OF_SETTINGS = 28  # of a tile: settings chosen in four tiles, each then filled with all four
 TILE_ROUNDS = 24  # tiles in which entries are hidden, at least; of small tiles more, but no tile more often than this
 CALIBRATION_ENTRIES = 12_000_000  # entries of tiles that are filled for calibration, if 24 tiles have fewer
 PART_ENTRY, PART_ENTRIES = 90, 20_000_000  # the part that settings are chosen from
@@ -47,8 +49,8 @@ class TileNeeds:
 
         item: bytes of a value; arrays: of values in the output.
         """
-        entries = MAX_TILE_ENTRIES
         size = prod(axis.length for axis in axes)
+        entries = min(MAX_TILE_ENTRIES, size)
         while True:
             tiles = tiles_of(axes, tile_sides(axes, entries))
             largest = max(prod(tile.shape) for tile in tiles)
@@ -63,7 +65,7 @@ class TileNeeds:
                 )
         disk = size * (TILED_SCRATCH_BYTES + item + arrays * item + 1)
         rounds = number_of_rounds(tiles, len(tiles))
-        filled = sum(prod(tile.shape) for tile in tiles) * (1 + rounds / len(tiles))
+        filled = sum(prod(tile.shape) for tile in tiles) * (1 + (rounds + FILLS_OF_SETTINGS) / len(tiles))
         seconds = SECONDS_OF_TILES + SECONDS_PER_TILE_ENTRY * filled + SECONDS_PER_MISSING * missing
         return TileNeeds(entries, needed, disk, seconds)
 
@@ -71,7 +73,7 @@ class TileNeeds:
         """The needs in words."""
         return (
             f"tiles of about {self.entries:,} entries: about {in_words(self.memory)} of memory, up to "
-            f"{in_words(self.disk)} of disk and {max(1, round(self.seconds / 60))} min of CPU time"
+            f"{in_words(self.disk)} of disk and {duration(self.seconds)} of CPU time"
         )
 
 
