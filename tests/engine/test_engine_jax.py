@@ -257,7 +257,8 @@ for periodic in ((0,),):
 
 def test_two_devices_share_the_planes():
     here = os.path.dirname(__file__)
-    folders = [here, os.path.dirname(here)]  # this folder, and that of what tests share
+    tests = os.path.dirname(here)
+    folders = [here, tests, os.path.dirname(tests)]  # this folder, that of what tests share, and that of benchmarks
     environment = os.environ | {
         "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2",
         "JAX_PLATFORMS": "cpu",

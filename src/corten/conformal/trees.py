@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numba import njit
 
 from corten.data.arrays import Floats, Numbers
-from corten.engine.threads import Shared
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingRegressor
@@ -23,12 +22,8 @@ ORDER = 0x077CB531  # a de Bruijn sequence: the five highest bits of its product
 PART_ROWS = 256  # whose features stay in the cache
 
 
-_kept_filters = Shared(warnings.catch_warnings)
-"""Inside, fits in several threads may change the filters of warnings; after the last of them they are as before.
-
-scikit-learn sets the filters of the whole process for a moment. Of two threads that do so at once, the second may put
-back what the first has set.
-"""
+_binning = Lock()
+"""Held by a fit while it bins features: scikit-learn sets the filters of warnings of the whole process for a moment."""
 
 
 def fit_trees(
@@ -49,11 +44,16 @@ def fit_trees(
     from sklearn.ensemble import HistGradientBoostingRegressor
     from threadpoolctl import threadpool_limits
 
-    boosted = HistGradientBoostingRegressor(
+    class Boosted(HistGradientBoostingRegressor):
+        def _bin_data(self, *given: object, **named: object) -> np.ndarray:
+            with _binning:
+                return cast(np.ndarray, super()._bin_data(*given, **named))
+
+    boosted = Boosted(
         loss=loss, max_iter=trees, learning_rate=learning_rate, max_leaf_nodes=leaves, min_samples_leaf=least,
         l2_regularization=1.0, early_stopping=False, random_state=seed,
     )  # fmt: skip
-    with _kept_filters, threadpool_limits(1, user_api="openmp"):
+    with threadpool_limits(1, user_api="openmp"):
         boosted.fit(features, target)
     return Trees.of(boosted)
 
