@@ -30,6 +30,7 @@ from corten.calibration.pseudo_gaps import (
 )
 from corten.calibration.task import EngineLike, Outcome, Plan, Round, Task
 from corten.completion.axes_kinds import MIN_STATIONS, axis_kinds, edges_of, extents_of, transformed_fast
+from corten.completion.few_observed import are_few
 from corten.completion.gaussian_process import MIN_HALVED_ENTRIES, MIN_HALVED_LENGTH
 from corten.completion.protocol import Fill
 from corten.completion.spectral_solver import COARSE_MODES, COARSE_NUMBERS
@@ -46,11 +47,10 @@ from corten.engine.threads import beside_device, side_by_side
 from corten.propensity import FittedPropensity, IsingPropensity
 
 GAP_SEED_STREAM = 0x6A95
-ROUNDS, FEWER_ROUNDS = 24, 12
-MANY_HIDDEN_ENTRIES, MANY_MISSING = 40_000, 1 / 5
-"""Where every round hides so many entries, and so large a share of the tensor is missing, fewer rounds serve: intervals
-of TEC and NDVI have the same scores with 12 as with 24 (`benchmarks/gaps.py`). Stations are silent for whole days: many
-entries, but few gaps."""
+ROUNDS, FEWER_ROUNDS, MANY_MISSING = 24, {40_000: 12, 400_000: 8}, 1 / 5
+"""Where every round hides at least so many entries, and so large a share of the tensor is missing, fewer rounds serve:
+intervals of TEC and NDVI have the same scores with 12 as with 24, and those of sea surfaces with 8 as with 12
+(`benchmarks/gaps.py`, `benchmarks/growth.py`). Stations are silent for whole days: many entries, but few gaps."""
 # CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
 SECONDS_OF_MODES = 0.07  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
 SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.004, 0.22e-6, 5.2e-9  # of a fill besides
@@ -77,8 +77,9 @@ class GapCalibration:
     Parameters
     ----------
     rounds : int, optional
-        The number of rounds; each completes the tensor once. Default: 24, or 12 if a fifth of the entries or more is
-        missing, a round hides 40,000 entries or more, and no unordered axis has ten positions or more (stations).
+        The number of rounds; each completes the tensor once. Default: 24. If a fifth of the entries or more is missing
+        and no unordered axis has ten positions or more (stations), 12 where a round hides 40,000 entries or more, and
+        8 where it hides 400,000.
     drawn : float, default 1/3
         The share of rounds with simulated gaps. They reduce the influence of moved copies that happen to be deeper than
         the gaps.
@@ -94,8 +95,8 @@ class GapCalibration:
 
     Examples
     --------
-    >>> GapCalibration().rounds_for(10_000, 3_000), GapCalibration().rounds_for(552_000, 237_000)
-    (24, 12)
+    >>> [GapCalibration().rounds_for(entries, 3 * entries // 10) for entries in (10_000, 500_000, 10_000_000)]
+    [24, 12, 8]
     """
 
     rounds: int | None = None
@@ -115,8 +116,10 @@ class GapCalibration:
         """
         if self.rounds is not None:
             return self.rounds
-        many = _hidden_in_round(entries, missing) >= MANY_HIDDEN_ENTRIES and missing >= MANY_MISSING * entries
-        return FEWER_ROUNDS if many and unordered < MIN_STATIONS else ROUNDS
+        if missing < MANY_MISSING * entries or unordered >= MIN_STATIONS:
+            return ROUNDS
+        hidden = _hidden_in_round(entries, missing)
+        return min((rounds for least, rounds in FEWER_ROUNDS.items() if hidden >= least), default=ROUNDS)
 
     def plan(self, observed: ObservedTensor, seed: int) -> Plan:
         """Draw the rounds."""
@@ -327,6 +330,8 @@ def _seconds_of_fill(entries: int, shape: Sequence[int], dense: float, unordered
     most = min(COARSE_MODES, prod(min(n, sqrt(COARSE_NUMBERS / n)) for n in shape))
     modes = 0.0 if unordered else sum((min(most, grid / 20) / COARSE_MODES) ** 3 for grid in grids)
     products = sum(FAST_LENGTH if transformed_fast(n) else n for n in shape) * (1 + dense) / 2
+    if are_few(round(dense * entries / 2), entries, len(shape)) and not unordered:
+        products = modes = 0.0
     each = SECONDS_PER_ENTRY_AND_AXIS * len(shape) + SECONDS_PER_PRODUCT * products
     return SECONDS_PER_FILL + SECONDS_OF_MODES * modes + each * entries
 
