@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 from scipy import ndimage
@@ -28,6 +29,7 @@ from corten.conformal.scores import Score
 from corten.conformal.weights import PooledWeights
 from corten.data.axes import Axis
 from corten.data.choices import Choice
+from corten.engine.lazy import is_lazy
 from corten.engine.memory import MappedFile, file_tensor, let_go
 from corten.io.lazy import LazyTensor
 from corten.large.needs import number_of_rounds
@@ -86,9 +88,14 @@ class TiledField:
 
     def read(self, box: Box) -> tuple[np.ndarray, np.ndarray]:
         """Values and spins of a box."""
-        values, spins = np.array(self.values[box]), np.array(self.spins[box])
-        let_go(self.values[box])
-        let_go(self.spins[box])
+        parts = self.values[box], self.spins[box]
+        if is_lazy(parts[0]):
+            import dask
+
+            return cast(tuple[np.ndarray, np.ndarray], dask.compute(*parts))  # spins are computed from the values
+        values, spins = map(np.array, parts)
+        for part in parts:
+            let_go(part)
         return values, spins
 
 
