@@ -25,6 +25,8 @@ from corten.data.printable import printable
         ("calibration=corten.GapCalibration(rounds=48).", "in Python calibration=corten.GapCalibration(rounds=48)."),
         ("flag filled_beyond_tested (result.beyond_tested). Use", "flag filled_beyond_tested. Use"),
         ("summary(full=True) lists", "--full lists"),
+        ('allowed are "tucker", "stack", an object or a function', 'allowed are "tucker", "stack"'),
+        ('allowed are "auto", "ising" or an object', 'allowed are "auto", "ising"'),
         ("quality_flag=0,1 and a=b stay", "quality_flag=0,1 and a=b stay"),
     ],
 )

@@ -18,6 +18,7 @@ from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverages
 from corten.data.missing_values import MissingValue
+from corten.data.plain import calibration_entries
 from corten.engine import Engine, Threads, as_engine
 from corten.engine.memory import USABLE_SHARE, available, in_words, limited, read_size, refuse_full_disk
 from corten.engine.threads import default_threads, one_library_thread
@@ -342,8 +343,8 @@ class _Run:
         units = lazy.attrs.get("units")
         if size < MIN_EFFECTIVE_SIZE:
             self.warnings += (
-                f"Many intervals may be infinite: the effective sample size is {size:.0f} of {entries} calibration "
-                "entries.",
+                f"Many intervals may be infinite: the effective sample size is {size:.0f} of {entries} "
+                f"{calibration_entries(entries)}.",
             )
         return Summary(
             name=lazy.name, units=None if units is None else str(units),
