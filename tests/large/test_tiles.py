@@ -9,7 +9,7 @@ import pytest
 import corten
 from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.completion.protocol import Fill
-from corten.data.axes import Axis
+from corten.data.axes import Axis, cut_axes
 from corten.io.lazy import LazyTensor
 from corten.large import dask_arrays, gaps, needs, tiles
 from corten.large.gaps import TiledField
@@ -132,7 +132,7 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
     from corten.completion.stack import StackedCompletion
 
     stack = StackedCompletion({"one": SmoothCompletion()})
-    first = stack.prepare(values, mask, tiles.cut_axes(data.axes, tile.padded), 0)
+    first = stack.prepare(values, mask, cut_axes(data.axes, tile.padded), 0)
     large = stack.prepare(data.coarse.values, data.coarse.mask, data.coarse.axes(data.axes), 0)
 
     def members(changed):

@@ -79,24 +79,27 @@ class Run:
     @property
     def entries(self) -> np.ndarray:
         """Flat indices of the hidden entries of all rounds."""
-        return np.concatenate([h.entries for h in self.rounds])
+        return pooled(self.rounds, "entries")
 
     @property
     def truth(self) -> np.ndarray:
         """Their values."""
-        return np.concatenate([h.truth for h in self.rounds]).astype(np.float64)
+        return pooled(self.rounds, "truth").astype(np.float64)
 
     @property
     def estimate(self) -> np.ndarray:
         """Their estimates."""
-        return np.concatenate([h.estimate for h in self.rounds]).astype(np.float64)
+        return pooled(self.rounds, "estimate").astype(np.float64)
 
     @property
     def features(self) -> np.ndarray:
         """Their features, (entries, features)."""
-        if self.neighbours is None:
-            return np.concatenate([h.features for h in self.rounds])
-        return _all_features(self.rounds)
+        return pooled(self.rounds, "features") if self.neighbours is None else _all_features(self.rounds)
+
+
+def pooled(rounds: Sequence[Hidden], name: str) -> np.ndarray:
+    """One array of the hidden entries of all rounds."""
+    return np.concatenate([getattr(one, name) for one in rounds])
 
 
 def run_rounds(
@@ -119,73 +122,57 @@ def run_rounds(
     limit = MAX_POOLED_ENTRIES // len(rounds)
     one_transform = Lock()  # a transform of the user may not be safe to run in two threads
 
+    def values_of(train: np.ndarray) -> np.ndarray:
+        if change is None or train is changed.mask:
+            return values
+        with one_transform:
+            return values_of_round(task, change, train)
+
     def completed(number: int) -> Hidden:
         """One round, reduced here to its scored entries: full arrays of several rounds are never kept."""
-        one = rounds[number]
-        train, own = one.train, values
-        if change is not None:
-            with one_transform:
-                own = values_of_round(task, change, train)
+        train, entries = rounds[number].train, scored(rounds[number], limit, [task.seed, number])
+        own = values_of(train)
         # Every round has a start of its own: a start from another round would depend on the entries now hidden.
         fill = first.fill(own, train)
-        hidden = reduced(fill, own, train=train, entries=scored(one, limit, [task.seed, number]), describe=describe)
-        if not fill.members:
-            return hidden
-        around = neighbours.at(hidden.entries, own, train=train, estimate=fill.estimate, members=fill.members)
-        return replace(hidden, around=around)
+        return reduced(fill, own, train=train, entries=entries, describe=describe, neighbours=neighbours)
 
     device, where = rounds_on_device(task.engine, first, values.shape, len(rounds))
-    done: list[Hidden] = []
+    found: Iterator[Hidden | _Final]
     if device is not None:
-
-        def own(train: np.ndarray) -> np.ndarray:
-            whole = change is None or train is changed.mask
-            return values if whole else values_of_round(task, cast(FittedTransform, change), train)
-
-        filled = _on_device(
-            device, rounds, values_of=own, changed=changed, describe=describe, neighbours=neighbours, limit=limit,
-            seed=task.seed,
+        found = _on_device(
+            device, rounds, values_of=values_of, changed=changed, describe=describe, neighbours=neighbours,
+            limit=limit, seed=task.seed,
         )  # fmt: skip
-        for one in filled:
-            if isinstance(one, _Final):
-                run = _finished(
-                    task, first, done=done, changed=changed, describe=describe, neighbours=neighbours, where=where,
-                    fill=one.fill,
-                )  # fmt: skip
-                return replace(run, around=one.around)
-            done.append(one)
-            task.tell("completion", len(done) / steps)
-    # A function of the user, which has no members, may not be safe to run in two threads.
-    threads = threads_that_fit(values.size, len(rounds)) if isinstance(first, PreparedMix) else 1
-    for hidden in in_order(completed, range(len(rounds)), threads):
-        done.append(hidden)
+    else:
+        # A function of the user, which has no members, may not be safe to run in two threads.
+        threads = threads_that_fit(values.size, len(rounds)) if isinstance(first, PreparedMix) else 1
+        found = in_order(completed, range(len(rounds)), threads)
+    done: list[Hidden] = []
+    last = None
+    for one in found:
+        if isinstance(one, _Final):
+            last = one
+            continue
+        done.append(one)
         task.tell("completion", len(done) / steps)
-    return _finished(task, first, done=done, changed=changed, describe=describe, neighbours=neighbours, where=where)
-
-
-def _finished(
-    task: Task, first: Prepared, *, done: list[Hidden], changed: ObservedTensor, describe: EntryFeatures,
-    neighbours: NeighbourFeatures, where: tuple[Choice, ...], fill: Fill | None = None,
-) -> Run:  # fmt: skip
-    """Weights of the members, a correction if it helps, and the final fill; `fill` has its members if it is done."""
     prepared, choices = first, first.choices
     if done[0].members:
-        stations = has_stations(axis_kinds(changed.axes, changed.shape), changed.shape)
-        mixed, done = cross_fitted_mix(cast(PreparedMix, first), done, changed.shape, task.seed, stations=stations)
+        stations = has_stations(axis_kinds(changed.axes, values.shape), values.shape)
+        mixed, done = cross_fitted_mix(cast(PreparedMix, first), done, values.shape, task.seed, stations=stations)
         prepared, done, choice = _corrected(
             cast(PreparedMix, first), mixed, rounds=done, neighbours=neighbours, observed=changed.mask, seed=task.seed
         )
         choices = (*mixed.choices, choice)
-    if fill is None or isinstance(prepared, PreparedCorrected):
-        final = prepared.fill(changed.values, changed.mask)
+    if last is None or isinstance(prepared, PreparedCorrected):
+        final = prepared.fill(values, changed.mask)
     else:
-        final = Fill(cast(PreparedMix, prepared).mix(fill.members), fill.members)
+        final = Fill(cast(PreparedMix, prepared).mix(last.fill.members), last.fill.members)
     task.tell("completion", 1.0)
     # Errors of smooth maps are learned from their own features: trees with covariates would learn places.
     near = neighbours if neighbours.correlations and done[0].members else None
     return Run(
         tuple(done), final, prepared=prepared, describe=describe, first=first, neighbours=near,
-        choices=(*where, *choices),
+        choices=(*where, *choices), around=None if last is None else last.around,
     )  # fmt: skip
 
 
@@ -213,12 +200,8 @@ def _on_device(
         if not ordered:
             # Features of neighbours along unordered axes, and covariates, are gathered on the host.
             def reduce(b: int) -> Hidden:
-                fill = batch.fill(b)  # noqa: B023
-                hidden = reduced(fill, values[b], train=trains[b], entries=entries[b], describe=describe)  # noqa: B023
-                around = neighbours.at(
-                    entries[b], values[b], train=trains[b], estimate=fill.estimate, members=fill.members  # noqa: B023
-                )
-                return replace(hidden, around=around)
+                fill, own, train = batch.fill(b), values[b], trains[b]  # noqa: B023
+                return reduced(fill, own, train=train, entries=entries[b], describe=describe, neighbours=neighbours)  # noqa: B023
 
             yield from in_order(reduce, range(len(inside)))
         elif inside:
@@ -247,17 +230,21 @@ def _corrected(
     observed: np.ndarray, seed: int,
 ) -> tuple[Prepared, list[Hidden], Choice]:  # fmt: skip
     """The mix with a learned correction of it, and rounds with corrected estimates, if that lowers their errors."""
-    entries = np.concatenate([h.entries for h in rounds])
-    residuals = np.concatenate([h.truth - h.estimate for h in rounds])
-    features = _all_features(rounds)
+    entries, estimate, features = pooled(rounds, "entries"), pooled(rounds, "estimate"), _all_features(rounds)
     correction, choice = learn_correction(
-        neighbours, features, residuals=residuals, entries=entries, observed=observed, seed=seed
-    )
+        neighbours, features, residuals=pooled(rounds, "truth") - estimate, entries=entries, observed=observed,
+        seed=seed,
+    )  # fmt: skip
     if correction is None:
         return mixed, rounds, choice
-    added = np.split(correction.predict(features, entries), np.cumsum([len(h.entries) for h in rounds])[:-1])
-    done = [replace(h, estimate=h.estimate + one) for h, one in zip(rounds, added)]
+    done = _with_estimates(rounds, estimate + correction.predict(features, entries))
     return PreparedCorrected(mixed, first, correction, choice), done, choice
+
+
+def _with_estimates(rounds: Sequence[Hidden], estimate: np.ndarray) -> list[Hidden]:
+    """The rounds with other estimates of their entries, given for all rounds."""
+    parts = np.split(estimate, np.cumsum([len(one.entries) for one in rounds])[:-1])
+    return [replace(one, estimate=part) for one, part in zip(rounds, parts)]
 
 
 def peak_of_rounds(entries: int, threads: int, missing: int = 0) -> int:
@@ -277,9 +264,15 @@ def threads_that_fit(entries: int, rounds: int) -> int:
 
 def reduced(
     fill: Fill, values: np.ndarray, *, train: np.ndarray, entries: np.ndarray, describe: EntryFeatures,
-    estimate: np.ndarray | None = None,
+    estimate: np.ndarray | None = None, neighbours: NeighbourFeatures | None = None,
 ) -> Hidden:  # fmt: skip
-    """What is kept of a round that was filled from the entries in `train`; features are computed from `estimate`."""
+    """What is kept of a round that was filled from the entries in `train`.
+
+    Features are computed from `estimate`; `neighbours`: features of a stack that are kept too.
+    """
+    around = None
+    if neighbours is not None and fill.members:
+        around = neighbours.at(entries, values, train=train, estimate=fill.estimate, members=fill.members)
     deep = depth(train, describe.axes, describe.change)
     whole = fill.estimate if estimate is None else estimate
     features = describe.at(entries, values=values, train=train, estimate=whole, members=fill.members, deep=deep)
@@ -290,6 +283,7 @@ def reduced(
         members={name: member.reshape(-1)[entries] for name, member in fill.members.items()},
         features=features,
         depths=deep.reshape(-1)[entries],
+        around=around,
     )
 
 
@@ -320,18 +314,18 @@ def cross_fitted_mix(
     Weights by the difference of the members are for `stations`: there members fail at single positions. They are used
     unless their cross-fitted estimates have a squared error that is larger by two standard errors.
     """
-    entries, truth = np.concatenate([h.entries for h in rounds]), np.concatenate([h.truth for h in rounds])
-    pooled = {name: np.concatenate([h.members[name] for h in rounds]) for name in rounds[0].members}
+    entries, truth = pooled(rounds, "entries"), pooled(rounds, "truth")
+    members = {name: np.concatenate([h.members[name] for h in rounds]) for name in rounds[0].members}
     fold = block_folds(entries, shape, seed)
 
     def cross_fitted(combine: Callable[..., PreparedMix]) -> tuple[PreparedMix, np.ndarray]:
-        final = combine(pooled, truth)
-        mixed = np.array(final.mix(pooled))
+        final = combine(members, truth)
+        mixed = np.array(final.mix(members))
         for one in np.unique(fold):
             inside = fold == one
             if not inside.all():
-                own = combine({n: estimate[~inside] for n, estimate in pooled.items()}, truth[~inside])
-                mixed[inside] = own.mix({n: estimate[inside] for n, estimate in pooled.items()})
+                own = combine({n: estimate[~inside] for n, estimate in members.items()}, truth[~inside])
+                mixed[inside] = own.mix({n: estimate[inside] for n, estimate in members.items()})
         return final, mixed
 
     final, mixed = cross_fitted(prepared.combine)
@@ -340,8 +334,7 @@ def cross_fitted_mix(
         lost = (refined - truth) ** 2 - (mixed - truth) ** 2
         if not exceeds(lost, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS)):
             final, mixed = other, refined
-    ends = np.cumsum([len(h.entries) for h in rounds])[:-1]
-    return final, [replace(h, estimate=estimate) for h, estimate in zip(rounds, np.split(mixed, ends))]
+    return final, _with_estimates(rounds, mixed)
 
 
 def scored(one: Round, limit: int, seed: list[int]) -> np.ndarray:

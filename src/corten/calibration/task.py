@@ -210,7 +210,7 @@ class Calibration(Protocol):
 
 def fit_propensity(
     model: PropensityModel, mask: np.ndarray, *, train_share: float, axes: Sequence[Axis],
-    domain: np.ndarray | None = None, engine: EngineLike = "auto",
+    domain: np.ndarray | None = None, engine: object = "auto",
 ) -> FittedPropensity:  # fmt: skip
     """The propensity model fitted to a training mask, or to its spins, on these axes."""
     names, periodic = [axis.name for axis in axes], [axis.periodic for axis in axes]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import ndimage
 
-from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix, reduced
+from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix, pooled, reduced
 from corten.calibration.gap_scale import choose_score, first_estimate, reach, tested_depth
 from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide
 from corten.completion.axes_kinds import axis_kinds, edges_of
@@ -26,14 +26,14 @@ from corten.conformal.depth import DepthWeights, depth, steps_of_change
 from corten.conformal.local_scale import EntryFeatures, LearnedScale
 from corten.conformal.scores import Score
 from corten.conformal.weights import PooledWeights
-from corten.data.axes import Axis
+from corten.data.axes import Axis, cut_axes
 from corten.data.choices import Choice
 from corten.engine.memory import MappedFile, file_tensor, let_go
 from corten.io.lazy import LazyTensor
 from corten.large.needs import number_of_rounds
 from corten.large.stages import Tell, blocks
 from corten.large.tasks import TileRunner
-from corten.large.tiles import Box, Coarse, FarField, Tile, cut_axes, tile_sides, tiles_of
+from corten.large.tiles import Box, Coarse, FarField, Tile, tile_sides, tiles_of
 
 TILE_SEED_STREAM = 0x711E
 SETS = 4  # of tiles hidden at once: the coarse field is completed once for each set
@@ -207,9 +207,7 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     rounds = runner.run(sample.scored, drawn, lambda share: tell(0.3 + 0.65 * share))
     rounds = [one for one in rounds if one.entries.size]
     completion, rounds = cross_fitted_mix(filler.completion, rounds, shape, seed)
-    entries, truth, estimate, features = (
-        np.concatenate([getattr(h, name) for h in rounds]) for name in ("entries", "truth", "estimate", "features")
-    )
+    entries, truth, estimate, features = (pooled(rounds, n) for n in ("entries", "truth", "estimate", "features"))
     learned = LearnedScale.fit(features, truth - estimate, entries=entries, shape=shape, seed=seed)
     depths = [h.depths for h in rounds]
     by_depth = DepthWeights.of(np.concatenate(depths), missing_depths)
