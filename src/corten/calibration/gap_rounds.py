@@ -13,7 +13,8 @@ import numpy as np
 from corten.calibration.device_rounds import DeviceRounds, described_on_device, rounds_on_device, scored_on_device
 from corten.calibration.task import Round, Task, trend_of
 from corten.completion.axes_kinds import axis_kinds, has_stations
-from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
+from corten.completion.correction import PreparedCorrected, learn_correction
+from corten.completion.neighbours import NeighbourFeatures
 from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.completion.stack import BatchedFill
 from corten.conformal.depth import depth
