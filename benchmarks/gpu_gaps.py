@@ -96,6 +96,7 @@ def measure(case: str, engine: str, seeds: int) -> Iterator[dict[str, Any]]:
     import corten
     from corten.calibration import gap_rounds, gap_scale, gaps
     from corten.completion import batched, gaussian_process, stack, unfoldings
+    from corten.completion.gaussian_process import PreparedProcess
     from corten.conformal.local_scale import LearnedScale
     from corten.data.observed import ObservedTensor
     from corten.evidence.metrics import interval_scores
@@ -116,7 +117,7 @@ def measure(case: str, engine: str, seeds: int) -> Iterator[dict[str, Any]]:
         "rounds and final fill": (gaps, "run_rounds"),
         "- standardise": (stack, "standardise"),
         "- pyramid": (batched, "pyramid"),
-        "- coarse grid": (batched, "_coarse_start"),
+        "- coarse grid": (PreparedProcess, "coarse_start"),
         "- Gaussian process": (batched, "conditioned"),
         "- low-rank member": (batched, "minimise"),
         "- features": (gap_rounds, "scored_on_device"),
