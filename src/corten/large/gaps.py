@@ -212,9 +212,9 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     depths = [h.depths for h in rounds]
     by_depth = DepthWeights.of(np.concatenate(depths), missing_depths)
     # Test entries are named by the bin of their depth: their weight depends on nothing else.
-    pooled = PooledWeights(entries, by_depth.at(np.concatenate(depths)), by_depth.log_ratio)
+    weights = PooledWeights(entries, by_depth.at(np.concatenate(depths)), by_depth.log_ratio)
     score, form = choose_score(
-        score, truth - estimate, learned=learned, log_weights=pooled.of_calibration(entries), entries=entries,
+        score, truth - estimate, learned=learned, log_weights=weights.of_calibration(entries), entries=entries,
         shape=shape,
     )  # fmt: skip
     scores = score.score(truth, estimate, learned.hidden)
@@ -240,7 +240,7 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     tell(1.0)
     return TiledModel(
         replace(filler, completion=completion), filler.completion, learned=learned, by_depth=by_depth, tested=tested,
-        scored=CalibratedScores(score, scores, entries, pooled), choices=choices,
+        scored=CalibratedScores(score, scores, entries, weights), choices=choices,
     )  # fmt: skip
 
 
