@@ -94,7 +94,7 @@ def timed(found: dict[str, float], names: dict[str, tuple[Any, str]]) -> Iterato
 def measure(case: str, engine: str, seeds: int) -> Iterator[dict[str, Any]]:
     """A cold fit and `seeds` warm ones; stages overlap where threads run beside the device, and some contain others."""
     import corten
-    from corten.calibration import gap_rounds, gap_scale, gaps
+    from corten.calibration import device_rounds, gap_rounds, gap_scale, gaps
     from corten.completion import batched, gaussian_process, stack, unfoldings
     from corten.completion.gaussian_process import PreparedProcess
     from corten.conformal.local_scale import LearnedScale
@@ -120,10 +120,10 @@ def measure(case: str, engine: str, seeds: int) -> Iterator[dict[str, Any]]:
         "- coarse grid": (PreparedProcess, "coarse_start"),
         "- Gaussian process": (batched, "conditioned"),
         "- low-rank member": (batched, "minimise"),
-        "- features": (gap_rounds, "scored_on_device"),
+        "- features": (device_rounds, "scored_on_device"),
         "- mix": (gap_rounds, "cross_fitted_mix"),
         "learned scale": (gaps, "learn_locally"),
-        "missing described": (gap_rounds, "_around_missing"),
+        "missing described": (device_rounds, "_around_missing"),
         "at missing": (gap_scale.Local, "at_missing"),
         "- trees": (LearnedScale, "predict"),
     }

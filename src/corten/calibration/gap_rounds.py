@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from threading import Lock
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
-from corten.calibration.device_rounds import DeviceRounds, described_on_device, rounds_on_device, scored_on_device
+from corten.calibration.device_rounds import Final, found_on_device, rounds_on_device
+from corten.calibration.round_entries import (
+    MAX_POOLED_ENTRIES,
+    Hidden,
+    Surroundings,
+    cross_fitted_mix,
+    pooled,
+    reduced,
+    scored,
+    with_estimates,
+)
 from corten.calibration.task import Round, Task, trend_of
 from corten.completion.axes_kinds import axis_kinds, has_stations
 from corten.completion.correction import PreparedCorrected, learn_correction
 from corten.completion.neighbours import NeighbourFeatures
 from corten.completion.protocol import Fill, Prepared, PreparedMix
-from corten.completion.stack import BatchedFill
-from corten.conformal.depth import depth
-from corten.conformal.local_scale import COARSE_BLOCKS_PER_AXIS, EntryFeatures, block_folds, block_of, exceeds
+from corten.conformal.local_scale import EntryFeatures
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.transform import FittedTransform
@@ -29,33 +36,6 @@ BYTES_PER_ENTRY, BYTES_PER_ENTRY_AND_THREAD = 70, 100  # peak memory of a fit an
 BYTES_PER_MISSING = 60  # features of the missing entries
 BYTES_AT_LEAST, BYTES_PER_THREAD = 6_000_000, 45_000_000  # the latter: matrices of the modes, measured
 ENTRIES_OF_MODES = 30_000  # from so many entries on all modes are solved exactly
-MAX_POOLED_ENTRIES = 96_000  # hidden entries scored over all rounds: more only slow the fit of the scale
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """What is kept of one round: arrays over its scored entries, never over the tensor.
-
-    entries: flat indices of the hidden entries that are scored; truth: their values in the variable that the round
-    modelled; estimate: their estimates, with weights of the members learned from other blocks; members: the estimates
-    of each member; features, depths: what the scale and the weights are learned from; around: what a correction of a
-    stack, and the scale where an axis is unordered, are learned from in addition.
-    """
-
-    entries: np.ndarray
-    truth: np.ndarray = field(repr=False)
-    estimate: np.ndarray = field(repr=False)
-    members: dict[str, np.ndarray] = field(repr=False)
-    features: np.ndarray = field(repr=False)
-    depths: np.ndarray = field(repr=False)
-    around: np.ndarray | None = field(default=None, repr=False)
-
-
-class Surroundings(NamedTuple):
-    """Features and depths of the missing entries of a tensor."""
-
-    features: np.ndarray
-    depths: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -98,11 +78,6 @@ class Run:
         return pooled(self.rounds, "features") if self.neighbours is None else _all_features(self.rounds)
 
 
-def pooled(rounds: Sequence[Hidden], name: str) -> np.ndarray:
-    """One array of the hidden entries of all rounds."""
-    return np.concatenate([getattr(one, name) for one in rounds])
-
-
 def run_rounds(
     task: Task, rounds: Sequence[Round], *, changed: ObservedTensor, change: FittedTransform | None,
     first: Prepared | None = None,
@@ -138,9 +113,9 @@ def run_rounds(
         return reduced(fill, own, train=train, entries=entries, describe=describe, neighbours=neighbours)
 
     device, where = rounds_on_device(task.engine, first, values.shape, len(rounds))
-    found: Iterator[Hidden | _Final]
+    found: Iterator[Hidden | Final]
     if device is not None:
-        found = _on_device(
+        found = found_on_device(
             device, rounds, values_of=values_of, changed=changed, describe=describe, neighbours=neighbours,
             limit=limit, seed=task.seed,
         )  # fmt: skip
@@ -151,7 +126,7 @@ def run_rounds(
     done: list[Hidden] = []
     last = None
     for one in found:
-        if isinstance(one, _Final):
+        if isinstance(one, Final):
             last = one
             continue
         done.append(one)
@@ -182,50 +157,6 @@ def _all_features(rounds: Sequence[Hidden]) -> np.ndarray:
     return np.concatenate([np.hstack([h.features, cast(np.ndarray, h.around)]) for h in rounds])
 
 
-class _Final(NamedTuple):
-    """The fill from all observed entries, and what computes the surroundings of the missing ones on the device."""
-
-    fill: Fill
-    around: Callable[[], Surroundings] | None
-
-
-def _on_device(
-    device: DeviceRounds, rounds: Sequence[Round], *, values_of: Callable[[np.ndarray], np.ndarray],
-    changed: ObservedTensor, describe: EntryFeatures, neighbours: NeighbourFeatures, limit: int, seed: int,
-) -> Iterator[Hidden | _Final]:  # fmt: skip
-    """The rounds in their order, filled on a device, and at the end the fill from all observed entries."""
-    ordered = all(axis.kind != "unordered" for axis in describe.axes) and not neighbours.covariates
-    for batch, numbers, values, trains in device.filled(rounds, values_of, changed.mask):
-        inside = [number for number in numbers if number < len(rounds)]
-        entries = [scored(rounds[number], limit, [seed, number]) for number in inside]
-        if not ordered:
-            # Features of neighbours along unordered axes, and covariates, are gathered on the host.
-            def reduce(b: int) -> Hidden:
-                fill, own, train = batch.fill(b), values[b], trains[b]  # noqa: B023
-                return reduced(fill, own, train=train, entries=entries[b], describe=describe, neighbours=neighbours)  # noqa: B023
-
-            yield from in_order(reduce, range(len(inside)))
-        elif inside:
-            # All rounds of a batch take part, the fill from all entries too, with any entry: one program serves.
-            spare = [entries[0]] * (len(numbers) - len(inside))
-            for own, here, one in zip(scored_on_device(batch, describe, [*entries, *spare]), entries, values):
-                estimate = cast(PreparedMix, device.stack).mix(own.members)
-                around = np.empty((len(here), 0), np.float32)  # no correction is learned
-                yield Hidden(
-                    here, one.reshape(-1)[here], estimate=estimate, members=own.members, features=own.features,
-                    depths=own.depths, around=around,
-                )  # fmt: skip
-        if len(inside) < len(numbers):
-            alone = batch.only(len(inside))
-            yield _Final(alone.fill(0), partial(_around_missing, alone, describe, changed) if ordered else None)
-
-
-def _around_missing(fill: BatchedFill, describe: EntryFeatures, changed: ObservedTensor) -> Surroundings:
-    """The surroundings of the missing entries, from their fill on a device."""
-    features, depths = described_on_device(fill, describe, np.flatnonzero(changed.missing)[None])
-    return Surroundings(features[0], depths[0])
-
-
 def _corrected(
     first: PreparedMix, mixed: PreparedMix, *, rounds: list[Hidden], neighbours: NeighbourFeatures,
     observed: np.ndarray, seed: int,
@@ -238,14 +169,8 @@ def _corrected(
     )  # fmt: skip
     if correction is None:
         return mixed, rounds, choice
-    done = _with_estimates(rounds, estimate + correction.predict(features, entries))
+    done = with_estimates(rounds, estimate + correction.predict(features, entries))
     return PreparedCorrected(mixed, first, correction, choice), done, choice
-
-
-def _with_estimates(rounds: Sequence[Hidden], estimate: np.ndarray) -> list[Hidden]:
-    """The rounds with other estimates of their entries, given for all rounds."""
-    parts = np.split(estimate, np.cumsum([len(one.entries) for one in rounds])[:-1])
-    return [replace(one, estimate=part) for one, part in zip(rounds, parts)]
 
 
 def peak_of_rounds(entries: int, threads: int, missing: int = 0) -> int:
@@ -263,31 +188,6 @@ def threads_that_fit(entries: int, rounds: int) -> int:
     return threads
 
 
-def reduced(
-    fill: Fill, values: np.ndarray, *, train: np.ndarray, entries: np.ndarray, describe: EntryFeatures,
-    estimate: np.ndarray | None = None, neighbours: NeighbourFeatures | None = None,
-) -> Hidden:  # fmt: skip
-    """What is kept of a round that was filled from the entries in `train`.
-
-    Features are computed from `estimate`; `neighbours`: features of a stack that are kept too.
-    """
-    around = None
-    if neighbours is not None and fill.members:
-        around = neighbours.at(entries, values, train=train, estimate=fill.estimate, members=fill.members)
-    deep = depth(train, describe.axes, describe.change)
-    whole = fill.estimate if estimate is None else estimate
-    features = describe.at(entries, values=values, train=train, estimate=whole, members=fill.members, deep=deep)
-    return Hidden(
-        entries=entries,
-        truth=values.reshape(-1)[entries],
-        estimate=fill.estimate.reshape(-1)[entries],
-        members={name: member.reshape(-1)[entries] for name, member in fill.members.items()},
-        features=features,
-        depths=deep.reshape(-1)[entries],
-        around=around,
-    )
-
-
 def values_of_round(task: Task, whole: FittedTransform, train: np.ndarray) -> np.ndarray:
     """The data in the variable of the transform fitted to the training entries of a round.
 
@@ -303,44 +203,3 @@ def values_of_round(task: Task, whole: FittedTransform, train: np.ndarray) -> np
     low, high = (np.full(values.shape, limit(known), np.float64) for limit in (np.min, np.max))
     wanted, found = (one.forward(high) - one.forward(low) for one in (whole, own))
     return np.asarray(values * np.divide(wanted, found, out=np.ones(values.shape), where=found > 0), values.dtype)
-
-
-def cross_fitted_mix(
-    prepared: PreparedMix, rounds: list[Hidden], shape: tuple[int, ...], seed: int, *, stations: bool = False
-) -> tuple[PreparedMix, list[Hidden]]:
-    """The completion with member weights learned from all hidden entries, and rounds with cross-fitted weights.
-
-    The weights for an entry of a round are learned from the entries of other blocks, in all rounds. An entry that takes
-    part in the choice of the weights has a smaller error than a missing entry, and intervals would be too narrow.
-    Weights by the difference of the members are for `stations`: there members fail at single positions. They are used
-    unless their cross-fitted estimates have a squared error that is larger by two standard errors.
-    """
-    entries, truth = pooled(rounds, "entries"), pooled(rounds, "truth")
-    members = {name: np.concatenate([h.members[name] for h in rounds]) for name in rounds[0].members}
-    fold = block_folds(entries, shape, seed)
-
-    def cross_fitted(combine: Callable[..., PreparedMix]) -> tuple[PreparedMix, np.ndarray]:
-        final = combine(members, truth)
-        mixed = np.array(final.mix(members))
-        for one in np.unique(fold):
-            inside = fold == one
-            if not inside.all():
-                own = combine({n: estimate[~inside] for n, estimate in members.items()}, truth[~inside])
-                mixed[inside] = own.mix({n: estimate[inside] for n, estimate in members.items()})
-        return final, mixed
-
-    final, mixed = cross_fitted(prepared.combine)
-    if stations and hasattr(prepared, "combine_by_difference"):
-        other, refined = cross_fitted(prepared.combine_by_difference)
-        lost = (refined - truth) ** 2 - (mixed - truth) ** 2
-        if not exceeds(lost, block_of(entries, shape, COARSE_BLOCKS_PER_AXIS)):
-            final, mixed = other, refined
-    return final, _with_estimates(rounds, mixed)
-
-
-def scored(one: Round, limit: int, seed: list[int]) -> np.ndarray:
-    """Flat indices of the hidden entries, or of `limit` random ones if there are more."""
-    entries = np.flatnonzero(one.hidden)
-    if len(entries) <= limit:
-        return entries
-    return np.sort(np.random.default_rng(seed).choice(entries, limit, replace=False))

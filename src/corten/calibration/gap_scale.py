@@ -9,7 +9,8 @@ from typing import NamedTuple, cast
 import numpy as np
 from scipy.ndimage import maximum_filter1d
 
-from corten.calibration.gap_rounds import Run, Surroundings
+from corten.calibration.gap_rounds import Run
+from corten.calibration.round_entries import Surroundings
 from corten.completion.neighbours import MAX_PREDICT_ENTRIES, NeighbourFeatures
 from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.conformal.depth import DepthWeights, depth

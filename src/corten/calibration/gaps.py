@@ -11,16 +11,11 @@ from typing import ClassVar
 import numpy as np
 
 from corten.calibration.device_rounds import Need
-from corten.calibration.gap_rounds import (
-    MAX_POOLED_ENTRIES,
-    Surroundings,
-    peak_of_rounds,
-    run_rounds,
-    threads_that_fit,
-)
+from corten.calibration.gap_rounds import peak_of_rounds, run_rounds, threads_that_fit
 from corten.calibration.gap_scale import Local, choose_score, learn_locally, reach, surroundings
 from corten.calibration.hiding import draw_masks
 from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide_in_round, with_margin
+from corten.calibration.round_entries import MAX_POOLED_ENTRIES, Surroundings
 from corten.calibration.task import EngineLike, Outcome, Plan, Round, Task, fit_propensity
 from corten.completion.axes_kinds import MIN_STATIONS, axis_kinds, edges_of, extents_of, transformed_fast
 from corten.completion.gaussian_process import MIN_HALVED_ENTRIES, MIN_HALVED_LENGTH

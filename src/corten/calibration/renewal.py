@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, reduced, scored, values_of_round
+from corten.calibration.gap_rounds import values_of_round
 from corten.calibration.gap_scale import MIN_TESTING_ROUNDS, Local, first_estimate, tested_depth
 from corten.calibration.gaps import GAP_SEED_STREAM, split_of
 from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide_in_round
+from corten.calibration.round_entries import MAX_POOLED_ENTRIES, Hidden, reduced, scored
 from corten.calibration.split import scale_of, training_entries
 from corten.calibration.task import Round, Task
 from corten.completion.axes_kinds import axis_kinds

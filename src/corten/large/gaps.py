@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from scipy import ndimage
 
-from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix, pooled, reduced
 from corten.calibration.gap_scale import choose_score, first_estimate, reach, tested_depth
 from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide
+from corten.calibration.round_entries import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix, pooled, reduced
 from corten.completion.axes_kinds import axis_kinds, edges_of
 from corten.completion.protocol import Fill, PreparedMix, on_axes
 from corten.completion.stack import StackedCompletion, fill_on
