@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -36,7 +37,7 @@ from corten.large.split import BlockIntervals, Split
 from corten.large.stages import Scratch, look
 from corten.large.tasks import TileRunner
 from corten.large.tiles import tile_sides
-from corten.large.writing import Output, TileArrays, TileWriting, Widths, sum_of
+from corten.large.writing import Output, TileArrays, Widths, put_tile, sum_of
 from corten.propensity import PropensityModel
 from corten.results.fitted import MIN_EFFECTIVE_SIZE
 from corten.results.settings import circumstances, describe
@@ -309,7 +310,7 @@ class _Run:
             tiled, score, seed=self.seed, runner=runner, tell=lambda share: self.tell("completion", share)
         )
         store.add(lazy.shape, tile_sides(lazy.axes, needs.entries), output.dtypes)
-        put = TileWriting(tiled, TileArrays(model, output), store).put
+        put = partial(put_tile, data=tiled, arrays=TileArrays(model, output), store=store)
         widths = sum_of(runner.run(put, tiled.tiles, lambda share: self.tell("writing", share)))
         self.choices += model.choices
         if widths.beyond:
