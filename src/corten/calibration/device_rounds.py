@@ -14,7 +14,7 @@ from corten.calibration.round_entries import Hidden, Surroundings, reduced, scor
 from corten.calibration.task import Round
 from corten.completion.neighbours import NeighbourFeatures
 from corten.completion.protocol import Fill, Prepared
-from corten.completion.stack import BatchedFill, BatchedStack, PreparedStack, why_not
+from corten.completion.stack import BatchedFill, PreparedStack, fill_rounds, why_not
 from corten.conformal.batched_features import features_of_rounds
 from corten.conformal.local_scale import EntryFeatures
 from corten.data.choices import Choice
@@ -44,12 +44,11 @@ class DeviceRounds:
         The last one ends with the fill from all entries of `mask`, whose number is that after the last round: with it
         in a batch no other program is compiled for it.
         """
-        batched = BatchedStack(self.stack, self.arrays)
         for first in range(0, len(rounds) + 1, self.at_once):
             numbers = range(first, min(first + self.at_once, len(rounds) + 1))
             trains = [rounds[number].train if number < len(rounds) else mask for number in numbers]
             values = [values_of(train) for train in trains]
-            yield batched.fill(values, trains), numbers, values, trains
+            yield fill_rounds(self.arrays, self.stack, values, trains), numbers, values, trains
 
 
 class Final(NamedTuple):
