@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import NamedTuple
@@ -27,28 +26,12 @@ from corten.engine.threads import in_order
 BYTES_PER_ENTRY_AND_ROUND = 120  # of the device
 
 
-@dataclass(frozen=True)
-class DeviceRounds:
+class DeviceRounds(NamedTuple):
     """A prepared stack on a device, and how many rounds fit there at once."""
 
     stack: PreparedStack
     arrays: DeviceArrays
     at_once: int
-    choice: Choice
-
-    def filled(
-        self, rounds: Sequence[Round], values_of: Callable[[np.ndarray], np.ndarray], mask: np.ndarray
-    ) -> Iterator[tuple[BatchedFill, range, list[np.ndarray], list[np.ndarray]]]:
-        """Batches: the fill, the numbers of the rounds, their values and training masks.
-
-        The last one ends with the fill from all entries of `mask`, whose number is that after the last round: with it
-        in a batch no other program is compiled for it.
-        """
-        for first in range(0, len(rounds) + 1, self.at_once):
-            numbers = range(first, min(first + self.at_once, len(rounds) + 1))
-            trains = [rounds[number].train if number < len(rounds) else mask for number in numbers]
-            values = [values_of(train) for train in trains]
-            yield fill_rounds(self.arrays, self.stack, values, trains), numbers, values, trains
 
 
 class Final(NamedTuple):
@@ -62,10 +45,17 @@ def found_on_device(
     device: DeviceRounds, rounds: Sequence[Round], *, values_of: Callable[[np.ndarray], np.ndarray],
     changed: ObservedTensor, describe: EntryFeatures, neighbours: NeighbourFeatures, limit: int, seed: int,
 ) -> Iterator[Hidden | Final]:  # fmt: skip
-    """The rounds in their order, filled on a device, and at the end the fill from all observed entries."""
+    """The rounds in their order, filled on a device, and at the end the fill from all observed entries.
+
+    That is one more round of the last batch: no other program is compiled for it.
+    """
     ordered = all(axis.kind != "unordered" for axis in describe.axes) and not neighbours.covariates
-    for batch, numbers, values, trains in device.filled(rounds, values_of, changed.mask):
+    for first in range(0, len(rounds) + 1, device.at_once):
+        numbers = range(first, min(first + device.at_once, len(rounds) + 1))
         inside = [number for number in numbers if number < len(rounds)]
+        trains = [rounds[number].train if number < len(rounds) else changed.mask for number in numbers]
+        values = [values_of(train) for train in trains]
+        batch = fill_rounds(device.arrays, device.stack, values, trains)
         entries = [scored(rounds[number], limit, [seed, number]) for number in inside]
         if not ordered:
             # Features of neighbours along unordered axes, and covariates, are gathered on the host.
@@ -167,4 +157,4 @@ def rounds_on_device(
         code="rounds_on_device",
         values={"device": arrays.label, "rounds_at_once": need.at_once, "device_bytes": need.bytes},
     )
-    return DeviceRounds(prepared, arrays, need.at_once, choice), (choice,)
+    return DeviceRounds(prepared, arrays, need.at_once), (choice,)
