@@ -71,7 +71,7 @@ def main() -> None:
         )
         for threads in (1, 2):
             took = seconds(lambda p=plan, t=threads: gibbs.sweep(p, spins, 20, seed=0, threads=t), 3) / 20
-            name = f"{where}, {coupling.label()}, {threads} threads"
+            name = f"{where}, {coupling!r}, {threads} threads"
             print(f"{name:34s}{took * 1e3:9.2f} ms per sweep, {plain / took:5.1f} times NumPy")
 
 

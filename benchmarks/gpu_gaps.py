@@ -94,8 +94,9 @@ def timed(found: dict[str, float], names: dict[str, tuple[Any, str]]) -> Iterato
 def measure(case: str, engine: str, seeds: int) -> Iterator[dict[str, Any]]:
     """A cold fit and `seeds` warm ones; stages overlap where threads run beside the device, and some contain others."""
     import corten
-    from corten.calibration import gap_rounds, gap_scale, gaps
+    from corten.calibration import device_rounds, gap_rounds, gap_scale, gaps
     from corten.completion import batched, gaussian_process, stack, unfoldings
+    from corten.completion.gaussian_process import PreparedProcess
     from corten.conformal.local_scale import LearnedScale
     from corten.data.observed import ObservedTensor
     from corten.evidence.metrics import interval_scores
@@ -116,13 +117,13 @@ def measure(case: str, engine: str, seeds: int) -> Iterator[dict[str, Any]]:
         "rounds and final fill": (gaps, "run_rounds"),
         "- standardise": (stack, "standardise"),
         "- pyramid": (batched, "pyramid"),
-        "- coarse grid": (batched, "_coarse_start"),
+        "- coarse grid": (PreparedProcess, "coarse_start"),
         "- Gaussian process": (batched, "conditioned"),
         "- low-rank member": (batched, "minimise"),
-        "- features": (gap_rounds, "scored_on_device"),
+        "- features": (device_rounds, "scored_on_device"),
         "- mix": (gap_rounds, "cross_fitted_mix"),
         "learned scale": (gaps, "learn_locally"),
-        "missing described": (gap_rounds, "_around_missing"),
+        "missing described": (device_rounds, "_around_missing"),
         "at missing": (gap_scale.Local, "at_missing"),
         "- trees": (LearnedScale, "predict"),
     }

@@ -132,13 +132,17 @@ def validate(
         for strength in strengths:
             coupling = Product(strength)  # type: ignore[arg-type]
             model = IsingPropensity(coupling, neighborhood=around, criterion="p-aic", max_rank=PAPER_RANK)
-            row, result = evaluate(name, one, _paper(model)(seed), f"Ising {coupling.label()}, {around}")
+            row, result = evaluate(name, one, _paper(model)(seed), f"Ising {_in_words(strength)}, {around}")
             if coupling.is_learned:
-                found = result.source.propensity.coupling.label()
-                row = replace(row, method=f"Ising learned {found}, {around}")
+                found = result.source.propensity.coupling.strength
+                row = replace(row, method=f"Ising learned {_in_words(found)}, {around}")
             rows.append(row)
             tell(row)
     return rows
+
+
+def _in_words(strength: float | str) -> str:
+    return f"{strength}*xy" if isinstance(strength, str) else f"{strength:.4g}*xy"
 
 
 def verdict(rows: Sequence[FieldRow]) -> str:

@@ -11,7 +11,8 @@ import xarray as xr
 
 import corten
 from corten.completion.axes_kinds import standardise
-from corten.completion.correction import NeighbourFeatures, PreparedCorrected, learn_correction
+from corten.completion.correction import PreparedCorrected, learn_correction
+from corten.completion.neighbours import NeighbourFeatures
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.stack import PreparedStack
 from corten.conformal.local_scale import EntryFeatures

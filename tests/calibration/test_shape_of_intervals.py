@@ -7,7 +7,7 @@ import pytest
 
 import corten
 from corten.calibration.gap_scale import choose_score
-from corten.completion.correction import NeighbourFeatures
+from corten.completion.neighbours import NeighbourFeatures
 from corten.completion.smooth import SmoothCompletion
 from corten.completion.stack import StackedCompletion
 from corten.conformal.local_scale import BlockFolds, LearnedScale

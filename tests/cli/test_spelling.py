@@ -8,6 +8,13 @@ from corten.cli.app import app
 from corten.cli.options import DataOptions, MethodOptions
 from corten.cli.spelling import OPTION_SPELLINGS, in_options
 from corten.data.printable import printable
+from corten.engine.local import as_local_engine
+
+
+def engine_message():
+    with pytest.raises(ValueError) as caught:
+        as_local_engine("x")
+    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +32,9 @@ from corten.data.printable import printable
         ("calibration=corten.GapCalibration(rounds=48).", "in Python calibration=corten.GapCalibration(rounds=48)."),
         ("flag filled_beyond_tested (result.beyond_tested). Use", "flag filled_beyond_tested. Use"),
         ("summary(full=True) lists", "--full lists"),
+        ('allowed are "tucker", "stack", an object or a function', 'allowed are "tucker", "stack"'),
+        ('allowed are "auto", "ising" or an object', 'allowed are "auto", "ising"'),
+        (engine_message(), """engine is 'x'; give "auto", "threads", "jax", "gpu", "dask" or a number of threads"""),
         ("quality_flag=0,1 and a=b stay", "quality_flag=0,1 and a=b stay"),
     ],
 )

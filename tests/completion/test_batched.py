@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from corten.completion import stack as stack_module
 from corten.completion.axes_kinds import axis_kinds
 from corten.completion.covariance import Component, Covariance
 from corten.completion.gaussian_process import PreparedProcess, _fills_on
 from corten.completion.held_out import HeldOut, Part
 from corten.completion.positions import grids_of
 from corten.completion.smooth import SmoothCompletion
-from corten.completion.stack import BatchedStack, PreparedStack, fill_on, why_not
+from corten.completion.stack import PreparedStack, fill_on, fill_rounds, why_not
 from corten.completion.unfoldings import PreparedUnfoldings, held_out_errors
 from corten.data.axes import Axis
 from corten.engine.accelerator import Accelerator
@@ -72,7 +73,7 @@ def test_members_of_a_batch_agree_with_those_of_single_rounds(
     if unordered and isinstance(arrays, HostArrays):
         pytest.skip("bases that differ between rounds are for devices")
     assert why_not(stack, masks[0].shape) is None
-    batch = BatchedStack(stack, arrays).fill(values, masks)
+    batch = fill_rounds(arrays, stack, values, masks)
     for number, (own, mask) in enumerate(zip(values, masks)):
         wanted, found = stack.fill(own, mask), batch.fill(number)
         for name, member in wanted.members.items():
@@ -85,8 +86,7 @@ def test_one_fill_runs_on_the_device_of_its_engine(monkeypatch: pytest.MonkeyPat
     pytest.importorskip("jax")
     stack, (x, *_), (mask, *_) = case(False, "mean")
     wanted, filled = fill_on("auto", stack, x, mask), []
-    fill = BatchedStack.fill
-    monkeypatch.setattr(BatchedStack, "fill", lambda self, *given: filled.append(1) or fill(self, *given))
+    monkeypatch.setattr(stack_module, "fill_rounds", lambda *given: filled.append(1) or fill_rounds(*given))
     np.testing.assert_allclose(fill_on("jax", stack, x, mask).estimate, wanted.estimate, atol=5e-3)
     assert filled == [1]
     roots = replace(stack, roots=True)  # not on devices

@@ -13,6 +13,7 @@ from corten.completion.positions import Grid, grids_in_words, grids_of
 from corten.completion.protocol import Completion
 from corten.completion.smooth import SmoothCompletion
 from corten.data.axes import Axis, refine
+from priors import conditional_mean
 
 BOTH = [SmoothCompletion(), GaussianProcessCompletion()]
 NAN = float("nan")
@@ -114,7 +115,7 @@ def test_process_at_positions_is_kriging_with_the_distances() -> None:
     y = np.where(mask, rng.standard_normal(14), 0.0)
     kernel = matern(1.5, np.abs(np.subtract.outer(positions, positions)) / 9.0)[0]
     gain = np.linalg.solve(kernel[np.ix_(mask, mask)] + 0.01 * np.eye(mask.sum()), y[mask])
-    mean = prior.condition(y, mask.astype(float), np.zeros(14), 500)
+    mean = conditional_mean(prior, y, mask.astype(float), np.zeros(14), 500)
     np.testing.assert_allclose(mean, kernel[:, mask] @ gain, atol=0.02)
 
 

@@ -11,6 +11,7 @@ from corten.completion.covariance_likelihood import Likelihood, Sample
 from corten.completion.gaussian_process import GaussianProcessCompletion, SpectralPrior, describe, seasons_of
 from corten.completion.positions import grids_of
 from corten.data.axes import Axis
+from priors import conditional_mean
 
 NAN = float("nan")
 HOURS = np.datetime64("2024-01-01T00") + np.arange(24 * 10)
@@ -33,7 +34,7 @@ def test_process_with_a_cycle_is_dense_kriging() -> None:
     y = np.where(mask, rng.standard_normal(n), 0.0)
     kernel = 0.8 * quasi_periodic(np.subtract.outer(np.arange(n), np.arange(n)), season, (25.0, 3.0), (0.5, 2.0))
     gain = np.linalg.solve(kernel[np.ix_(mask, mask)] + 0.02 * np.eye(mask.sum()), y[mask])
-    mean = prior.condition(y, mask.astype(float), np.zeros(n), 500)
+    mean = conditional_mean(prior, y, mask.astype(float), np.zeros(n), 500)
     np.testing.assert_allclose(mean, kernel[:, mask] @ gain, atol=0.01)
 
 

@@ -13,6 +13,7 @@ from corten.completion.axes_kinds import Basis, basis_of
 from corten.completion.covariance import Component, Covariance
 from corten.completion.gaussian_process import SpectralPrior
 from corten.engine.arrays import HostArrays
+from priors import conditional_mean, to_field
 
 NAN = float("nan")
 
@@ -89,7 +90,7 @@ def test_a_mean_does_not_depend_on_whether_short_axes_are_joined(monkeypatch: py
         monkeypatch.setattr(spectral_solver, "MAX_JOINED_LENGTH", most)
         made = spectral_solver.system_of(HostArrays(), [prior], kept[None])
         assert any(isinstance(one, spectral_solver.Joined) for one in made.transforms) == (most == 64)
-        means.append(prior.condition(values, kept, np.zeros_like(values), 300))
+        means.append(conditional_mean(prior, values, kept, np.zeros_like(values), 300))
     np.testing.assert_allclose(*means, atol=1e-4)
 
 
@@ -177,7 +178,7 @@ def test_iterations_stop_when_they_change_missing_entries_less_than_the_noise(
     priors = [prior_of(shape[1:], noise, 8.0, 8.0) for noise in noises]
     kept = np.ones(shape, np.float32)
     kept[:, 6:18, 5:20] = 0
-    fields = [p.inverse(np.sqrt(p.spectrum) * rng.standard_normal(shape[1:]).astype(np.float32)) for p in priors]
+    fields = [to_field(p, np.sqrt(p.spectrum) * rng.standard_normal(shape[1:]).astype(np.float32)) for p in priors]
     values = kept * np.stack(fields)
 
     def mean(iterations: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from corten.calibration.gap_rounds import Hidden, cross_fitted_mix
+from corten.calibration.round_entries import Hidden, cross_fitted_mix
 from corten.completion.smooth import PreparedSmooth, SmoothCompletion
 from corten.completion.stack import PreparedStack
 from corten.completion.weights import WeightsByDifference, simplex_weights

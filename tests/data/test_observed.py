@@ -173,6 +173,7 @@ def test_wrong_domains_are_refused(where, error, words):
         (np.array([[1.0, np.inf]]), ValueError, r"infinite value\(s\), the first at \(0, 1\)"),
         (np.ones(5), ValueError, "two or more"),
         (3.0, ValueError, "two or more"),
+        (None, TypeError, "x is None: give an array"),
         (np.ones((2, 0)), ValueError, "length 0"),
         (np.ones((2, 2), complex), TypeError, "x.real"),
         (np.array([[1, None]], dtype=object), TypeError, "object"),

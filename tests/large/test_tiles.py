@@ -9,7 +9,7 @@ import pytest
 import corten
 from corten.completion.gaussian_process import GaussianProcessCompletion
 from corten.completion.protocol import Fill
-from corten.data.axes import Axis
+from corten.data.axes import Axis, cut_axes
 from corten.io.lazy import LazyTensor
 from corten.large import dask_arrays, gaps, needs, tiles
 from corten.large.gaps import TiledField
@@ -132,7 +132,7 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
     from corten.completion.stack import StackedCompletion
 
     stack = StackedCompletion({"one": SmoothCompletion()})
-    first = stack.prepare(values, mask, tiles.cut_axes(data.axes, tile.padded), 0)
+    first = stack.prepare(values, mask, cut_axes(data.axes, tile.padded), 0)
     large = stack.prepare(data.coarse.values, data.coarse.mask, data.coarse.axes(data.axes), 0)
 
     def members(changed):
@@ -141,7 +141,7 @@ def test_hidden_entries_do_not_reach_their_own_estimates(field, monkeypatch):
         far = coarse.far_field(large.fill(coarse.values, coarse.mask).estimate)
         monkeypatch.setattr(gaps.Hiding, "draw", lambda self, data: (changed, mask, hidden))
         filler = gaps.TileFiller(data.axes, first, far, np.array([0.1, 0.1, 0.1]), 1.0)
-        return gaps._Sample(data, filler, (far,), limit=4000).scored((0, hiding))
+        return gaps._scored((0, hiding), data=data, filler=filler, fields=(far,), limit=4000)
 
     one = members(values)
     two = members(np.where(hidden, values + 100, values))
@@ -207,12 +207,12 @@ def test_settings_are_compared_by_hidden_entries_of_the_cores(field):
     spins[~sea] = 0
     data = TiledField.of(LazyTensor.of(x, sea), spins, block=5, tile_entries=4000, tell=lambda share: None)
     options, found = (Constant(20.0), Constant(50.0)), []
-    comparison = gaps._Comparison(data, options, seed=3, engine="auto")
     for tile in data.tiles[:2]:
         values, _, hidden = gaps.Hiding(tile, tuple(part.start for part in tile.padded), 3).draw(data)
         found.append(values[tile.inner][hidden[tile.inner]])
         assert found[-1].size and found[-1].size < hidden.sum()
-    hidden = [comparison.hidden(tile) for tile in data.tiles[:2]]
+    some = {"data": data, "options": options, "seed": 3, "engine": "auto"}
+    hidden = [gaps._hidden_with(tile, **some) for tile in data.tiles[:2]]
     for k, one in enumerate(options):
         error = gaps._error(one, [at[k] for at in hidden])
         assert error == pytest.approx(np.abs(np.concatenate(found) - one.number).mean(), rel=1e-5)

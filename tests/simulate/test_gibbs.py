@@ -130,7 +130,7 @@ def plan_for(parameter, coupling, where, periodic=()):
     )
 
 
-@pytest.mark.parametrize("coupling", [Product(0.3), Sigmoid(0.5), Zero()], ids=lambda g: g.label())
+@pytest.mark.parametrize("coupling", [Product(0.3), Sigmoid(0.5), Zero()], ids=repr)
 @pytest.mark.parametrize(
     ("where", "periodic"), [("adjacent", ()), ("cube", ()), ("adjacent", (True, True, True))], ids=str
 )

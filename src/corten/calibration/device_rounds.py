@@ -3,60 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
+from corten.calibration.round_entries import Hidden, Surroundings, reduced, scored
 from corten.calibration.task import Round
-from corten.completion.protocol import Prepared
-from corten.completion.stack import BatchedFill, BatchedStack, PreparedStack, why_not
+from corten.completion.neighbours import NeighbourFeatures
+from corten.completion.protocol import Fill, Prepared
+from corten.completion.stack import BatchedFill, PreparedStack, fill_rounds, why_not
 from corten.conformal.batched_features import features_of_rounds
 from corten.conformal.local_scale import EntryFeatures
 from corten.data.choices import Choice
+from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
 from corten.engine.arrays import DeviceArrays, device_arrays
 from corten.engine.memory import USABLE_SHARE, available, in_words
+from corten.engine.threads import in_order
 
 BYTES_PER_ENTRY_AND_ROUND = 120  # of the device
 
 
-@dataclass(frozen=True)
-class Scored:
-    """What a device gives back of a round: estimates of the members, features and depths at its scored entries."""
-
-    members: dict[str, np.ndarray]
-    features: np.ndarray
-    depths: np.ndarray
-
-
-@dataclass(frozen=True)
-class DeviceRounds:
+class DeviceRounds(NamedTuple):
     """A prepared stack on a device, and how many rounds fit there at once."""
 
     stack: PreparedStack
     arrays: DeviceArrays
     at_once: int
-    choice: Choice
-
-    def filled(
-        self, rounds: Sequence[Round], values_of: Callable[[np.ndarray], np.ndarray], mask: np.ndarray
-    ) -> Iterator[tuple[BatchedFill, range, list[np.ndarray], list[np.ndarray]]]:
-        """Batches: the fill, the numbers of the rounds, their values and training masks.
-
-        The last one ends with the fill from all entries of `mask`, whose number is that after the last round: with it
-        in a batch no other program is compiled for it.
-        """
-        batched = BatchedStack(self.stack, self.arrays)
-        for first in range(0, len(rounds) + 1, self.at_once):
-            numbers = range(first, min(first + self.at_once, len(rounds) + 1))
-            trains = [rounds[number].train if number < len(rounds) else mask for number in numbers]
-            values = [values_of(train) for train in trains]
-            yield batched.fill(values, trains), numbers, values, trains
 
 
-def scored_on_device(batch: BatchedFill, describe: EntryFeatures, entries: Sequence[np.ndarray]) -> list[Scored]:
+class Final(NamedTuple):
+    """The fill from all observed entries, and what computes the surroundings of the missing ones on the device."""
+
+    fill: Fill
+    around: Callable[[], Surroundings] | None
+
+
+def found_on_device(
+    device: DeviceRounds, rounds: Sequence[Round], *, values_of: Callable[[np.ndarray], np.ndarray],
+    changed: ObservedTensor, describe: EntryFeatures, neighbours: NeighbourFeatures, limit: int, seed: int,
+) -> Iterator[Hidden | Final]:  # fmt: skip
+    """The rounds in their order, filled on a device, and at the end the fill from all observed entries.
+
+    That is one more round of the last batch: no other program is compiled for it.
+    """
+    ordered = all(axis.kind != "unordered" for axis in describe.axes) and not neighbours.covariates
+    for first in range(0, len(rounds) + 1, device.at_once):
+        numbers = range(first, min(first + device.at_once, len(rounds) + 1))
+        inside = [number for number in numbers if number < len(rounds)]
+        trains = [rounds[number].train if number < len(rounds) else changed.mask for number in numbers]
+        values = [values_of(train) for train in trains]
+        batch = fill_rounds(device.arrays, device.stack, values, trains)
+        entries = [scored(rounds[number], limit, [seed, number]) for number in inside]
+        if not ordered:
+            # Features of neighbours along unordered axes, and covariates, are gathered on the host.
+            def reduce(b: int) -> Hidden:
+                fill, own, train = batch.fill(b), values[b], trains[b]  # noqa: B023
+                return reduced(fill, own, train=train, entries=entries[b], describe=describe, neighbours=neighbours)  # noqa: B023
+
+            yield from in_order(reduce, range(len(inside)))
+        elif inside:
+            # All rounds of a batch take part, the fill from all entries too, with any entry: one program serves.
+            spare = [entries[0]] * (len(numbers) - len(inside))
+            yield from scored_on_device(batch, describe, [*entries, *spare], values)[: len(inside)]
+        if len(inside) < len(numbers):
+            alone = batch.only(len(inside))
+            yield Final(alone.fill(0), partial(_around_missing, alone, describe, changed) if ordered else None)
+
+
+def _around_missing(fill: BatchedFill, describe: EntryFeatures, changed: ObservedTensor) -> Surroundings:
+    """The surroundings of the missing entries, from their fill on a device."""
+    features, depths = described_on_device(fill, describe, np.flatnonzero(changed.missing)[None])
+    return Surroundings(features[0], depths[0])
+
+
+def scored_on_device(
+    batch: BatchedFill, describe: EntryFeatures, entries: Sequence[np.ndarray], values: Sequence[np.ndarray]
+) -> list[Hidden]:
     """What is kept of each round of a batch at its flat `entries`, for tensors whose axes are all ordered."""
     arrays, most = batch.arrays, max(map(len, entries))
     # Rounds with fewer entries repeat their first one: all rounds of a batch have arrays of the same shape.
@@ -65,10 +90,16 @@ def scored_on_device(batch: BatchedFill, describe: EntryFeatures, entries: Seque
     at = arrays.put(padded.astype(np.int32))
     found = []
     gathered = {name: arrays.get(arrays.at(one, at)).astype(np.float64) for name, one in batch.members.items()}
-    for b, own in enumerate(entries):
+    for b, (own, one) in enumerate(zip(entries, values)):
         n = len(own)
-        each = {name: batch.data[b].undo(one[b, :n]).reshape(-1) for name, one in gathered.items()}
-        found.append(Scored(each, features[b, :n], depths[b, :n]))
+        members = {name: batch.data[b].undo(each[b, :n]).reshape(-1) for name, each in gathered.items()}
+        around = np.empty((n, 0), np.float32)  # no correction is learned
+        found.append(
+            Hidden(
+                own, one.reshape(-1)[own], estimate=batch.stack.mix(members), members=members,
+                features=features[b, :n], depths=depths[b, :n], around=around,
+            )
+        )  # fmt: skip
     return found
 
 
@@ -126,4 +157,4 @@ def rounds_on_device(
         code="rounds_on_device",
         values={"device": arrays.label, "rounds_at_once": need.at_once, "device_bytes": need.bytes},
     )
-    return DeviceRounds(prepared, arrays, need.at_once, choice), (choice,)
+    return DeviceRounds(prepared, arrays, need.at_once), (choice,)

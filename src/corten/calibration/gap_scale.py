@@ -9,8 +9,9 @@ from typing import NamedTuple, cast
 import numpy as np
 from scipy.ndimage import maximum_filter1d
 
-from corten.calibration.gap_rounds import Run, Surroundings
-from corten.completion.correction import MAX_PREDICT_ENTRIES, NeighbourFeatures
+from corten.calibration.gap_rounds import Run
+from corten.calibration.round_entries import Surroundings
+from corten.completion.neighbours import MAX_PREDICT_ENTRIES, NeighbourFeatures
 from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size

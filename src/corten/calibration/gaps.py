@@ -11,24 +11,12 @@ from typing import ClassVar
 import numpy as np
 
 from corten.calibration.device_rounds import Need
-from corten.calibration.gap_rounds import (
-    MAX_POOLED_ENTRIES,
-    Surroundings,
-    peak_of_rounds,
-    run_rounds,
-    threads_that_fit,
-)
+from corten.calibration.gap_rounds import peak_of_rounds, run_rounds, threads_that_fit
 from corten.calibration.gap_scale import Local, choose_score, learn_locally, reach, surroundings
 from corten.calibration.hiding import draw_masks
-from corten.calibration.pseudo_gaps import (
-    MAX_HIDDEN_SHARE,
-    MIN_HIDDEN_SHARE,
-    hide,
-    in_blocks,
-    thinned,
-    with_margin,
-)
-from corten.calibration.task import EngineLike, Outcome, Plan, Round, Task
+from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide_in_round, with_margin
+from corten.calibration.round_entries import MAX_POOLED_ENTRIES, Surroundings
+from corten.calibration.task import EngineLike, Outcome, Plan, Round, Task, fit_propensity
 from corten.completion.axes_kinds import MIN_STATIONS, axis_kinds, edges_of, extents_of, transformed_fast
 from corten.completion.few_observed import are_few
 from corten.completion.gaussian_process import MIN_HALVED_ENTRIES, MIN_HALVED_LENGTH
@@ -38,7 +26,7 @@ from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
-from corten.data.axes import longest_unordered
+from corten.data.axes import cut_axes, longest_unordered
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
@@ -154,12 +142,9 @@ class GapCalibration:
             # A copy stays at the edges of the data that the gap touches: one that is shifted inside is easier to fill.
             # Every second copy of a gap in a corner stays at one of its edges only, as there are few corners.
             kept = edges if number % 2 else edges[number // 2 % len(edges) :][:1] if edges else ()
-            hidden = hide(
+            hidden = hide_in_round(
                 simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept, extents=extents
             )
-            hidden = thinned(hidden, gap, usable=usable, kinds=kinds, rng=rng)
-            if hidden.sum() > MAX_HIDDEN_SHARE * usable.sum():
-                hidden = in_blocks(hidden, usable, kinds, rng)
             rounds.append(Round(usable & ~hidden, hidden, None))
         share = np.mean([r.hidden.sum() for r in rounds]) / usable.sum()
         choice = Choice(
@@ -364,17 +349,16 @@ def _model_of_mask(observed: ObservedTensor, engine: EngineLike) -> FittedPropen
 
     Rank and strength of a large mask are chosen on a part of it.
     """
-    mask = np.asarray(observed.mask, bool)
-    domain = None if observed.domain is None else np.asarray(observed.domain, bool)
-    names, periodic = [axis.name for axis in observed.axes], [axis.periodic for axis in observed.axes]
+    mask, domain, axes = observed.mask, observed.domain, observed.axes
     box, model = mixed_part(mask, MAX_ENTRIES_OF_MASK), MODEL_OF_MASK
     choices: tuple[Choice, ...] = ()
     if mask[box].size < mask.size:
-        own = None if domain is None else domain[box]
-        around = [wraps and mask[box].shape[k] == mask.shape[k] for k, wraps in enumerate(periodic)]
-        part = model.fit(mask[box], 1.0, domain=own, axis_names=names, periodic=around, engine=engine)
+        inside = None if domain is None else domain[box]
+        part = fit_propensity(
+            model, mask[box], train_share=1.0, axes=cut_axes(axes, box), domain=inside, engine=engine
+        )
         model, choices = replace(model, coupling=part.coupling, rank=part.rank or "auto"), part.choices
-    fitted = model.fit(mask, 1.0, domain=domain, axis_names=names, periodic=periodic, engine=engine)
+    fitted = fit_propensity(model, mask, train_share=1.0, axes=axes, domain=domain, engine=engine)
     return replace(fitted, choices=(*choices, *fitted.choices))
 
 

@@ -58,6 +58,24 @@ def hide(
     return best if most else _tenth(scored, rng)
 
 
+def hide_in_round(
+    simulated: np.ndarray | None, gap: np.ndarray, *, usable: np.ndarray, kinds: Sequence[str], least: float,
+    rng: np.random.Generator, kept: Sequence[int] = (),
+    extents: Mapping[int, tuple[int, int]] = MappingProxyType({}), scored: np.ndarray | None = None,
+) -> np.ndarray:  # fmt: skip
+    """As `hide`, for a whole round: fewer entries where too few would be left, as long as some are scored."""
+    scored = usable if scored is None else scored
+    hidden = hide(
+        simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept, extents=extents, scored=scored
+    )
+    fewer = thinned(hidden, gap, usable=usable, kinds=kinds, rng=rng)
+    hidden = fewer if (fewer & scored).any() else hidden
+    if hidden.sum() <= MAX_HIDDEN_SHARE * usable.sum():
+        return hidden
+    fewer = in_blocks(hidden, usable, kinds, rng)
+    return fewer if (fewer & scored).any() else hidden & scored
+
+
 def thinned(
     hidden: np.ndarray, gap: np.ndarray, *, usable: np.ndarray, kinds: Sequence[str], rng: np.random.Generator
 ) -> np.ndarray:

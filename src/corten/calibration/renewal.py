@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, reduced, scored, values_of_round
+from corten.calibration.gap_rounds import values_of_round
 from corten.calibration.gap_scale import MIN_TESTING_ROUNDS, Local, first_estimate, tested_depth
 from corten.calibration.gaps import GAP_SEED_STREAM, split_of
-from corten.calibration.pseudo_gaps import MAX_HIDDEN_SHARE, MIN_HIDDEN_SHARE, hide, in_blocks, thinned
+from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide_in_round
+from corten.calibration.round_entries import MAX_POOLED_ENTRIES, Hidden, reduced, scored
 from corten.calibration.split import scale_of, training_entries
 from corten.calibration.task import Round, Task
 from corten.completion.axes_kinds import axis_kinds
@@ -118,14 +119,9 @@ def _new_rounds(
     least = MIN_HIDDEN_SHARE * min(observed.n_missing, int(np.count_nonzero(fresh)))
     for number in range(count):
         # Copies hide entries of all slices, as gaps do: a new slice alone would be filled from the slices beside it.
-        hidden = hide(
-            None, gap=observed.missing, usable=usable, kinds=kinds, least=least, rng=rng, kept=(), scored=fresh
+        hidden = hide_in_round(
+            None, gap=observed.missing, usable=usable, kinds=kinds, least=least, rng=rng, scored=fresh
         )
-        fewer = thinned(hidden, observed.missing, usable=usable, kinds=kinds, rng=rng)
-        hidden = fewer if (fewer & fresh).any() else hidden
-        if hidden.sum() > MAX_HIDDEN_SHARE * usable.sum():
-            fewer = in_blocks(hidden, usable, kinds, rng)
-            hidden = fewer if (fewer & fresh).any() else hidden & fresh
         one = Round(observed.mask & ~hidden, hidden & fresh)
         own = values_of(one.train)
         fill = prepared.fill(own, one.train)

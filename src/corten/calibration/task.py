@@ -18,6 +18,7 @@ from corten.conformal.split import CalibratedSplit
 from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
+from corten.data.plain import calibration_entries
 from corten.data.transform import FittedChain, FittedTransform, Transform
 from corten.propensity import FittedPropensity, PropensityModel
 
@@ -156,9 +157,11 @@ class Task:
         highest = highest_coverage(rounds, 1 if self.score.tails(0.5).lower is None else 2, merged)
         if self.coverage <= highest + 1e-12:
             return
-        counts = " and ".join(str(n) for n in sorted({int(np.count_nonzero(one.hidden)) for one in rounds}))
+        counts = sorted({int(np.count_nonzero(one.hidden)) for one in rounds})
+        are = "is" if counts == [1] else "are"
         warnings.warn(
-            f"All intervals will be infinite: {counts} calibration entries are too few for a coverage of "
+            f"All intervals will be infinite: {' and '.join(map(str, counts))} {calibration_entries(counts[-1])} {are} "
+            "too few for a coverage of "
             f"{self.coverage:g}. The highest coverage with finite intervals is {highest:.3g}: ask for no more, or give "
             "more observed entries.",
             UserWarning,
@@ -207,7 +210,7 @@ class Calibration(Protocol):
 
 def fit_propensity(
     model: PropensityModel, mask: np.ndarray, *, train_share: float, axes: Sequence[Axis],
-    domain: np.ndarray | None = None, engine: EngineLike = "auto",
+    domain: np.ndarray | None = None, engine: object = "auto",
 ) -> FittedPropensity:  # fmt: skip
     """The propensity model fitted to a training mask, or to its spins, on these axes."""
     names, periodic = [axis.name for axis in axes], [axis.periodic for axis in axes]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from corten import io
-from corten.cli.options import DataOptions, MethodOptions, OutputFile, ReportFile, refuse_outputs, with_options
+from corten.cli.options import DataOptions, MethodOptions, OutputFileOrFolder, ReportFile, refuse_outputs, with_options
 from corten.cli.terminal import READABLE_FORMATS, Overwrite, Terminal, argument, numbers, option, typed
 from corten.data.axes import is_dataarray
 from corten.data.coverage import check_coverage
@@ -33,7 +33,7 @@ CLUSTER_PAYS = 5_000_000  # entries from which a second worker saves time (docs/
 class Targets:
     """What is written and where; refused before any work is done where it cannot be."""
 
-    output: OutputFile
+    output: OutputFileOrFolder
     report: ReportFile = None
     save: Annotated[Path | None, option("PATH", "Also save the fit; corten.load reads it.")] = None
     checkpoint: Annotated[

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 Text = str | None
 Repeated = list[str] | None
 _OUTPUT = (
-    "Result file: .nc .zarr .npz .npy .csv .parquet .mat. A .npy has estimate, lower and upper along a new first axis. "
-    "For several files: a folder."
+    "Result file: .nc .zarr .npz .npy .csv .parquet .mat. A .npy has estimate, lower and upper along a new first axis."
 )
+_SEVERAL = f"{_OUTPUT} For several files: a folder."
 OutputFile = Annotated[Path, option("PATH", _OUTPUT, "--output", "-o", show_default=False)]
+OutputFileOrFolder = Annotated[Path, option("PATH", _SEVERAL, "--output", "-o", show_default=False)]
 ReportFile = Annotated[Path | None, option("PATH", "Also write a report with figures (.html).")]
 
 

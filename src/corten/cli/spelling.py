@@ -17,12 +17,15 @@ KEYWORD = re.compile(
     r"(\{[^}]*\}|\([^)]*\)|\[[^]]*\]|'[^']*'|\"[^\"]*\"|corten\.\w+\([^)]*\)|-?\w[\w.+-]*\w|\w)?"
 )
 PYTHON_ONLY = re.compile(r" \((?:result|fitted|corten)\.[^)]*\)")  # a name in brackets, beside what it is about
+OBJECT = re.compile(r"(?:,| or) an object(?: or a function)?$")  # at the end of a list of names
+ENGINE_OBJECTS = ", a distributed.Client, a number of threads, or an engine object"
 METHOD = re.compile(r"\bfitted\.(audit|fill|update|verify)(?:\(\w*\))?")
 
 
 def in_options(text: str) -> str:
     """A message with options of the command line in place of keywords of Python."""
-    text = PYTHON_ONLY.sub("", text.replace("summary(full=True)", "--full"))
+    text = text.replace(ENGINE_OBJECTS, " or a number of threads")
+    text = OBJECT.sub("", PYTHON_ONLY.sub("", text.replace("summary(full=True)", "--full")))
     return METHOD.sub(r"corten \1", KEYWORD.sub(_option, text))
 
 

@@ -12,18 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from corten.completion.axes_kinds import Standardised
-from corten.completion.gaussian_process import (
-    COARSE_ITERATIONS,
-    GaussianProcessCompletion,
-    PreparedProcess,
-    SpectralPrior,
-    _between_pairs,
-    _pair_means,
-    conditioned,
-)
+from corten.completion.gaussian_process import GaussianProcessCompletion, PreparedProcess, Units, conditioned
 from corten.completion.protocol import Completion, Prepared
 from corten.completion.smooth import PreparedSmooth, pyramid
-from corten.completion.spectral_solver import condition
 from corten.completion.unfoldings import (
     MAX_DENSE_SIZE,
     POWER,
@@ -81,8 +72,9 @@ def fill_member(
         return pyramid(arrays, member, known, kept)
     if isinstance(member, PreparedProcess):
         start = pyramid(arrays, member.pyramid, known, kept) if start is None else start
-        start = _coarse_start(arrays, member, data, masks, known=known, kept=kept, start=start)
-        priors = priors_of(member, data, masks, kept.shape[1:])
+        units = units_of(member, data, masks)
+        start = member.coarse_start(arrays, units, known=known, kept=kept, start=start)
+        priors = member.priors(arrays, kept.shape[1:], units)
         return conditioned(arrays, priors, values=known, kept=kept, start=start, iterations=member.iterations)
     assert isinstance(member, PreparedUnfoldings)
     start = pyramid(arrays, member.pyramid, known, kept) if start is None else start
@@ -110,64 +102,15 @@ def fill_member(
     )
 
 
-def _coarse_start(
-    arrays: Arrays,
-    member: PreparedProcess,
-    data: Sequence[Standardised],
-    masks: Sequence[np.ndarray],
-    *,
-    known: Array,
-    kept: Array,
-    start: Array,
-) -> Array:
-    """The start with its smooth part solved on a grid with half the positions, as `PreparedProcess._with_coarse`."""
-    halved, coarser = member.halved(kept.shape[1:])
-    if not halved:
-        return start
-    shape = kept.shape[1:]
-    pairs = tuple(arrays.put(_pair_means(np.eye(shape[k], dtype=np.float32), 0)) for k in halved)
-    between = tuple(
-        arrays.put(_between_pairs(np.eye((shape[k] + 1) // 2, dtype=np.float32), 0, shape[k])) for k in halved
-    )
-    of_axes = {"axes": tuple(halved)}
-    first, weight, values = arrays.compiled(_halve, **of_axes)(pairs, known, kept, start)
-    priors = priors_of(coarser, data, masks, weight.shape[1:])
-    solved = condition(arrays, priors, values=values, kept=weight, start=first, iterations=COARSE_ITERATIONS)
-    return arrays.compiled(_add_between, **of_axes)(between, start, solved - first)
-
-
-def _halve(
-    arrays: Arrays, pairs: tuple[Array, ...], known: Array, kept: Array, start: Array, *, axes: tuple[int, ...]
-) -> tuple[Array, Array, Array]:
-    """The start, the weights and the values on the coarse grid."""
-    left, weight, first = kept * (known - start), kept, start
-    for k, matrix in zip(axes, pairs):
-        left, weight, first = (arrays.along(matrix, array, k + 1) for array in (left, weight, first))
-    return first, weight, first + arrays.xp.where(weight > 0, left / arrays.xp.where(weight > 0, weight, 1), 0)
-
-
-def _add_between(
-    arrays: Arrays, between: tuple[Array, ...], start: Array, change: Array, *, axes: tuple[int, ...]
-) -> Array:
-    """The start with a change on the coarse grid interpolated and added."""
-    for k, matrix in zip(axes, between):
-        change = arrays.along(matrix, change, k + 1)
-    return start + change
-
-
 def _dense(shape: tuple[int, ...]) -> bool:
     """Whether no unfolding has a long smaller side."""
     return max(part.size for part in _unfoldings(shape)) <= MAX_DENSE_SIZE
 
 
-def priors_of(
-    member: PreparedProcess, data: Sequence[Standardised], masks: Sequence[np.ndarray], shape: tuple[int, ...]
-) -> list[SpectralPrior]:
-    """The prior of each round, or one for all: correlations of positions are estimated from the entries of a round."""
-    kinds = member.kinds
-    if "unordered" not in kinds:
-        return [SpectralPrior.of(member.covariance, kinds, shape=shape, correlations={}, grids=member.grids)]
-    units = (position_correlations(one.values.astype(np.float64), mask, kinds) for one, mask in zip(data, masks))
+def units_of(member: PreparedProcess, data: Sequence[Standardised], masks: Sequence[np.ndarray]) -> list[Units]:
+    """Correlations of positions, estimated from the entries of each round; one for all if no axis is unordered."""
+    if "unordered" not in member.kinds:
+        return [{}]
     return [
-        SpectralPrior.of(member.covariance, kinds, shape=shape, correlations=own, grids=member.grids) for own in units
+        position_correlations(one.values.astype(np.float64), mask, member.kinds) for one, mask in zip(data, masks)
     ]

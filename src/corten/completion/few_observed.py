@@ -44,9 +44,14 @@ def mean_of_few(prior: SpectralPrior, values: np.ndarray, kept: np.ndarray) -> n
     at = np.nonzero(kept)
     matrix = covariance_of(prior, at)
     matrix[np.diag_indices_from(matrix)] += float(prior.noise)
-    weights = np.zeros(kept.shape, values.dtype)
-    weights[at] = scipy.linalg.solve(matrix, values[at].astype(np.float64), assume_a="pos") if len(matrix) else 0.0
-    return prior.inverse(prior.spectrum * prior.forward(weights))
+    field = np.zeros(kept.shape, values.dtype)
+    field[at] = scipy.linalg.solve(matrix, values[at].astype(np.float64), assume_a="pos") if len(matrix) else 0.0
+    for basis in prior.bases:
+        field = basis.forward(field)
+    field *= prior.spectrum
+    for basis in prior.bases:
+        field = basis.inverse(field)
+    return field
 
 
 def covariance_of(prior: SpectralPrior, at: tuple[np.ndarray, ...]) -> np.ndarray:

@@ -8,9 +8,11 @@ an iteration costs an eighth in three dimensions. From few observed entries the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -29,6 +31,9 @@ from corten.data.choices import Choice
 from corten.engine.arrays import Array, Arrays, HostArrays
 from corten.engine.threads import in_order
 
+Units: TypeAlias = dict[int, PositionCorrelation]
+"""The correlation of the positions of each unordered axis."""
+Move: TypeAlias = "Callable[[Array], Array] | Array"
 CYCLES = {"daily": 1.0, "weekly": 7.0, "yearly": 365.2425}
 """Periods of the cycles that are looked for along axes of dates, in days."""
 COARSE_ITERATIONS = 240
@@ -101,23 +106,6 @@ class SpectralPrior:
             bases.append(replace(basis, rows=rows, folded=folded))
         return SpectralPrior(tuple(bases), self.spectrum.astype(np.float64), np.float64(self.noise))
 
-    def forward(self, array: np.ndarray) -> np.ndarray:
-        for basis in self.bases:
-            array = basis.forward(array)
-        return array
-
-    def inverse(self, array: np.ndarray) -> np.ndarray:
-        for basis in self.bases:
-            array = basis.inverse(array)
-        return array
-
-    def condition(self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, iterations: int) -> np.ndarray:
-        """Mean of the field given `values` with weights `kept` (0 where missing); iterations begin with `start`."""
-        means = condition(
-            HostArrays(), [self], values=values[None], kept=kept[None], start=start[None], iterations=iterations
-        )
-        return np.asarray(means[0])
-
 
 def conditioned(
     arrays: Arrays, priors: Sequence[SpectralPrior], *, values: Array, kept: Array, start: Array, iterations: int
@@ -165,38 +153,42 @@ class PreparedProcess:
         data = standardise(values, mask, self.kinds)
         first = (start - data.centre) / data.scale
         # The correlation of positions is estimated from these entries: hidden ones must not affect it.
-        units = position_correlations(data.values, mask, self.kinds)
-        prior = SpectralPrior.of(
-            self.covariance, self.kinds, shape=mask.shape, correlations=units, grids=self.grids, on_host=True
+        units = [position_correlations(data.values, mask, self.kinds)]
+        priors = self.priors(HostArrays(), mask.shape, units)
+        number = priors[0].spectrum.dtype
+        known, kept, first = (one.astype(number)[None] for one in (data.values, mask, first))
+        if has_few_observed(priors[0], kept[0]):
+            return Fill(data.undo(mean_of_few(priors[0], known[0], kept[0]).astype(np.float64)))
+        first = self.coarse_start(HostArrays(), units, known=known, kept=kept, start=first)
+        means = conditioned(
+            HostArrays(), priors, values=known, kept=kept, start=first, iterations=self.iterations
         )
-        number = prior.spectrum.dtype
-        known, kept, first = (one.astype(number) for one in (data.values, mask, first))
-        if has_few_observed(prior, kept):
-            return Fill(data.undo(mean_of_few(prior, known, kept).astype(np.float64)))
-        first = self._with_coarse(known, kept, first, units)
-        one_round = {"values": known[None], "kept": kept[None], "start": first[None]}
-        mean = conditioned(HostArrays(), [prior], **one_round, iterations=self.iterations)[0]
-        return Fill(data.undo(np.asarray(mean, np.float64)))
+        return Fill(data.undo(np.asarray(means[0], np.float64)))
 
-    def _with_coarse(
-        self, values: np.ndarray, kept: np.ndarray, start: np.ndarray, units: dict[int, PositionCorrelation]
-    ) -> np.ndarray:
+    def priors(self, arrays: Arrays, shape: tuple[int, ...], units: Sequence[Units]) -> list[SpectralPrior]:
+        """The prior of each round, or one for all, given the correlations of its positions."""
+        on_host = isinstance(arrays, HostArrays)
+        return [
+            SpectralPrior.of(
+                self.covariance, self.kinds, shape=shape, correlations=own, grids=self.grids, on_host=on_host
+            )
+            for own in units
+        ]
+
+    def coarse_start(
+        self, arrays: Arrays, units: Sequence[Units], *, known: Array, kept: Array, start: Array
+    ) -> Array:
         """The start with its smooth part solved on a grid with half the positions along every long ordered axis."""
-        halved, coarser = self.halved(kept.shape)
+        shape = kept.shape[1:]
+        halved, coarser = self.halved(shape)
         if not halved:
             return start
-        # Means of what the start leaves, not of the values: a cell observed on one side only would be off its centre.
-        left, weight, coarse = kept * (values - start), kept, start
-        for k in halved:
-            left, weight, coarse = (_pair_means(array, k) for array in (left, weight, coarse))
-        known = coarse + np.divide(left, weight, out=np.zeros_like(left), where=weight > 0)
-        prior = SpectralPrior.of(
-            coarser.covariance, self.kinds, shape=weight.shape, correlations=units, grids=coarser.grids, on_host=True
-        )
-        change = prior.condition(known, weight, coarse, COARSE_ITERATIONS) - coarse
-        for k in halved:
-            change = _between_pairs(change, k, kept.shape[k])
-        return start + change
+        pairs, between = zip(*(_between_grids(arrays, k, shape[k]) for k in halved))
+        along = {"axes": tuple(halved)}
+        first, weight, values = arrays.compiled(_halve, **along)(pairs, known, kept, start)
+        priors = coarser.priors(arrays, weight.shape[1:], units)
+        solved = condition(arrays, priors, values=values, kept=weight, start=first, iterations=COARSE_ITERATIONS)
+        return arrays.compiled(_add_between, **along)(between, start, solved - first)
 
     def halved(self, shape: tuple[int, ...]) -> tuple[list[int], PreparedProcess]:
         """The axes that are halved for a start, none for small tensors, and the process on that grid."""
@@ -213,6 +205,38 @@ class PreparedProcess:
         covariance = replace(self.covariance, components=components)
         coarse = tuple(Grid((shape[k] + 1) // 2) if k in axes else grid for k, grid in enumerate(grids))
         return axes, replace(self, covariance=covariance, grids=coarse)
+
+
+def _between_grids(arrays: Arrays, axis: int, length: int) -> tuple[Move, Move]:
+    """The way to a grid with half the positions along an axis and back: functions on the host, matrices on a device."""
+    if isinstance(arrays, HostArrays):
+        return partial(_pair_means, axis=axis + 1), partial(_between_pairs, axis=axis + 1, length=length)
+    fine, coarse = (np.eye(size, dtype=np.float32) for size in (length, (length + 1) // 2))
+    return arrays.put(_pair_means(fine, 0)), arrays.put(_between_pairs(coarse, 0, length))
+
+
+def _moved(arrays: Arrays, moves: Sequence[Move], axes: tuple[int, ...], array: Array) -> Array:
+    for k, move in zip(axes, moves):
+        array = move(array) if callable(move) else arrays.along(move, array, k + 1)
+    return array
+
+
+def _halve(
+    arrays: Arrays, pairs: tuple[Move, ...], known: Array, kept: Array, start: Array, *, axes: tuple[int, ...]
+) -> tuple[Array, Array, Array]:
+    """The start, the weights and the values on the coarse grid.
+
+    The values are means of what the start leaves: a cell observed on one side only would otherwise be off its centre.
+    """
+    left, weight, first = (_moved(arrays, pairs, axes, array) for array in (kept * (known - start), kept, start))
+    return first, weight, first + arrays.xp.where(weight > 0, left / arrays.xp.where(weight > 0, weight, 1), 0)
+
+
+def _add_between(
+    arrays: Arrays, between: tuple[Move, ...], start: Array, change: Array, *, axes: tuple[int, ...]
+) -> Array:
+    """The start with a change on the coarse grid interpolated and added."""
+    return start + _moved(arrays, between, axes, change)
 
 
 def _pair_means(array: np.ndarray, axis: int) -> np.ndarray:

@@ -163,38 +163,32 @@ class BatchedFill:
         return Fill(self.stack.mix(members), members)
 
 
-@dataclass(frozen=True)
-class BatchedStack:
-    """A prepared stack that fills many rounds at once."""
+def fill_rounds(
+    arrays: Arrays, stack: PreparedStack, values: Sequence[np.ndarray], masks: Sequence[np.ndarray]
+) -> BatchedFill:
+    """Fill many rounds at once, each from the entries where its mask is True."""
+    kinds = next(iter(stack.members.values())).kinds  # type: ignore[attr-defined]
 
-    stack: PreparedStack
-    arrays: Arrays
+    def begun(one: tuple[np.ndarray, np.ndarray]) -> tuple[Standardised, tuple[np.ndarray, np.ndarray]]:
+        data = standardise(*one, kinds)
+        limits = _limits(*one, data)
+        # They are rounded to single precision already; in it many rounds take half the memory.
+        return replace(data, values=data.values.astype(np.float32)), limits
 
-    def fill(self, values: Sequence[np.ndarray], masks: Sequence[np.ndarray]) -> BatchedFill:
-        """Fill each round from the entries where its mask is True."""
-        arrays = self.arrays
-        kinds = next(iter(self.stack.members.values())).kinds  # type: ignore[attr-defined]
-
-        def begun(one: tuple[np.ndarray, np.ndarray]) -> tuple[Standardised, tuple[np.ndarray, np.ndarray]]:
-            data = standardise(*one, kinds)
-            limits = _limits(*one, data)
-            # They are rounded to single precision already; in it many rounds take half the memory.
-            return replace(data, values=data.values.astype(np.float32)), limits
-
-        data, limits = zip(*in_order(begun, zip(values, masks)))
-        with arrays.running():
-            known = arrays.put(np.stack([one.values for one in data]))
-            kept = arrays.put(np.stack(masks)).astype(np.float32)
-            low, high = (arrays.put(np.stack(side).astype(np.float32)) for side in zip(*limits))
-            clip = arrays.compiled(_clipped)
-            filled: dict[str, Array] = {}
-            for name, member in self.stack.members.items():
-                start = next(iter(filled.values()), None)
-                estimate = fill_member(
-                    arrays, member, values=values, masks=masks, data=data, known=known, kept=kept, start=start
-                )
-                filled[name] = clip(estimate, low, high)
-        return BatchedFill(arrays, self.stack, members=filled, kept=kept, known=known, data=data)
+    data, limits = zip(*in_order(begun, zip(values, masks)))
+    with arrays.running():
+        known = arrays.put(np.stack([one.values for one in data]))
+        kept = arrays.put(np.stack(masks)).astype(np.float32)
+        low, high = (arrays.put(np.stack(side).astype(np.float32)) for side in zip(*limits))
+        clip = arrays.compiled(_clipped)
+        filled: dict[str, Array] = {}
+        for name, member in stack.members.items():
+            start = next(iter(filled.values()), None)
+            estimate = fill_member(
+                arrays, member, values=values, masks=masks, data=data, known=known, kept=kept, start=start
+            )
+            filled[name] = clip(estimate, low, high)
+    return BatchedFill(arrays, stack, members=filled, kept=kept, known=known, data=data)
 
 
 def fill_on(engine: object, prepared: Prepared, values: np.ndarray, mask: np.ndarray) -> Fill:
@@ -202,7 +196,7 @@ def fill_on(engine: object, prepared: Prepared, values: np.ndarray, mask: np.nda
     arrays = device_arrays(as_engine(engine))
     if arrays is None or not isinstance(prepared, PreparedStack) or why_not(prepared, mask.shape) is not None:
         return prepared.fill(values, mask)
-    return BatchedStack(prepared, arrays).fill([values], [mask]).fill(0)
+    return fill_rounds(arrays, prepared, [values], [mask]).fill(0)
 
 
 def _limits(values: np.ndarray, mask: np.ndarray, data: Standardised) -> tuple[np.ndarray, np.ndarray]:
@@ -275,7 +269,7 @@ def _learn_mix(
     if not gaps:
         return stack
     if arrays is not None and why_not(stack, mask.shape) is None:
-        batch = BatchedStack(stack, arrays).fill([values] * len(gaps), [mask & ~hidden for hidden in gaps])
+        batch = fill_rounds(arrays, stack, [values] * len(gaps), [mask & ~hidden for hidden in gaps])
         fills = [batch.fill(number).members for number in range(len(gaps))]
     else:
         fills = [stack.fill(values, mask & ~hidden).members for hidden in gaps]

@@ -160,6 +160,19 @@ def axes_of_names(names: Sequence[str | Axis] | None, shape: tuple[int, ...]) ->
     return tuple(found)
 
 
+def cut_axes(axes: Sequence[Axis], box: tuple[slice, ...]) -> tuple[Axis, ...]:
+    """The axes of a box; a periodic axis that is cut is not periodic in it."""
+    return tuple(
+        replace(
+            axis,
+            length=part.stop - part.start,
+            coordinates=None if axis.coordinates is None else axis.coordinates[part],
+            periodic=axis.periodic and part.stop - part.start == axis.length,
+        )
+        for axis, part in zip(axes, box)
+    )
+
+
 def axes_of_dataarray(x: xr.DataArray) -> tuple[Axis, ...]:
     """Axes of a DataArray with their coordinates; text labels are unordered, all others ordered."""
     found = []

@@ -301,7 +301,9 @@ class ObservedTensor:
 
 
 def refuse_foreign(x: object) -> None:
-    """Refuse containers that are not one tensor (tables, datasets, file names) with advice."""
+    """Refuse None and containers that are not one tensor (tables, datasets, file names) with advice."""
+    if x is None:
+        raise TypeError("x is None: give an array with NaN, a masked array, a pandas.DataFrame or an xarray.DataArray")
     module, kind = type(x).__module__.split(".")[0], type(x).__name__
     if module == "xarray" and kind == "Dataset":
         raise TypeError(

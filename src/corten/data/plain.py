@@ -22,6 +22,15 @@ def percent(part: int, whole: int) -> str:
     return "less than 0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
 
 
+def calibration_entries(count: int) -> str:
+    """What to write after their number.
+
+    >>> calibration_entries(1), calibration_entries(2)
+    ('calibration entry', 'calibration entries')
+    """
+    return f"calibration {'entry' if count == 1 else 'entries'}"
+
+
 def plain(value: object) -> Json:
     """A value as JSON types: NumPy scalars, arrays and tuples are converted; infinities and NaN become text."""
     if isinstance(value, dict):

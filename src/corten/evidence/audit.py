@@ -23,7 +23,7 @@ import numpy as np
 from corten.calibration.gap_scale import tested_depth
 from corten.calibration.hiding import HIDING_KINDS, Hiding, draw_hidings
 from corten.calibration.renewal import Settled
-from corten.calibration.task import Calibration, Progress, changed_by, trend_of
+from corten.calibration.task import Calibration, Progress, changed_by, fit_propensity, trend_of
 from corten.completion.protocol import Prepared
 from corten.completion.stack import PreparedStack
 from corten.conformal.calibrated import CalibratedScores
@@ -175,10 +175,9 @@ def reference_model(
     if isinstance(reference, FittedPropensity):
         return reference, "Hidden entries are weighted by the given propensity model."
     model = IsingPropensity() if reference is None else reference
-    fresh = model.fit(
-        np.asarray(observed.mask), 1.0, domain=observed.domain, axis_names=[axis.name for axis in observed.axes],
-        periodic=[axis.periodic for axis in observed.axes], engine=own.engine,
-    )  # fmt: skip
+    fresh = fit_propensity(
+        model, observed.mask, train_share=1.0, axes=observed.axes, domain=observed.domain, engine=own.engine
+    )
     if reference is not None:
         return fresh, "Hidden entries are weighted by the given propensity model."
     if _aic(own, observed) <= _aic(fresh, observed):

@@ -14,7 +14,7 @@ from corten.conformal.diagnostics import effective_sample_size, largest_share
 from corten.conformal.shaped import tolerated_odds_error
 from corten.data.arrays import Flags, Floats
 from corten.data.coverage import check_coverage
-from corten.data.plain import Json, plain
+from corten.data.plain import Json, calibration_entries, plain
 from corten.data.printable import printable
 from corten.propensity import FittedPropensity, IsingPropensity
 
@@ -77,7 +77,7 @@ class WeightReport:
         found = []
         if self.effective_sample_size < MIN_EFFECTIVE_SIZE:
             size, count = self.effective_sample_size, self.calibration_entries
-            found.append(f"The effective sample size is {size:.0f} of {count:,} calibration entries.")
+            found.append(f"The effective sample size is {size:.0f} of {count:,} {calibration_entries(count)}.")
         if self.largest_share > MAX_ENTRY_SHARE:
             found.append(f"One calibration entry has {self.largest_share:.0%} of the weight.")
         if self.infinite.get(self.coverage, 0.0) > MAX_AFFECTED_SHARE:

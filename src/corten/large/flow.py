@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
@@ -18,6 +19,7 @@ from corten.conformal.scores import Score, as_score
 from corten.data.choices import Choice
 from corten.data.coverage import check_coverages
 from corten.data.missing_values import MissingValue
+from corten.data.plain import calibration_entries
 from corten.engine import Engine, Threads, as_engine
 from corten.engine.memory import USABLE_SHARE, available, in_words, limited, read_size, refuse_full_disk
 from corten.engine.threads import default_threads, one_library_thread
@@ -35,7 +37,7 @@ from corten.large.split import BlockIntervals, Split
 from corten.large.stages import Scratch, look
 from corten.large.tasks import TileRunner
 from corten.large.tiles import tile_sides
-from corten.large.writing import Output, TileArrays, TileWriting, Widths, sum_of
+from corten.large.writing import Output, TileArrays, Widths, put_tile, sum_of
 from corten.propensity import PropensityModel
 from corten.results.fitted import MIN_EFFECTIVE_SIZE
 from corten.results.settings import circumstances, describe
@@ -308,7 +310,7 @@ class _Run:
             tiled, score, seed=self.seed, runner=runner, tell=lambda share: self.tell("completion", share)
         )
         store.add(lazy.shape, tile_sides(lazy.axes, needs.entries), output.dtypes)
-        put = TileWriting(tiled, TileArrays(model, output), store).put
+        put = partial(put_tile, data=tiled, arrays=TileArrays(model, output), store=store)
         widths = sum_of(runner.run(put, tiled.tiles, lambda share: self.tell("writing", share)))
         self.choices += model.choices
         if widths.beyond:
@@ -342,8 +344,8 @@ class _Run:
         units = lazy.attrs.get("units")
         if size < MIN_EFFECTIVE_SIZE:
             self.warnings += (
-                f"Many intervals may be infinite: the effective sample size is {size:.0f} of {entries} calibration "
-                "entries.",
+                f"Many intervals may be infinite: the effective sample size is {size:.0f} of {entries} "
+                f"{calibration_entries(entries)}.",
             )
         return Summary(
             name=lazy.name, units=None if units is None else str(units),

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import numpy as np
 from scipy import ndimage
 
-from corten.calibration.gap_rounds import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix, reduced
 from corten.calibration.gap_scale import choose_score, first_estimate, reach, tested_depth
 from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide
+from corten.calibration.round_entries import MAX_POOLED_ENTRIES, Hidden, cross_fitted_mix, pooled, reduced
 from corten.completion.axes_kinds import axis_kinds, edges_of
 from corten.completion.protocol import Fill, PreparedMix, on_axes
 from corten.completion.stack import StackedCompletion, fill_on
@@ -27,7 +28,7 @@ from corten.conformal.depth import DepthWeights, depth, steps_of_change
 from corten.conformal.local_scale import EntryFeatures, LearnedScale
 from corten.conformal.scores import Score
 from corten.conformal.weights import PooledWeights
-from corten.data.axes import Axis
+from corten.data.axes import Axis, cut_axes
 from corten.data.choices import Choice
 from corten.engine.lazy import is_lazy
 from corten.engine.memory import MappedFile, file_tensor, let_go
@@ -35,7 +36,7 @@ from corten.io.lazy import LazyTensor
 from corten.large.needs import number_of_rounds
 from corten.large.stages import Tell, blocks
 from corten.large.tasks import TileRunner
-from corten.large.tiles import Box, Coarse, FarField, Tile, cut_axes, tile_sides, tiles_of
+from corten.large.tiles import Box, Coarse, FarField, Tile, tile_sides, tiles_of
 
 TILE_SEED_STREAM = 0x711E
 SETS = 4  # of tiles hidden at once: the coarse field is completed once for each set
@@ -199,31 +200,30 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     places = (np.arange(SETTINGS_TILES) + 0.5) / SETTINGS_TILES * len(ordered)
     compared = [data.tiles[ordered[k]] for k in np.unique(places.astype(int))]
     # On a cluster all of this runs on the workers: what the client does alone, the workers wait for.
-    settings = _Settings(data, seed, runner.inside)
-    large, *options = runner.run(
-        settings.of, (None, *(tile.padded for tile in compared)), lambda share: tell(0.05 + 0.1 * share)
-    )
-    comparison = _Comparison(data, tuple(options), seed, runner.inside)
-    hidden = runner.run(comparison.hidden, compared, lambda share: tell(0.15 + 0.05 * share))
+    settings = partial(_settings_of, data=data, seed=seed, engine=runner.inside)
+    boxes = (None, *(tile.padded for tile in compared))
+    large, *options = runner.run(settings, boxes, lambda share: tell(0.05 + 0.1 * share))
+    compare = partial(_hidden_with, data=data, options=options, seed=seed, engine=runner.inside)
+    hidden = runner.run(compare, compared, lambda share: tell(0.15 + 0.05 * share))
     errors = [_error(one, [at[k] for at in hidden]) for k, one in enumerate(options)]
     first = options[int(np.argmin(errors))]
-    fields = runner.run(_FarFields(data, large).without, ((), *sets), lambda share: tell(0.2 + 0.1 * share))
+    far_field = partial(_far_field_without, data=data, large=large)
+    fields = runner.run(far_field, ((), *sets), lambda share: tell(0.2 + 0.1 * share))
     filler = TileFiller(axes, first, fields[0], change, spread=spread, engine=runner.inside)
     drawn = [(number, hiding) for number, hidings in enumerate(sets, 1) for hiding in hidings]
-    sample = _Sample(data, filler, tuple(fields), MAX_POOLED_ENTRIES // len(drawn))
-    rounds = runner.run(sample.scored, drawn, lambda share: tell(0.3 + 0.65 * share))
+    limit = MAX_POOLED_ENTRIES // len(drawn)
+    scored = partial(_scored, data=data, filler=filler, fields=fields, limit=limit)
+    rounds = runner.run(scored, drawn, lambda share: tell(0.3 + 0.65 * share))
     rounds = [one for one in rounds if one.entries.size]
     completion, rounds = cross_fitted_mix(filler.completion, rounds, shape, seed)
-    entries, truth, estimate, features = (
-        np.concatenate([getattr(h, name) for h in rounds]) for name in ("entries", "truth", "estimate", "features")
-    )
+    entries, truth, estimate, features = (pooled(rounds, n) for n in ("entries", "truth", "estimate", "features"))
     learned = LearnedScale.fit(features, truth - estimate, entries=entries, shape=shape, seed=seed)
     depths = [h.depths for h in rounds]
     by_depth = DepthWeights.of(np.concatenate(depths), missing_depths)
     # Test entries are named by the bin of their depth: their weight depends on nothing else.
-    pooled = PooledWeights(entries, by_depth.at(np.concatenate(depths)), by_depth.log_ratio)
+    weights = PooledWeights(entries, by_depth.at(np.concatenate(depths)), by_depth.log_ratio)
     score, form = choose_score(
-        score, truth - estimate, learned=learned, log_weights=pooled.of_calibration(entries), entries=entries,
+        score, truth - estimate, learned=learned, log_weights=weights.of_calibration(entries), entries=entries,
         shape=shape,
     )  # fmt: skip
     scores = score.score(truth, estimate, learned.hidden)
@@ -249,7 +249,7 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     tell(1.0)
     return TiledModel(
         replace(filler, completion=completion), filler.completion, learned=learned, by_depth=by_depth, tested=tested,
-        scored=CalibratedScores(score, scores, entries, pooled), choices=choices,
+        scored=CalibratedScores(score, scores, entries, weights), choices=choices,
     )  # fmt: skip
 
 
@@ -347,47 +347,31 @@ def _each_once(data: TiledField, hidings: Sequence[Hiding]) -> Iterator[tuple[li
         yield [part.start for part in one.tile.padded], values, new
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """Chooses the settings of the stack, for the coarse field or from one tile."""
-
-    data: TiledField
-    seed: int
-    engine: object
-
-    def of(self, box: Box | None) -> PreparedMix:
-        """The stack prepared on a box, or on the coarse field where there is none."""
-        data = self.data
-        if box is None:
-            values, mask, axes = data.coarse.values, data.coarse.mask, data.coarse.axes(data.axes)
-        else:
-            values, spins = data.read(box)
-            mask, axes = spins == 1, cut_axes(data.axes, box)
-        return StackedCompletion(engine=self.engine).prepare(values, mask, axes, self.seed)
+def _settings_of(box: Box | None, *, data: TiledField, seed: int, engine: object) -> PreparedMix:
+    """The stack prepared on a box, or on the coarse field where there is none."""
+    if box is None:
+        values, mask, axes = data.coarse.values, data.coarse.mask, data.coarse.axes(data.axes)
+    else:
+        values, spins = data.read(box)
+        mask, axes = spins == 1, cut_axes(data.axes, box)
+    return StackedCompletion(engine=engine).prepare(values, mask, axes, seed)
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """Compares settings of the stack by their errors in a tile.
+def _hidden_with(
+    tile: Tile, *, data: TiledField, options: Sequence[PreparedMix], seed: int, engine: object
+) -> list[tuple[np.ndarray, dict[str, np.ndarray]]]:
+    """For each of the settings the values and the estimates of the members at entries hidden in the core of a tile.
 
     The likelihood of small samples of a single tile has several maxima: settings of some tiles have an error that is
     larger by a fifth in all others.
     """
-
-    data: TiledField
-    options: tuple[PreparedMix, ...]
-    seed: int
-    engine: object
-
-    def hidden(self, tile: Tile) -> list[tuple[np.ndarray, dict[str, np.ndarray]]]:
-        """For each of the settings the values and the estimates of the members at entries hidden in the core."""
-        values, mask, hidden = Hiding(tile, tuple(part.start for part in tile.padded), self.seed).draw(self.data)
-        train, entries, axes = mask & ~hidden, tile.entries(hidden), cut_axes(self.data.axes, tile.padded)
-        if entries.size > MAX_COMPARED_ENTRIES:
-            entries = np.random.default_rng(self.seed).choice(entries, MAX_COMPARED_ENTRIES, replace=False)
-        known, truth = np.where(train, values, np.nan), values.reshape(-1)[entries]
-        fills = (fill_on(self.engine, on_axes(one, axes), known, train).members for one in self.options)
-        return [(truth, {name: one.reshape(-1)[entries] for name, one in members.items()}) for members in fills]
+    values, mask, hidden = Hiding(tile, tuple(part.start for part in tile.padded), seed).draw(data)
+    train, entries, axes = mask & ~hidden, tile.entries(hidden), cut_axes(data.axes, tile.padded)
+    if entries.size > MAX_COMPARED_ENTRIES:
+        entries = np.random.default_rng(seed).choice(entries, MAX_COMPARED_ENTRIES, replace=False)
+    known, truth = np.where(train, values, np.nan), values.reshape(-1)[entries]
+    fills = (fill_on(engine, on_axes(one, axes), known, train).members for one in options)
+    return [(truth, {name: one.reshape(-1)[entries] for name, one in members.items()}) for members in fills]
 
 
 def _error(prepared: PreparedMix, hidden: Sequence[tuple[np.ndarray, dict[str, np.ndarray]]]) -> float:
@@ -399,36 +383,25 @@ def _error(prepared: PreparedMix, hidden: Sequence[tuple[np.ndarray, dict[str, n
     return float(np.abs(prepared.combine(members, truth).mix(members) - truth).mean(dtype=np.float64))
 
 
-@dataclass(frozen=True)
-class _FarFields:
-    """Completes the coarse field, without the entries that are hidden in tiles."""
-
-    data: TiledField
-    large: PreparedMix
-
-    def without(self, hidings: Sequence[Hiding]) -> FarField:
-        left = self.data.coarse.without(_each_once(self.data, hidings))
-        return left.far_field(self.large.fill(left.values, left.mask).estimate)
+def _far_field_without(hidings: Sequence[Hiding], *, data: TiledField, large: PreparedMix) -> FarField:
+    """The coarse field completed without the entries that are hidden in tiles."""
+    left = data.coarse.without(_each_once(data, hidings))
+    return left.far_field(large.fill(left.values, left.mask).estimate)
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """What fills sampled tiles: each with the coarse field without the entries that are hidden in its set of tiles."""
+def _scored(
+    one: tuple[int, Hiding], *, data: TiledField, filler: TileFiller, fields: Sequence[FarField], limit: int
+) -> Hidden:
+    """The hidden entries of the core of a tile, at most `limit` of them, filled without them.
 
-    data: TiledField
-    filler: TileFiller
-    fields: tuple[FarField, ...]
-    limit: int
-
-    def scored(self, one: tuple[int, Hiding]) -> Hidden:
-        """The hidden entries of the core of a tile, filled without them, with the coarse field of this number."""
-        number, hiding = one
-        tile = hiding.tile
-        values, mask, hidden = hiding.draw(self.data)
-        train, entries = mask & ~hidden, tile.entries(hidden)
-        if entries.size > self.limit:
-            entries = np.sort(np.random.default_rng((hiding.seed, 1)).choice(entries, self.limit, replace=False))
-        filler = replace(self.filler, far=self.fields[number])
-        fill, describe = filler.fill(tile, np.where(train, values, np.nan), train)
-        found = reduced(fill, values, train=train, entries=entries, describe=describe)
-        return replace(found, entries=tile.of_tensor(entries, self.data.shape))
+    one: the number of the coarse field without the entries that are hidden in the set of the tile; and the hiding.
+    """
+    number, hiding = one
+    tile = hiding.tile
+    values, mask, hidden = hiding.draw(data)
+    train, entries = mask & ~hidden, tile.entries(hidden)
+    if entries.size > limit:
+        entries = np.sort(np.random.default_rng((hiding.seed, 1)).choice(entries, limit, replace=False))
+    fill, describe = replace(filler, far=fields[number]).fill(tile, np.where(train, values, np.nan), train)
+    found = reduced(fill, values, train=train, entries=entries, describe=describe)
+    return replace(found, entries=tile.of_tensor(entries, data.shape))

@@ -10,16 +10,16 @@ import numpy as np
 from corten.calibration.auto import share_deeper
 from corten.calibration.gaps import GapCalibration
 from corten.calibration.split import SplitCalibration
+from corten.calibration.task import fit_propensity
 from corten.completion.riemannian import PreparedLowRank, TensorTrainCompletion, TuckerCompletion
 from corten.completion.stack import StackedCompletion
-from corten.data.axes import Axis
+from corten.data.axes import Axis, cut_axes
 from corten.data.choices import Choice
 from corten.data.missing_values import report_suspects
 from corten.data.never_observed import land_among, masks_of, may_have_land, times_of
 from corten.engine.memory import let_go
 from corten.io.lazy import LazyTensor
 from corten.large.stages import Scratch
-from corten.large.tiles import cut_axes
 from corten.lowrank import feasible_rank, feasible_tucker_rank
 from corten.options import CalibrationOption, CompletionOption, as_completion
 from corten.propensity import AutoPropensity, PropensityModel
@@ -110,8 +110,8 @@ def settled(
         return model, ()
     start = (lazy.shape[0] - planes) // 2
     box = (slice(start, start + planes), *(slice(0, n) for n in lazy.shape[1:]))
-    names, periodic = zip(*((axis.name, axis.periodic) for axis in cut_axes(lazy.axes, box)))
-    fitted = model.fit(np.array(scratch.train[box]), train_share, axis_names=names, periodic=periodic)
+    part = np.array(scratch.train[box])
+    fitted = fit_propensity(model, part, train_share=train_share, axes=cut_axes(lazy.axes, box))
     choices = _on_part(fitted.choices, planes, lazy)
     if isinstance(model, AutoPropensity):
         return model.settled(fitted), choices

@@ -91,19 +91,6 @@ def tiles_of(axes: Sequence[Axis], sides: Sequence[int], margin: int = MARGIN) -
     return [Tile(tuple(core for core, _ in box), tuple(padded for _, padded in box)) for box in product(*parts)]
 
 
-def cut_axes(axes: Sequence[Axis], box: Box) -> tuple[Axis, ...]:
-    """The axes of a box; a periodic axis that is cut is not periodic in it."""
-    return tuple(
-        replace(
-            axis,
-            length=part.stop - part.start,
-            coordinates=None if axis.coordinates is None else axis.coordinates[part],
-            periodic=axis.periodic and part.stop - part.start == axis.length,
-        )
-        for axis, part in zip(axes, box)
-    )
-
-
 def coarse_factors(axes: Sequence[Axis]) -> tuple[int, ...]:
     """Steps of each axis in one coarse step, so that the coarse field fits in memory.
 

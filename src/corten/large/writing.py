@@ -134,17 +134,9 @@ class TileArrays:
         return dict(self.output.arrays(tile.core, filled, widths)), widths
 
 
-@dataclass(frozen=True)
-class TileWriting:
-    """What writing filled tiles needs; the chunks of the store are the tiles."""
-
-    data: TiledField
-    arrays: TileArrays
-    store: ChunkedStore
-
-    def put(self, tile: Tile) -> Widths:
-        """Fill and write one tile."""
-        arrays, widths = self.arrays.of(tile, *self.data.read(tile.padded))
-        for name, array in arrays.items():
-            self.store.put_box(name, tile.core, array)
-        return widths
+def put_tile(tile: Tile, *, data: TiledField, arrays: TileArrays, store: ChunkedStore) -> Widths:
+    """Fill and write one tile; the chunks of the store are the tiles."""
+    found, widths = arrays.of(tile, *data.read(tile.padded))
+    for name, array in found.items():
+        store.put_box(name, tile.core, array)
+    return widths

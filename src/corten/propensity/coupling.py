@@ -26,13 +26,11 @@ class KernelCoupling(NamedTuple):
 
 @runtime_checkable
 class Coupling(Protocol):
-    """The methods of a coupling: g, its form for kernels, and a short text."""
+    """The methods of a coupling: g, and its form for kernels."""
 
     def value(self, x: ArrayLike, y: ArrayLike) -> Numbers: ...
 
     def code(self) -> KernelCoupling: ...
-
-    def label(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -86,9 +84,6 @@ class Product:
     def code(self) -> KernelCoupling:
         return KernelCoupling(PRODUCT, np.array([[self._number(), 1.0, 1.0]]))
 
-    def label(self) -> str:
-        return f"{self.strength}*xy" if isinstance(self.strength, str) else f"{self.strength:.4g}*xy"
-
     def _number(self) -> float:
         if isinstance(self.strength, str):
             raise ValueError(
@@ -122,9 +117,6 @@ class Linear:
 
     def code(self) -> KernelCoupling:
         return KernelCoupling(POLYNOMIAL, np.array([[self.strength, 1.0, 0.0], [self.strength, 0.0, 1.0]]))
-
-    def label(self) -> str:
-        return f"{self.strength:.4g}*(x+y)"
 
 
 @dataclass(frozen=True)
@@ -179,9 +171,6 @@ class Polynomial:
         rows = [[c, a, b] for (a, b), c in self.terms.items()]
         return KernelCoupling(POLYNOMIAL, np.array(rows, dtype=np.float64).reshape(-1, 3))
 
-    def label(self) -> str:
-        return " + ".join(f"{c:.4g}*x^{a}y^{b}" for (a, b), c in self.terms.items()) or "0"
-
 
 @dataclass(frozen=True)
 class Sigmoid:
@@ -212,10 +201,6 @@ class Sigmoid:
     def code(self) -> KernelCoupling:
         return KernelCoupling(SIGMOID, np.array([[self.strength, 1.0, 1.0]]))
 
-    def label(self) -> str:
-        scale = "" if self.strength == 1.0 else f"{self.strength:.4g}*"
-        return f"{scale}(sigmoid(xy)-1/2)"
-
 
 @dataclass(frozen=True)
 class Zero:
@@ -233,9 +218,6 @@ class Zero:
 
     def code(self) -> KernelCoupling:
         return KernelCoupling(ZERO, np.zeros((0, 3)))
-
-    def label(self) -> str:
-        return "0"
 
 
 def as_coupling(coupling: object) -> Coupling:

@@ -226,7 +226,7 @@ def learns(coupling: Coupling, link: Link) -> bool:
     if not isinstance(coupling, Product) or coupling.is_auto or not isinstance(link, Logit):
         what = "coupling" if strength else "offset"
         raise ValueError(
-            f"the {what} is 'learned' with coupling {coupling.label()} and link {link.label()}; give a "
+            f"the {what} is 'learned' with coupling {coupling!r} and link {link!r}; give a "
             "product coupling (learned, or with a number) and the logit link"
         )
     return True

@@ -96,7 +96,7 @@ class IsingPropensity(FitsMasks):
         learns(self.coupling, self.link)  # type: ignore[arg-type]
         if self._open_neighborhood and not getattr(self.coupling, "is_auto", False):
             raise ValueError(
-                f'neighborhood is "auto" with coupling {self.coupling.label()}; neighbourhoods are compared together '  # type: ignore[union-attr]
+                f'neighborhood is "auto" with coupling {self.coupling!r}; neighbourhoods are compared together '
                 'with strengths: give coupling "auto" too'
             )
         for name, value, allowed in (

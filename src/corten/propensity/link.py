@@ -20,15 +20,13 @@ from corten.propensity.coupling import as_floating
 
 @runtime_checkable
 class Link(Protocol):
-    """The members of a link: h, a short text, and the kind and shift that kernels read."""
+    """The members of a link: h, and the kind and shift that kernels read."""
 
     kind: ClassVar[int]
 
     def shift(self) -> float: ...
 
     def value(self, x: ArrayLike) -> Numbers: ...
-
-    def label(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,6 @@ class Logit:
         x = as_floating(x)
         return np.asarray(x.dtype.type(0.5) * (x + x.dtype.type(self.shift())))
 
-    def label(self) -> str:
-        return "logit"
-
 
 @dataclass(frozen=True)
 class Probit:
@@ -105,9 +100,6 @@ class Probit:
         x = as_floating(x)
         return np.asarray(0.5 * (log_ndtr(x) - log_ndtr(-x)))
 
-    def label(self) -> str:
-        return "probit"
-
 
 @dataclass(frozen=True)
 class NoLink:
@@ -128,9 +120,6 @@ class NoLink:
 
     def value(self, x: ArrayLike) -> Numbers:
         return np.zeros_like(as_floating(x))
-
-    def label(self) -> str:
-        return "zero"
 
 
 def as_link(link: object) -> Link:

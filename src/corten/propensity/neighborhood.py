@@ -54,10 +54,6 @@ class Neighborhood:
     def __repr__(self) -> str:
         return f"Neighborhood({self.name!r}, {len(self.offsets)} offsets, periodic={self.periodic})"
 
-    def label(self) -> str:
-        """A short text for summaries."""
-        return self.name
-
     @property
     def radius(self) -> tuple[int, ...]:
         """The largest distance of a neighbour along each axis, in steps (the shorter way on a periodic axis)."""

@@ -16,7 +16,7 @@ from corten import __all__ as PUBLIC
 from corten.data.choices import Choice
 from corten.data.flags import FLAG_MEANINGS
 from corten.data.never_observed import CODE as NEVER_OBSERVED
-from corten.data.plain import NOTHING, plain
+from corten.data.plain import NOTHING, calibration_entries, plain
 from corten.data.printable import spelling, unit_sign
 from corten.evidence.audit_table import Audit, conclusion
 from corten.evidence.score_log import ScoreLog
@@ -107,7 +107,7 @@ def _headline(summary: Summary) -> list[dict[str, str]]:
     size = facts.get("effective_sample_size")
     if size is not None:
         count = facts.get("calibration_entries")
-        of = f"of {count:,} calibration entries" if count else "of the calibration entries"
+        of = f"of {count:,} {calibration_entries(count)}" if count else "of the calibration entries"
         cards.append((f"{float(size):,.0f}", "", "effective sample size", of))
     return [dict(zip(("value", "unit", "label", "note"), card)) for card in cards]
 

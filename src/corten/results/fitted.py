@@ -19,6 +19,7 @@ from corten.data.choices import Choice
 from corten.data.coverage import check_coverage
 from corten.data.missing_values import MissingValue
 from corten.data.observed import ObservedTensor, TensorLike
+from corten.data.plain import calibration_entries
 from corten.evidence import audit as audit_module
 from corten.evidence import hidden
 from corten.evidence.score_log import ScoreLog
@@ -251,8 +252,8 @@ class Fitted:
         return [
             *reasons,
             f"Intervals rest on few entries, and 99% of them are finite only up to a coverage of {highest:.3g}: the "
-            f"effective sample size is {size:.0f} of {count} calibration entries.{none} Ask for no more than that "
-            f"coverage, or {remedy}.",
+            f"effective sample size is {size:.0f} of {count} {calibration_entries(count)}.{none} Ask for no more than "
+            f"that coverage, or {remedy}.",
         ]
 
     audit = audit_module.audit
@@ -306,7 +307,8 @@ class Fitted:
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.observed.shape))
-        return f"<Fitted {shape}: {self.observed.n_missing} missing, {len(self.scores)} calibration entries>"
+        count = len(self.scores)
+        return f"<Fitted {shape}: {self.observed.n_missing} missing, {count} {calibration_entries(count)}>"
 
     def _repr_html_(self) -> str:
         return self.intervals(0.9)._repr_html_()

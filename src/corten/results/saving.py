@@ -31,7 +31,7 @@ CLASSES = {  # that a file may hold, by module
     "completion.riemannian": "TuckerCompletion TensorTrainCompletion PreparedLowRank", "calibration.gap_scale": "Local",
     "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain", "completion.positions": "Grid",
     "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess", "calibration.split": "SplitCalibration",
-    "completion.correction": "Correction NeighbourFeatures PreparedCorrected", "calibration.gaps": "GapCalibration",
+    "completion.correction": "Correction PreparedCorrected", "completion.neighbours": "NeighbourFeatures",
     "conformal.scores": "Absolute Adaptive Automatic Normalized Signed", "completion.weights": "WeightsByDifference",
     "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "conformal.calibrated": "CalibratedScores",
     "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
@@ -41,7 +41,7 @@ CLASSES = {  # that a file may hold, by module
     "results.saving": "SavedCompletion", "conformal.merged": "MergedSplits", "completer": "ConformalCompleter",
     "completion.trend": "FittedTrend", "conformal.depth": "DepthWeights", "data.observed": "ObservedTensor",
     "calibration.task": "Round", "conformal.trees": "Trees", "results.fitted": "Fitted", "data.wide": "WideLabels",
-    "data.choices": "Choice", "lowrank": "TensorTrain",
+    "data.choices": "Choice", "lowrank": "TensorTrain", "calibration.gaps": "GapCalibration",
     "propensity": "FittedPropensity IsingPropensity BernoulliPropensity UniformPropensity KnownPropensity Product "
     "Linear Polynomial Sigmoid Zero AdditivePropensity AutoPropensity Logit Probit NoLink Neighborhood",
 }  # fmt: skip
