@@ -22,9 +22,9 @@ class MixedCompletion:
     """Tucker completion with an automatic ridge, mixed with the members of the stack where sizes allow it.
 
     Settings and weights come from the entries in the mask of `prepare`, the training entries of a split, as the
-    theorem requires. Of fewer than a thousand of them a mean with effects of positions is a member too, and the mix is
-    used where it is better than Tucker completion by a standard error of squared errors on held-out training entries.
-    Very few training entries and large tensors have the Tucker completion alone.
+    theorem requires. The mean with effects of positions is a member too. Of fewer than a thousand training entries the
+    mix is used where it is better than Tucker completion by a standard error of squared errors on held-out training
+    entries. Very few training entries and large tensors have the Tucker completion alone.
     """
 
     engine: object = "auto"
@@ -40,9 +40,9 @@ class MixedCompletion:
         from corten.completion.effects import EffectsCompletion
         from corten.completion.stack import StackedCompletion, default_members
 
-        if not few:
-            return StackedCompletion({**default_members(), "Tucker": tucker}).prepare(values, mask, axes, seed)
         members = {**default_members(), "effects": EffectsCompletion(), "Tucker": tucker}
+        if not few:
+            return StackedCompletion(members).prepare(values, mask, axes, seed)
         stack = StackedCompletion(members).prepare_members(values, mask, axes, seed)
         entries = np.flatnonzero(mask)
         fold = np.random.default_rng((seed, 0xF01D)).permutation(count) % FOLDS
@@ -58,4 +58,4 @@ class MixedCompletion:
         gain = (found["Tucker"] - truth) ** 2 - (mixed.mix(found) - truth) ** 2
         if gain.mean() > gain.std() / np.sqrt(count):
             return mixed
-        return stack.members["Tucker"]
+        return tucker.prepare(values, mask, axes, seed) if stack.roots else stack.members["Tucker"]
