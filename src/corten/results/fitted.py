@@ -249,7 +249,7 @@ class Fitted:
                 "simpler propensity model (propensity='constant')"
             )
         else:
-            remedy = "use calibration='cross', in which every observed entry calibrates"
+            remedy = "give more observed entries"
         spread = 100 * np.sqrt(0.9 * (1 - 0.9) / (size + 2))  # of a beta distribution
         return [
             *reasons,
