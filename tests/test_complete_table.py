@@ -40,3 +40,12 @@ def test_a_column_of_the_answer_s_name_is_refused():
         corten.complete_table(
             frame.assign(estimate=1.0), value="speed", coordinates=["station", "time"], completer=PLAIN
         )
+
+
+def test_repeated_rows_are_averaged_with_a_warning():
+    frame = hourly(4)
+    frame.loc[::5, "speed"] = np.nan
+    given = pd.concat([frame, frame.iloc[1:3].assign(speed=20.0)], ignore_index=True)
+    with pytest.warns(UserWarning, match=r"2 row\(s\) have the coordinates of another row.*station, time"):
+        filled = corten.complete_table(given, value="speed", completer=PLAIN)
+    assert filled["estimate"][1] == filled["estimate"].iloc[-2] == (frame["speed"][1] + 20.0) / 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -65,7 +66,8 @@ def complete(
     completion : str, completion or function, default "auto"
         The method that estimates missing entries.
 
-        - "auto": the stack where gaps are calibrated by pseudo-gaps, else "tucker".
+        - "auto": the stack where gaps are calibrated by pseudo-gaps, else the stack with "tucker" as a member; "tucker"
+          alone for more than 400,000 entries, or fewer than 12 training entries.
         - "tucker", "tensor-train": low-rank completions, for tensors whose axes have no order or long-range structure.
         - "smooth", "gaussian-process": for fields that vary slowly along ordered axes.
         - "stack": several methods, combined with weights learned from hidden entries.
@@ -237,6 +239,11 @@ def complete_table(
     pandas.DataFrame
         The table with the columns estimate, lower, upper and flag. Rows for entries that had none are added at the end.
 
+    Warns
+    -----
+    UserWarning
+        If rows have the same coordinates: their mean is used, and all of them get its interval.
+
     Examples
     --------
     >>> import pandas as pd, corten
@@ -249,6 +256,12 @@ def complete_table(
     """
     check_coverage(coverage)
     table = from_table(frame, value, coordinates, axis_kinds=axis_kinds, fold=fold, missing_value=missing_value)
+    if table.duplicates:
+        warnings.warn(
+            f"{table.duplicates} row(s) have the coordinates of another row, and their mean is used: add a column that "
+            f"tells them apart to the coordinates ({', '.join(table.coordinates)}), or drop them",
+            stacklevel=2,
+        )
     kinds: dict[str | int, AxisKind] = {
         name: kind for name, kind in (axis_kinds or {}).items() if name in table.data.dims
     }

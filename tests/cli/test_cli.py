@@ -6,6 +6,7 @@ import sys
 from dataclasses import fields
 
 import numpy as np
+import pandas as pd
 import pytest
 import typer
 import xarray as xr
@@ -178,6 +179,37 @@ def test_mistakes_are_told_in_one_line(simulated, filled, tmp_path):
     assert "not a result" in refused("evaluate", simulated, simulated)
     assert "truth (axis_0" in refused("evaluate", filled, simulated, "--variable", "tec")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_mistakes_in_tables_are_told_in_one_line(tmp_path):
+    """A missing column, text among values, a row twice, no table at all; and a table without gaps is copied."""
+    times = [f"2024-03-0{day}" for day in range(1, 7)]
+    rows = [(time, station, k + 1.0) for k, time in enumerate(times) for station in "abc"]
+    long = pd.DataFrame(rows, columns=["time", "station", "no2"])
+    wide = long.pivot(index="time", columns="station", values="no2").reset_index()
+    path, out = tmp_path / "data.csv", tmp_path / "out.csv"
+
+    def told(frame, *options):
+        frame.to_csv(path, index=False)
+        return refused("complete", path, "--output", out, *options)
+
+    assert "name the column of values (--variable); the columns are time, station, no2" in told(long)
+    assert "no column 'pm10'; the columns are time, station, no2" in told(long, "-v", "pm10")
+    assert "no column 'day'" in told(long, "-v", "no2", "--axes", "station,day")
+    text = long.astype({"no2": object})
+    text.loc[4, "no2"] = "n/d"
+    assert "row 5, column 'no2': expected a number, found 'n/d'" in told(text, "-v", "no2")
+    assert "row 3 has no 'station'" in told(long.assign(station=[*"ab", None, *"abc" * 5]), "-v", "no2")
+    assert "'time' has the label 2024-03-01 twice" in told(pd.concat([wide, wide[:1]]))
+    assert not out.exists()
+    path.write_text("")
+    assert "could not be read as a table" in refused("complete", path, "--output", out)
+    pd.concat([long, long[:2]]).to_csv(path, index=False)
+    said = run("complete", path, "--output", out, "-v", "no2").stdout
+    assert "2 row(s) share an entry" in said and "Nothing was missing" in said
+    wide.to_csv(path, index=False)
+    assert "Nothing was missing" in run("complete", path, "--output", out, "--overwrite").stdout
+    assert pd.read_csv(out)["a"].tolist() == wide["a"].tolist()
 
 
 def test_debug_shows_where(simulated, tmp_path):

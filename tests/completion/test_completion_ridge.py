@@ -65,9 +65,24 @@ def test_the_completion_of_random_splits_mixes_where_sizes_allow_it(monkeypatch:
     x = low_rank((25, 30), 1, 0.1, seed=0)
     mask = np.random.default_rng(11).random(x.shape) < 0.6
     mix = completion.prepare(x, mask, (), seed=0)
-    assert set(mix.weights) == {"smooth", "Gaussian process", "low rank", "Tucker"}
+    assert set(mix.weights) == {"smooth", "Gaussian process", "low rank", "effects", "Tucker"}
     alone = TuckerCompletion(ridge="auto").prepare(x, mask, (), seed=0)
     errors = [np.abs(one.fill(x, mask).estimate - x)[~mask].mean() for one in (mix, alone)]
     assert errors[0] < 1.05 * errors[1]
-    few = mask & (np.random.default_rng(12).random(x.shape) < 0.3)
-    assert not hasattr(completion.prepare(x, few, (), seed=0), "weights")
+
+
+def test_few_entries_are_mixed_where_that_is_clearly_better() -> None:
+    completion = as_completion("auto", gaps=False)
+    rng = np.random.default_rng(0)
+    x = 2 * rng.normal(size=(12, 1)) + 2 * rng.normal(size=(1, 10)) + 0.3 * rng.normal(size=(12, 10))
+    mask = rng.random(x.shape) < 0.5
+    mix, alone = (one.prepare(x, mask, (), seed=0) for one in (completion, TuckerCompletion(ridge="auto")))
+    assert mix.weights["effects"] == max(mix.weights.values())
+    errors = [np.abs(one.fill(x, mask).estimate - x)[~mask].mean() for one in (mix, alone)]
+    assert errors[0] < 0.6 * errors[1]
+    np.testing.assert_array_equal(
+        completion.prepare(np.where(mask, x, 1e9), mask, (), seed=0).fill(x, mask).estimate, mix.fill(x, mask).estimate
+    )
+    eleven = np.zeros(x.shape, bool)
+    eleven.flat[rng.permutation(x.size)[:11]] = True
+    assert not hasattr(completion.prepare(x, eleven, (), seed=0), "weights")

@@ -66,6 +66,14 @@ def test_error_is_weighted_and_beside_the_best_plain_method():
     assert hidden_error(fit_of(values, [hidden[:5]], residuals[:5])) is None  # too few to say anything
 
 
+def test_means_are_plain_methods_beside_interpolation():
+    """Noise around means of the rows: the mean of a row is nearer than the neighbours in it."""
+    rng = np.random.default_rng(0)
+    values = 10.0 * np.arange(8)[:, None] + rng.normal(size=(8, 30))
+    hidden = rng.permutation(values.size)[:100]
+    assert hidden_error(fit_of(values, [hidden], np.ones(100))).baseline == "means of axis_0"
+
+
 def test_coverage_is_out_of_sample():
     """Rounds of different difficulty: cutoffs from all scores would cover 90 %."""
     rounds = [np.arange(10), np.arange(20, 30)]

@@ -1,6 +1,7 @@
 """The summary: about ten lines at 80 columns, the rest with full=True; land stays land in new data."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,6 +44,19 @@ def test_the_full_form_adds_settings_and_keeps_the_numbers(fitted):
     assert facts["most_widths"] == pytest.approx(np.quantile(width[np.isfinite(width)], (0.1, 0.9)).tolist())
     page = result._repr_html_()
     assert "<details>" in page and "<th" in page and "on hidden entries" in page
+
+
+def test_depth_is_said_to_depend_on_axes_that_were_found_unordered(fitted):
+    given = fitted.intervals(0.9).summary()
+    reach = Choice("reach of pseudo-gaps", "deep enough", "", code="pseudo_gaps_deep_enough")
+    kinds = [Choice(f"kind of axis_{k}", "unordered", "", code="unordered_axis") for k in (0, 2)]
+
+    def said(*choices):
+        return dict(replace(given, choices=choices, beyond_tested=0).short_rows())["beyond tested"]
+
+    assert said(reach).endswith("than what was tested")
+    assert said(reach, kinds[1]).endswith("than what was tested, if axis_2 has no order")
+    assert said(reach, *kinds).endswith("than what was tested, if axis_0 and axis_2 have no order")
 
 
 def test_error_and_coverage_are_those_of_the_calibration_entries(fitted):

@@ -71,9 +71,10 @@ class SplitCalibration:
         train, share = training_entries(mask, self.train_share, seed)
         hidden = mask & ~train
         if not train.any() or not hidden.any():
+            count = int(mask.sum())
             raise ValueError(
-                f"{int(mask.sum())} observed entries cannot be split into training and calibration entries: "
-                "give more observed entries"
+                f"{count} observed {'entry' if count == 1 else 'entries'} cannot be split into training and "
+                "calibration entries: give at least 2; 20 or more give finite intervals at a coverage of 90%"
             )
         return Plan((Round(train, hidden, share),))
 

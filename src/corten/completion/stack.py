@@ -237,6 +237,13 @@ class StackedCompletion:
     engine: object = "auto"
 
     def prepare(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedStack:
+        """Choose the settings of the members, and first weights from pseudo-gaps."""
+        arrays = device_arrays(as_engine(self.engine)) if max(mask.shape) <= MAX_LENGTH else None
+        stack = self.prepare_members(values, mask, axes, seed)
+        return _learn_mix(stack, values, mask, kinds=axis_kinds(axes, mask.shape), seed=seed, arrays=arrays)
+
+    def prepare_members(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedStack:
+        """Choose the settings of the members; all have the same weight."""
         members = default_members() if self.members is None else dict(self.members)
         arrays = device_arrays(as_engine(self.engine)) if max(mask.shape) <= MAX_LENGTH else None
         roots, variable = choose_root(values, mask, axes, seed) if len(members) > 1 else (False, ())
@@ -249,8 +256,7 @@ class StackedCompletion:
         threads = len(members) if arrays is not None else default_threads() if self.members is None else 1
         done = in_order(prepared_member, members.values(), threads)
         prepared = dict(zip(members, done))
-        stack = PreparedStack(prepared, dict.fromkeys(prepared, 1 / len(prepared)), roots=roots, variable=variable)
-        return _learn_mix(stack, values, mask, kinds=axis_kinds(axes, mask.shape), seed=seed, arrays=arrays)
+        return PreparedStack(prepared, dict.fromkeys(prepared, 1 / len(prepared)), roots=roots, variable=variable)
 
 
 def _learn_mix(

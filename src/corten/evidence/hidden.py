@@ -51,8 +51,8 @@ class HiddenCoverage:
 def hidden_error(fitted: Fitted) -> HiddenError | None:
     """The error of a fit on hidden entries and that of the best plain method, or None if there are too few entries.
 
-    Plain methods are linear interpolation along one ordered axis, or the mean of a slice where no axis is ordered. The
-    best of them on these entries is compared, which favours the plain method.
+    Plain methods are linear interpolation along one ordered axis, and the mean of the slice at one position of an axis.
+    The best of them on these entries is compared, which favours the plain method.
     """
     calibrated = fitted.calibrated
     if fitted.carried:  # the hidden entries lie in other data
@@ -68,7 +68,8 @@ def hidden_error(fitted: Fitted) -> HiddenError | None:
     ordered = [k for k, axis in enumerate(axes) if axis.kind != "unordered" and axis.length > 1]
     methods: list[tuple[str, Method]]
     methods = [(f"interpolation along {axes[k].name}", partial(linear_along, k=k, axis=axes[k])) for k in ordered]
-    methods = methods or [(f"means of {axis.name}", partial(mean_of_slice, k=k)) for k, axis in enumerate(axes)]
+    longer = [k for k, axis in enumerate(axes) if axis.length > 1] or [0]
+    methods += [(f"means of {axes[k].name}", partial(mean_of_slice, k=k)) for k in longer]
     error, plain = np.empty(places.size), np.empty((len(methods), places.size))
     values = fitted.observed.values
     for k in np.unique(number[places]):

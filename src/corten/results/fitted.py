@@ -242,18 +242,22 @@ class Fitted:
         highest = self.highest_finite_coverage
         tried = any(choice.code == "no_candidate_with_enough_weight" for choice in self.choices)
         none = " No propensity model that was tried has a larger one." if tried else ""
-        remedy = (
-            "hide more often: calibration=corten.GapCalibration(rounds=48)"
-            if self.pooled
-            else "use calibration='gaps', whose intervals are finite inside gaps and can be checked by an audit"
-        )
-        if not self.pooled and size < 0.99 * count:  # unequal weights, which a constant model has not
-            remedy += ", or a simpler propensity model (propensity='constant')"
+        if self.pooled:
+            remedy = "hide more often (calibration=corten.GapCalibration(rounds=48))"
+        elif size < 0.99 * count:  # unequal weights, which a constant model has not
+            remedy = (
+                "use calibration='gaps', whose intervals are finite inside gaps and can be checked by an audit, or a "
+                "simpler propensity model (propensity='constant')"
+            )
+        else:
+            remedy = "give more observed entries"
+        spread = 100 * np.sqrt(0.9 * (1 - 0.9) / (size + 2))  # of a beta distribution
         return [
             *reasons,
-            f"Intervals rest on few entries, and 99% of them are finite only up to a coverage of {highest:.3g}: the "
-            f"effective sample size is {size:.0f} of {count} {calibration_entries(count)}.{none} Ask for no more than "
-            f"that coverage, or {remedy}.",
+            f"The coverage of 90% intervals varies between data sets like these by {spread:.0f} points (one standard "
+            f"deviation), and 99% of the intervals are finite only up to a coverage of {highest:.3g}: the effective "
+            f"sample size is {size:.0f} of {count} {calibration_entries(count)}.{none} For a higher coverage or a more certain "
+            f"one {remedy}.",
         ]
 
     audit = audit_module.audit

@@ -110,8 +110,8 @@ class Intervals:
     def beyond_tested(self) -> LikeInput:
         """True at missing entries that calibration did not test: the coverage there is unknown.
 
-        With pseudo-gaps they lie deeper inside gaps than those; after a random split where almost nothing is observed,
-        or at places without any observation, unless chance explains these.
+        With pseudo-gaps they lie deeper inside gaps than those; after a random split in slices with too few observed
+        entries, or at places without any observation, unless chance explains these.
         """
         attrs = {"long_name": "entry is beyond what calibration tested"}
         return self._plain(self.beyond_array.copy(), "beyond_tested", attrs)

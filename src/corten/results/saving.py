@@ -35,6 +35,7 @@ CLASSES = {  # that a file may hold, by module
     "conformal.scores": "Absolute Adaptive Automatic Normalized Signed", "completion.weights": "WeightsByDifference",
     "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "conformal.calibrated": "CalibratedScores",
     "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
+    "completion.effects": "EffectsCompletion PreparedEffects",
     "conformal.scale": "LeverageScale TableScale UnitScale", "calibration.cross": "CrossCalibration RepeatedSplits",
     "completion.covariance": "Covariance Component Season", "completion.smooth": "SmoothCompletion PreparedSmooth",
     "completion.stack": "StackedCompletion PreparedStack", "conformal.split": "CalibratedSplit", "data.axes": "Axis",

@@ -122,13 +122,15 @@ class Summary:
             codes = {one.code for one in self.choices}
             where = f"deeper in gaps (flag {BEYOND})"
             if "slices_not_tested" in codes:
-                where = f"where almost nothing is observed (flag {BEYOND})"
+                where = f"in slices with too few observed entries to test them (flag {BEYOND})"
             elif NEVER_OBSERVED in codes and "pseudo_gaps_too_short" not in codes:
                 where = f"never observed (flag {NEVER})"
             count = f"{self.beyond_tested:,} of the entries ({percent(self.beyond_tested, self.missing)})"
             rows.append(("beyond tested", f"{count}, {where}: coverage unknown"))
         elif any(one.code == "pseudo_gaps_deep_enough" for one in self.choices):
-            rows.append(("beyond tested", "no entry lies deeper inside a gap than what was tested"))
+            found = [one.what.removeprefix("kind of ") for one in self.choices if one.code == "unordered_axis"]
+            provided = f", if {' and '.join(found)} {'has' if len(found) == 1 else 'have'} no order" if found else ""
+            rows.append(("beyond tested", f"no entry lies deeper inside a gap than what was tested{provided}"))
         if self.below_zero:
             text = f"{self.below_zero:,} lower bounds, though no observed value is"
             rows.append(("negative", f"{text}: bounds=(0, None) keeps them at 0 or more"))
@@ -292,7 +294,7 @@ def summary(result: Intervals, full: bool = False) -> Summary:
     Notes
     -----
     The error is that of entries that calibration hid, beside that of the best plain method on them: linear
-    interpolation along one axis, or the mean of a slice where no axis is ordered. The coverage is that of the
+    interpolation along one ordered axis, or the mean at one position of an axis. The coverage is that of the
     entries hidden in one round by a cutoff from the other rounds; `Fitted.audit` is a stronger test.
     """
     observed = result.observed
