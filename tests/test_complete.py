@@ -286,7 +286,7 @@ def test_a_rank_the_shape_does_not_allow_is_told(option):
 def test_too_few_entries_to_split_is_told():
     x = np.full((4, 4), np.nan)
     x[0, 0] = 1.0
-    with pytest.raises(ValueError, match="1 observed entry cannot be split.*at least 2"):
+    with pytest.raises(ValueError, match=r"1 observed entry cannot be split.*at least 2"):
         corten.complete(x, **QUICK)
 
 

@@ -35,7 +35,7 @@ def are_few(observed: int, entries: int, axes: int) -> bool:
 
 def has_few_observed(prior: SpectralPrior, kept: np.ndarray) -> bool:
     """Whether the mean is computed here: few entries are observed, and all axes are ordered with equal steps."""
-    few = are_few(np.count_nonzero(kept), kept.size, len(prior.bases))
+    few = are_few(int(np.count_nonzero(kept)), kept.size, len(prior.bases))
     return few and all(basis.cosines is not None for basis in prior.bases)
 
 

@@ -256,8 +256,8 @@ class Fitted:
             *reasons,
             f"The coverage of 90% intervals varies between data sets like these by {spread:.0f} points (one standard "
             f"deviation), and 99% of the intervals are finite only up to a coverage of {highest:.3g}: the effective "
-            f"sample size is {size:.0f} of {count} {calibration_entries(count)}.{none} For a higher coverage or a more certain "
-            f"one {remedy}.",
+            f"sample size is {size:.0f} of {count} {calibration_entries(count)}.{none} For a higher coverage or a more "
+            f"certain one {remedy}.",
         ]
 
     audit = audit_module.audit
