@@ -36,7 +36,7 @@ class LaggedCorrelations:
 
     axis: the ordered one of two axes, with `length` positions; roots: whether they are those of square roots. mean,
     spread: (parts, positions); matrix: (parts, lags, positions, positions), the correlation of the first position
-    with the second that many steps later, from -2 MAX_LAG on.
+    with the second that many steps later, from -2 MAX_LAG on. Steps of other data belong to the part of the same step.
     """
 
     axis: int
@@ -63,16 +63,15 @@ class LaggedCorrelations:
         mean, spread = _moments(data, kept, np.zeros(positions), np.ones(positions), prior=0)
         common = _correlations((data - mean) / spread, kept)
         parts = int(np.clip(length // STEPS_PER_PART, 1, MAX_PARTS))
-        if parts == 1:
-            return LaggedCorrelations(axis, length, roots, mean[None], spread[None], common[None])
         found = []
         for number in range(parts):
             first, last = ((2 * number + side) * length // (2 * parts) for side in (-1, 3))
             inside = slice(max(0, first), last)
             own = _moments(data[inside], kept[inside], mean, spread, prior=PRIOR_ENTRIES)
-            there = _correlations((data[inside] - own[0]) / own[1], kept[inside])
+            there = _correlations((data[inside] - own[0]) / own[1], kept[inside]) if parts > 1 else common
             found.append((*own, SHARE_OF_PART * there + (1 - SHARE_OF_PART) * common))
-        return LaggedCorrelations(axis, length, roots, *map(np.stack, zip(*found)))
+        means, spreads, matrices = map(np.stack, zip(*found))
+        return LaggedCorrelations(axis, length, roots, mean=means, spread=spreads, matrix=matrices)
 
     @cached_property
     def candidates(self) -> tuple[tuple[np.ndarray, np.ndarray, int], ...]:
