@@ -158,6 +158,7 @@ def test_trees_add_up_as_in_the_library() -> None:
 
 
 def test_a_fit_uses_records_and_saves_the_correction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("corten.completion.lagged.MIN_STEPS", 300)
     monkeypatch.setattr("corten.completion.correction.MIN_CORRECTION_ENTRIES", 500)
     x, mask = network(5)
     data = xr.DataArray(
@@ -167,6 +168,8 @@ def test_a_fit_uses_records_and_saves_the_correction(monkeypatch: pytest.MonkeyP
     completer = corten.ConformalCompleter(completion, calibration=corten.GapCalibration(rounds=4, drawn=0.0))
     fitted = completer.fit(data)
     assert "correction_used" in {choice.code for choice in fitted.choices}
+    assert isinstance(fitted.completion, PreparedCorrected)
+    assert fitted.completion.correction.describe.lagged is not None
     assert fitted.residuals is not None
     plain = completion.prepare(x, mask, AXES, 0).fill(x, mask).estimate
     errors = [np.abs(np.asarray(estimate) - x)[~mask].mean() for estimate in (fitted.estimate, plain)]

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.signal import lfilter
 
 from corten.completion.axes_kinds import axis_kinds, standardise
+from corten.completion.lagged import LaggedCorrelations
 from corten.completion.unordered import MAX_MATRIX_LENGTH, position_correlations
 from corten.conformal.local_scale import EntryFeatures
 from corten.data.axes import Axis
@@ -35,12 +36,14 @@ class NeighbourFeatures:
     """Values near an entry relative to its estimate, members relative to it, and the time: made once for a tensor.
 
     describe: the features of the scale, which are used too; correlations: of the positions of the unordered axes, by
-    axis, -1 of a position with itself; covariates: arrays that broadcast to the tensor.
+    axis, -1 of a position with itself; covariates: arrays that broadcast to the tensor; lagged: what predicts entries
+    of positions at nearby steps, None if there are too few steps.
     """
 
     describe: EntryFeatures
     correlations: dict[int, np.ndarray] = field(repr=False)
     covariates: tuple[np.ndarray, ...] = field(default=(), repr=False)
+    lagged: LaggedCorrelations | None = field(default=None, repr=False)
 
     @staticmethod
     def of(
@@ -55,7 +58,8 @@ class NeighbourFeatures:
         known = standardise(values, mask, kinds).values
         found = position_correlations(known, mask, short)
         matrices = {k: one.matrix - 2 * np.eye(one.length) for k, one in found.items() if one.matrix is not None}
-        return NeighbourFeatures(describe, matrices, tuple((covariates or {}).values()))
+        lagged = LaggedCorrelations.of(values, mask, describe.axes) if matrices else None
+        return NeighbourFeatures(describe, matrices, tuple((covariates or {}).values()), lagged)
 
     @cached_property
     def nearest(self) -> dict[int, np.ndarray]:
@@ -123,6 +127,8 @@ class NeighbourFeatures:
         for k, axis in enumerate(axes):
             columns += [part[index[k]] for part in _time_of(axis, shape[k])]
         columns += [np.broadcast_to(one, shape)[index] for one in self.covariates]
+        if self.lagged is not None:
+            columns += self.lagged.columns(entries, values, train=train, middle=middle, spread=spread)
         return np.stack(columns, axis=1).astype(np.float32)
 
     def _nearest_observed(

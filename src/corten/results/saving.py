@@ -32,6 +32,7 @@ CLASSES = {  # that a file may hold, by module
     "data.transform": "Affine Power FittedChain Standardise BoxCox Climatology Chain", "completion.positions": "Grid",
     "completion.gaussian_process": "GaussianProcessCompletion PreparedProcess", "calibration.split": "SplitCalibration",
     "completion.correction": "Correction PreparedCorrected", "completion.neighbours": "NeighbourFeatures",
+    "completion.lagged": "LaggedCorrelations",
     "conformal.scores": "Absolute Adaptive Automatic Normalized Signed", "completion.weights": "WeightsByDifference",
     "conformal.weights": "ExactIsingWeights OddsWeights PooledWeights", "conformal.calibrated": "CalibratedScores",
     "completion.unfoldings": "UnfoldingCompletion PreparedUnfoldings", "completion.auto": "MixedCompletion",
