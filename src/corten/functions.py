@@ -67,7 +67,7 @@ def complete(
         The method that estimates missing entries.
 
         - "auto": the stack where gaps are calibrated by pseudo-gaps, else the stack with "tucker" as a member; "tucker"
-          alone for more than 400,000 entries, or fewer than 12 training entries.
+          alone for very large tensors, or fewer than 12 training entries.
         - "tucker", "tensor-train": low-rank completions, for tensors whose axes have no order or long-range structure.
         - "smooth", "gaussian-process": for fields that vary slowly along ordered axes.
         - "stack": several methods, combined with weights learned from hidden entries.

@@ -58,7 +58,7 @@ EngineOption: TypeAlias = "EngineName | int | Engine | Client"
 Bounds: TypeAlias = tuple[float | None, float | None] | None
 Option = TypeVar("Option")
 
-SPLIT_ROUNDS = 4  # a random split takes as long as so many rounds of pseudo-gaps, measured
+SPLIT_ROUNDS = 3  # a random split takes as long as so many rounds of pseudo-gaps, measured
 SECONDS_PER_ENTRY_OF_SPLIT = 3.2e-6  # of a random split of a large tensor, on any number of cores
 USES_ENGINE = (TuckerCompletion, TensorTrainCompletion, MixedCompletion)
 

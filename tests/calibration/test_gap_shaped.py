@@ -85,6 +85,15 @@ def test_pseudo_gaps_hide_observed_entries_under_copies_of_the_gap() -> None:
     assert any((a.hidden != b.hidden).any() for a, b in zip(plan.rounds, plan.rounds[1:]))
 
 
+def test_entries_outside_the_domain_do_not_count_for_the_number_of_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("corten.calibration.gaps.FEWER_ROUNDS", {1300: 3})
+    domain = np.zeros((100, 100), bool)
+    domain[:64, :64] = True
+    mask = domain & (np.random.default_rng(0).random(domain.shape) < 0.48)  # a copy hides about 1,000 of them
+    assert len(GapCalibration(drawn=0.0).plan(tensor(mask, domain), seed=0).rounds) == 24
+    assert GapCalibration().rounds_for(domain.size, int((domain & ~mask).sum())) == 3
+
+
 def test_units_are_permuted_whole() -> None:
     mask = np.ones((7, 20), bool)
     mask[2] = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,7 +49,7 @@ def test_predictions_are_conditional_means(monkeypatch: pytest.MonkeyPatch) -> N
     entries = np.flatnonzero(~train)[::300]
     middle = np.full(len(entries), 9.0)
     columns = found.columns(entries, np.where(train, x, np.nan), train=train, middle=middle, spread=2.0)
-    matrix, mean, spread = found.matrix[0].astype(float), found.mean[0], found.spread[0]
+    matrix, mean, spread = found.matrix[0].astype(float), found.mean, found.spread
     for entry, apart, variance, size in zip(entries, *columns):
         t, s = np.unravel_index(entry, x.shape)
         steps, near = np.nonzero(train & (abs(np.arange(STEPS) - t) <= MAX_LAG)[:, None])
@@ -93,3 +95,29 @@ def test_square_roots_of_skewed_values_and_none_for_few_steps() -> None:
     short = (Axis("time", 500, None, "ordered", False, None), AXES[1])
     assert LaggedCorrelations.of(x[:500], mask[:500], short) is None
     assert LaggedCorrelations.of(x, mask, (AXES[0], Axis("x", STATIONS, None, "ordered", False, None))) is None
+
+
+def test_data_of_another_length_have_the_mean_of_the_parts_and_means_of_their_own() -> None:
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((3000, STATIONS)).cumsum(axis=0)
+    axes = (Axis("time", 3000, None, "ordered", False, None), AXES[1])
+    found = LaggedCorrelations.of(x, rng.random(x.shape) < 0.8, axes)
+    assert found is not None
+    assert len(found.matrix) == 2
+    later, train = x[:2000] + 5, rng.random((2000, STATIONS)) < 0.8
+    entries = np.flatnonzero(~train)
+    options = {"train": train, "middle": np.zeros(len(entries)), "spread": 1.0}
+    one = replace(found, matrix=found.matrix.mean(axis=0, keepdims=True), length=2000)
+    np.testing.assert_array_equal(found.columns(entries, later, **options), one.columns(entries, later, **options))
+    without = replace(found, mean=found.mean + 100)  # of the fit: entries of the data at hand weigh more
+    moved = np.abs(np.subtract(without.columns(entries, later, **options), found.columns(entries, later, **options)))
+    assert moved[0].max() < 100 * 0.2
+
+
+def test_correlations_of_few_pairs_are_small() -> None:
+    x = delayed(7)
+    mask = np.ones(x.shape, bool)
+    mask[20:, 0] = False  # this station has twenty entries
+    found = LaggedCorrelations.of(x, mask, AXES)
+    assert found is not None
+    assert np.abs(found.matrix[0][:, 0, 1:]).max() < 0.5 < np.abs(found.matrix[0][:, 1, 2:]).max()

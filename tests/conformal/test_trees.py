@@ -53,6 +53,7 @@ def test_more_leaves_than_bits_are_refused():
         lambda t: {"right": t.right + 10**6},
         lambda t: {"starts": t.starts + 10**6},
         lambda t: {"value": t.value[:-1]},
+        lambda t: {"feature": np.where(t.feature < 0, np.nan, t.feature)},
     ],
 )
 def test_trees_that_would_leave_their_arrays_are_refused(boosted, change):

@@ -420,6 +420,28 @@ def test_values_come_back_from_a_reading_apart_with_their_types():
         FileDecoder({"a0": np.frombuffer(b"no Arrow stream", np.uint8)}).decode({"!": "frame", "of": ARRAY})
 
 
+def test_arrays_that_values_share_come_back_from_a_reading_apart():
+    import xarray as xr
+
+    from corten.io.wire import FileDecoder, FileEncoder
+
+    lat, ends = np.arange(6.0).reshape(2, 3), np.array([0.0, 1.0])
+    sea = xr.DataArray(lat > 2, dims=("y", "x"), coords={"lat": (("y", "x"), lat, {"actual_range": ends})})
+    encoder = FileEncoder()
+    tree = json.loads(json.dumps(encoder.encode({"x": sea + 0.5, "where": sea}, "it")))
+    found = FileDecoder(encoder.arrays).decode(tree)
+    assert found["where"].identical(sea)
+    assert found["x"].lat.identical(sea.lat)
+
+
+def test_a_time_zone_that_names_a_file_is_refused():
+    from corten.io.wire import Decoder
+
+    label = {"!": "index", "of": [[{"!": "array", "of": "a0"}, "dateutil//dev/zero", None]]}
+    with pytest.raises(ValueError, match="unknown time zone"):
+        Decoder({"a0": np.array([0], "M8[s]")}).decode(label)
+
+
 def stream_of(table):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:

@@ -40,16 +40,16 @@ ROUNDS, FEWER_ROUNDS, MANY_MISSING = 24, {40_000: 12, 400_000: 8}, 1 / 5
 intervals of TEC and NDVI have the same scores with 12 as with 24, and those of sea surfaces with 8 as with 12
 (`benchmarks/gaps.py`, `benchmarks/growth.py`). Stations are silent for whole days: many entries, but few gaps."""
 # CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
-SECONDS_OF_MODES = 0.07  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
-SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.004, 0.22e-6, 5.2e-9  # of a fill besides
+SECONDS_OF_MODES = 0.1  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
+SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.005, 0.17e-6, 7.4e-9  # of a fill besides
 FAST_LENGTH = 100  # a fast transform along a long axis costs as much as products with a matrix of this length
-SECONDS_OF_FEATURES = 0.17e-6  # of a round, for each entry of the tensor
+SECONDS_OF_FEATURES = 0.11e-6  # of a round, for each entry of the tensor
 FILLS_OF_SETTINGS = 3  # completions besides the rounds
-SECONDS_OF_LIKELIHOOD, SECONDS_OF_SAMPLES, ENTRIES_OF_SAMPLES = 0.5, 0.65, 3600  # from so many observed entries on all
-FILLS_OF_COVARIANCE, ENTRIES_OF_FILL = 17, 100_000  # completions of parts by which covariances are compared
-SECONDS_OF_MASK, SECONDS_PER_ENTRY_OF_PART, SECONDS_PER_ENTRY_OF_MASK = 0.1, 8e-6, 1.6e-6  # the model of the mask
-SECONDS_OF_SCALE, SECONDS_PER_HIDDEN, SECONDS_PER_MISSING = 0.25, 14e-6, 0.6e-6  # the learned scale
-SECONDS_OF_CORRECTION_PER_HIDDEN, BYTES_OF_CORRECTION_PER_HIDDEN = 120e-6, 1000  # tried if an axis is unordered
+SECONDS_OF_LIKELIHOOD, SECONDS_OF_SAMPLES, ENTRIES_OF_SAMPLES = 0.75, 0.6, 3600  # from so many observed entries on all
+FILLS_OF_COVARIANCE, ENTRIES_OF_FILL = 7.5, 100_000  # completions of parts by which covariances are compared
+SECONDS_OF_MASK, SECONDS_PER_ENTRY_OF_PART, SECONDS_PER_ENTRY_OF_MASK = 0.1, 4.6e-6, 1.6e-6  # the model of the mask
+SECONDS_OF_SCALE, SECONDS_PER_HIDDEN, SECONDS_PER_MISSING = 0.25, 8e-6, 0.6e-6  # the learned scale
+SECONDS_OF_CORRECTION_PER_HIDDEN, BYTES_OF_CORRECTION_PER_HIDDEN = 280e-6, 1000  # tried if an axis is unordered
 SERIAL_SHARE = 0.3  # of the CPU time, on one core while others wait
 MAX_ENTRIES_OF_MASK = 75_000  # rank and strength of that model are chosen on so many
 MODEL_OF_MASK = IsingPropensity(max_rank=5)  # simulates gaps and is audited, but gives no weights: low ranks suffice
@@ -124,7 +124,7 @@ class GapCalibration:
         kinds = axis_kinds(observed.axes, mask.shape)
         rng = np.random.default_rng((seed, GAP_SEED_STREAM))
         least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(usable.sum()))
-        number_of_rounds = self.rounds_for(mask.size, int(gap.sum()), longest_unordered(observed.axes))
+        number_of_rounds = self.rounds_for(int(domain.sum()), int(gap.sum()), longest_unordered(observed.axes))
         count = round(self.drawn * number_of_rounds)
         propensity = _model_of_mask(observed, engine) if count else None
         shapes = (

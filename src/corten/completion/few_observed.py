@@ -18,8 +18,9 @@ from corten.completion.axes_kinds import along
 if TYPE_CHECKING:
     from corten.completion.gaussian_process import SpectralPrior
 
-MAX_LOOKUPS_PER_ENTRY = 10
-"""Numbers looked up in the table for each entry of the tensor: an iteration takes as long as ten or twenty of them."""
+MAX_LOOKUPS_PER_ENTRY, MAX_FEW = 10, 3000
+"""Numbers looked up in the table for each entry of the tensor: an iteration takes as long as ten or twenty of them. And
+the most observed entries: their matrix takes memory of the square of their number."""
 
 
 def are_few(observed: int, entries: int, axes: int) -> bool:
@@ -30,7 +31,7 @@ def are_few(observed: int, entries: int, axes: int) -> bool:
     >>> are_few(1_000, 1_000_000, 3), are_few(2_000, 1_000_000, 3)
     (True, False)
     """
-    return 2**axes * float(observed) ** 2 <= MAX_LOOKUPS_PER_ENTRY * entries
+    return observed <= MAX_FEW and 2**axes * observed**2 <= MAX_LOOKUPS_PER_ENTRY * entries
 
 
 def has_few_observed(prior: SpectralPrior, kept: np.ndarray) -> bool:

@@ -4,6 +4,7 @@ The Gaussian process of the stack multiplies a covariance in time by one of the 
 changes before another, none with faster changes, and no season in which correlations differ. Here they are averages of
 products of observed entries, made positive definite by their spectrum: in parts of the axis, with half the weight, and
 over the whole axis. An entry is predicted from few others, those with the largest correlations on each side.
+Correlations are settings, chosen once; means and spreads are those of the training entries at hand.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 from corten.completion.axes_kinds import axis_kinds
 from corten.completion.variable import is_skewed, roots_of, squares_of
 from corten.data.axes import Axis
+from corten.engine.threads import in_order
 
 MAX_LAG = 24  # steps to the entries that predict
 AT_LAG_ZERO, ON_A_SIDE = 8, 8  # entries that predict, of the same step and on each side
@@ -24,7 +26,8 @@ MAX_CANDIDATES = 300  # of each, the most correlated, of which the first observe
 MIN_STEPS, MAX_POSITIONS = 1000, 100  # with fewer steps correlations are uncertain, with more positions too large
 STEPS_PER_PART, MAX_PARTS = 1400, 24  # averages over a part reach half a part to both sides
 SHARE_OF_PART = 0.5  # weight of the correlations of the part, the others are those of the whole axis
-PRIOR_ENTRIES = 300  # with which means and spreads of the whole axis enter those of a part
+PRIOR_ENTRIES, PRIOR_PAIRS = 300, 100  # with which means and spreads of more entries, and no correlation, count
+MAX_MISSING = 1_000_000  # each takes about 50 microseconds
 NOISE, MIN_POWER = 0.01, 0.01  # relative to the variance of a position, and to a spectrum without correlations
 MAX_DIFFERENCE = 5.0  # from the estimate, in spreads of the data
 ENTRIES_AT_ONCE = 500
@@ -32,11 +35,11 @@ ENTRIES_AT_ONCE = 500
 
 @dataclass(frozen=True)
 class LaggedCorrelations:
-    """Means, spreads and correlations of positions at lags in steps of an ordered axis, for each part of that axis.
+    """Correlations of positions at lags in steps of an ordered axis, for each part of that axis.
 
     axis: the ordered one of two axes, with `length` positions; roots: whether they are those of square roots. mean,
-    spread: (parts, positions); matrix: (parts, lags, positions, positions), the correlation of the first position
-    with the second that many steps later, from -2 MAX_LAG on. Steps of other data belong to the part of the same step.
+    spread: of all steps, by position; matrix: (parts, lags, positions, positions), the correlation of the first
+    position with the second that many steps later, from -2 MAX_LAG on. Data of another length are one part.
     """
 
     axis: int
@@ -54,7 +57,10 @@ class LaggedCorrelations:
             return None
         axis = 1 - kinds.index("unordered")
         length, positions = mask.shape[axis], mask.shape[1 - axis]
-        if length < MIN_STEPS or not 1 < positions <= MAX_POSITIONS or mask.sum(axis=axis).min() < MIN_STEPS // 2:
+        counts = mask.sum(axis=axis)
+        if length < MIN_STEPS or not 1 < positions <= MAX_POSITIONS or np.median(counts) < MIN_STEPS // 2:
+            return None
+        if counts.min() < 2 or mask.size - counts.sum() > MAX_MISSING:
             return None
         known = values[mask]
         roots = bool(known.min() >= 0) and is_skewed(known)
@@ -64,14 +70,11 @@ class LaggedCorrelations:
         common = _correlations((data - mean) / spread, kept)
         parts = int(np.clip(length // STEPS_PER_PART, 1, MAX_PARTS))
         found = []
-        for number in range(parts):
-            first, last = ((2 * number + side) * length // (2 * parts) for side in (-1, 3))
-            inside = slice(max(0, first), last)
+        for inside in _parts(length, parts):
             own = _moments(data[inside], kept[inside], mean, spread, prior=PRIOR_ENTRIES)
             there = _correlations((data[inside] - own[0]) / own[1], kept[inside]) if parts > 1 else common
-            found.append((*own, SHARE_OF_PART * there + (1 - SHARE_OF_PART) * common))
-        means, spreads, matrices = map(np.stack, zip(*found))
-        return LaggedCorrelations(axis, length, roots, mean=means, spread=spreads, matrix=matrices)
+            found.append(SHARE_OF_PART * there + (1 - SHARE_OF_PART) * common)
+        return LaggedCorrelations(axis, length, roots, mean=mean, spread=spread, matrix=np.stack(found))
 
     @cached_property
     def candidates(self) -> tuple[tuple[np.ndarray, np.ndarray, int], ...]:
@@ -94,27 +97,54 @@ class LaggedCorrelations:
         index = np.unravel_index(entries, train.shape)
         step, place = index[self.axis], index[1 - self.axis]
         data, kept = (np.moveaxis(one, self.axis, 0) for one in (roots_of(values) if self.roots else values, train))
+        near = _Nearby.of(self, data, kept)
         features = np.empty((3, len(entries)), np.float32)
-        for start in range(0, len(entries), ENTRIES_AT_ONCE):
+
+        def fill(start: int) -> None:
             part = slice(start, start + ENTRIES_AT_ONCE)
-            predicted, variance, size = self._predict(data, kept, step[part], place[part])
+            predicted, variance, size = near.predict(self.candidates, step[part], place[part])
             predicted = squares_of(predicted) if self.roots else predicted
             apart = np.clip((predicted - middle[part]) / spread, -MAX_DIFFERENCE, MAX_DIFFERENCE)
             features[:, part] = apart, variance, size
+
+        for _ in in_order(fill, range(0, len(entries), ENTRIES_AT_ONCE)):
+            pass
         return list(features)
 
-    def _predict(
-        self, data: np.ndarray, kept: np.ndarray, step: np.ndarray, place: np.ndarray
+
+@dataclass(frozen=True)
+class _Nearby:
+    """Data with their training entries, and their means, spreads and correlations in each part of the axis."""
+
+    data: np.ndarray
+    kept: np.ndarray
+    mean: np.ndarray
+    spread: np.ndarray
+    matrix: np.ndarray
+
+    @staticmethod
+    def of(lagged: LaggedCorrelations, data: np.ndarray, kept: np.ndarray) -> _Nearby:
+        """Means and spreads from the training entries: those with hidden ones would contain a part of their errors."""
+        matrix = lagged.matrix if len(data) == lagged.length else lagged.matrix.mean(axis=0, keepdims=True)
+        usual = _moments(data, kept, lagged.mean, lagged.spread, prior=PRIOR_ENTRIES)
+        parts = _parts(len(data), len(matrix))
+        own = [_moments(data[inside], kept[inside], *usual, prior=PRIOR_ENTRIES) for inside in parts]
+        mean, spread = map(np.stack, zip(*own))
+        return _Nearby(data, kept, mean, spread=spread, matrix=matrix)
+
+    def predict(
+        self, candidates: tuple[tuple[np.ndarray, np.ndarray, int], ...], step: np.ndarray, place: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The conditional mean and relative variance of the entries, and the sums of their absolute weights."""
+        data, kept = self.data, self.kept
         chosen = []
-        for position, lag, count in self.candidates:
+        for position, lag, count in candidates:
             there, at = position[place], step[:, None] + lag[place]
             inside = (at >= 0) & (at < len(data)) & kept[np.clip(at, 0, len(data) - 1), there]
             first = np.argsort(~inside, axis=1, kind="stable")[:, :count]
             chosen.append([np.take_along_axis(one, first, 1) for one in (there, lag[place], inside)])
         near, lag, observed = (np.hstack(one) for one in zip(*chosen))
-        part = np.clip(step * len(self.mean) // self.length, 0, len(self.mean) - 1)
+        part = step * len(self.mean) // len(data)
         at = np.clip(step[:, None] + lag, 0, len(data) - 1)
         height = (data[at, near] - self.mean[part[:, None], near]) / self.spread[part[:, None], near]
         height = np.where(observed, height, 0.0)
@@ -128,6 +158,12 @@ class LaggedCorrelations:
         weights = np.linalg.solve(alike, wanted[:, :, None])[:, :, 0]
         mean = self.mean[part, place] + self.spread[part, place] * (weights * height).sum(axis=1)
         return mean, 1 - (weights * wanted).sum(axis=1), np.abs(weights).sum(axis=1)
+
+
+def _parts(length: int, parts: int) -> list[slice]:
+    """Parts of an axis, each with half a part on both sides."""
+    ends = [[(2 * number + side) * length // (2 * parts) for side in (-1, 3)] for number in range(parts)]
+    return [slice(max(0, first), last) for first, last in ends]
 
 
 def _moments(
@@ -154,6 +190,7 @@ def _correlations(heights: np.ndarray, kept: np.ndarray) -> np.ndarray:
     for lag in range(most + 1):
         pairs = counted[: len(kept) - lag].T @ counted[lag:]
         average = known[: len(kept) - lag].T @ known[lag:] / np.maximum(pairs, 1)
+        average *= pairs / (pairs + PRIOR_PAIRS)
         average *= np.cos(np.pi * lag / (2 * (most + 1))) ** 2
         tapered[lag], tapered[-lag] = average, average.T
     tapered[0] = (tapered[0] + tapered[0].T) / 2

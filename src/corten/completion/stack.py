@@ -226,7 +226,7 @@ class StackedCompletion:
     Notes
     -----
     Members get the square roots of skewed values (none negative) if these lower the error of a pyramid in pseudo-gaps
-    by 2 %. Estimates are in the variable of the data.
+    by 5 %. Estimates are in the variable of the data.
 
     Examples
     --------

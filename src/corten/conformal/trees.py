@@ -76,6 +76,9 @@ class Trees:
 
     def __post_init__(self) -> None:
         # Compiled code does not check indices: a damaged file must not read outside the arrays, or loop without end.
+        for name in ("starts", "feature", "left", "right"):
+            if getattr(self, name).dtype.kind != "i":
+                raise ValueError(f"trees: {name} has numbers of type {getattr(self, name).dtype}, not integers")
         nodes = np.arange(len(self.feature))
         inner = self.feature != LEAF
         for name in ("threshold", "left", "right", "value"):

@@ -59,6 +59,8 @@ def _zoned(labels: np.ndarray, zone: str | None) -> np.ndarray | pd.DatetimeInde
     """The inverse of `_without_zone`."""
     if zone is None:
         return labels
+    if zone.startswith("dateutil"):  # pandas would open the file of that name
+        raise ValueError("unknown time zone")
     import pandas as pd
 
     return pd.DatetimeIndex(labels).tz_localize("UTC").tz_convert(zone)

@@ -74,8 +74,8 @@ class _Team:
             call.left.append((item, future))
             self.changed.notify_all()
             if len(call.left) > 1 and self.active < self.count:
-                self.active += 1
                 self.threads.submit(self._help)
+                self.active += 1
         return future
 
     def work_on(self, wanted: Callable[[_Call], bool]) -> bool:
@@ -84,12 +84,13 @@ class _Team:
             for call in reversed(self.calls):
                 if call.open and wanted(call):
                     item, future = call.left.popleft()
-                    call.running.add(future)
                     break
             else:
                 return False
-        outside, _inside.items = getattr(_inside, "items", ()), (*call.above, future)
+            call.running.add(future)
+        outside = getattr(_inside, "items", ())
         try:
+            _inside.items = (*call.above, future)
             future.set_result(call.work(item))
         except BaseException as problem:
             future.set_exception(problem)

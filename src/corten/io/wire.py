@@ -24,8 +24,12 @@ _CALENDARS = ("standard", "gregorian", "proleptic_gregorian")  # of times that N
 
 
 class Encoder:
-    """Turns values into JSON and collects their arrays; a shared array is stored once. Messages name the `place`."""
+    """Turns values into JSON and collects their arrays; messages name the `place`.
 
+    shares: whether an array that several values have is stored once; a decoder must then give it several times.
+    """
+
+    shares = False
     refusal = "{} is a {}, which is neither numbers, text nor dates"
 
     def __init__(self) -> None:
@@ -55,7 +59,8 @@ class Encoder:
             return {"!": tag, "of": [list(array.shape), self.encode(array.ravel().tolist(), place)]}
         if array.dtype.kind not in _KINDS:
             raise ValueError(self.refusal.format(place, f"array of {array.dtype}"))
-        found = self._names.setdefault(id(array), f"a{len(self.arrays)}")
+        new = f"a{len(self.arrays)}"
+        found = self._names.setdefault(id(array), new) if self.shares else new
         self.arrays[found] = array  # held, so that no other array can get its id
         return {"!": "scalar" if isinstance(value, np.generic) else "array", "of": found}
 

@@ -130,6 +130,7 @@ def classes() -> dict[str, type]:
 class Encoder(wire.Encoder):
     """Also objects of `CLASSES`, and the methods of a propensity model that weights call."""
 
+    shares = True
     refusal = "{} is a {}, which a file cannot keep: save the intervals (result.to_netcdf)"
 
     def keeps(self, value: object) -> bool:
