@@ -214,12 +214,12 @@ class GapCalibration:
         Returns
         -------
         float
-            Seconds, about; fits on an AMD EPYC processor are within 30 % of it.
+            Seconds, about; most fits on an AMD EPYC processor are within 30 % of it.
 
         Examples
         --------
         >>> round(GapCalibration().seconds(552_000, 237_000, cores=2))
-        18
+        19
         """
         shape, observed = shape or (round(entries ** (1 / 3)),) * 3, entries - missing
         dense = min(1.0, 2 * observed / max(entries, 1))  # few observed entries need fewer iterations
