@@ -11,9 +11,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.fft
 import scipy.linalg
-
-from corten.completion.axes_kinds import along
 
 if TYPE_CHECKING:
     from corten.completion.gaussian_process import SpectralPrior
@@ -62,9 +61,9 @@ def covariance_of(prior: SpectralPrior, at: tuple[np.ndarray, ...]) -> np.ndarra
     places = []
     for basis in prior.bases:
         size, position = len(basis.frequencies), at[basis.axis]
-        # 2 cos a cos b = cos(a - b) + cos(a + b); the square of the norm is 2 / size, and 1 / size of the number 0.
-        norms = np.where(np.arange(size) == 0, 0.5, 1.0) / size
-        table = along(np.cos(np.outer(np.arange(size + 1), basis.frequencies)) * norms, table, basis.axis)
+        # 2 cos a cos b = cos(a - b) + cos(a + b): sums of cosines, that of the number 0 with half the weight.
+        padded = np.pad(table, [(0, int(k == basis.axis)) for k in range(table.ndim)])
+        table = scipy.fft.dct(padded, type=1, axis=basis.axis) / (2 * size)
         difference = np.abs(np.subtract.outer(position, position))
         total = np.add.outer(position, position) + 1
         places.append((difference, np.minimum(total, 2 * size - total)))
