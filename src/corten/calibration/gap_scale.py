@@ -24,6 +24,7 @@ from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.data.plain import percent
+from corten.engine.threads import in_order
 
 __all__ = [
     "AtMissing", "Local", "choose_score", "deeper_than_near", "first_estimate", "learn_locally", "reach",
@@ -110,12 +111,16 @@ class Local:
         features, missing_depth = around or surroundings(self.describe, self.first, observed, fill)
         scale, table = np.ones(observed.values.size), np.zeros(observed.values.size)
         local = self.on_axes(observed.axes)
-        for start in range(0, missing.size, MAX_PREDICT_ENTRIES):
-            part = slice(start, start + MAX_PREDICT_ENTRIES)
+
+        def predicted(part: slice) -> np.ndarray:
             own = local.scale_features(
                 missing[part], features[part], values=observed.values, train=observed.mask, fill=fill
             )
-            scale[missing[part]] = self.learned.predict(own)
+            return self.learned.predict(own)
+
+        parts = [slice(at, at + MAX_PREDICT_ENTRIES) for at in range(0, missing.size, MAX_PREDICT_ENTRIES)]
+        for part, own in zip(parts, in_order(predicted, parts)):
+            scale[missing[part]] = own
         by_depth = DepthWeights.of(self.depths, missing_depth, self.log_ages)
         table[missing] = by_depth.at(missing_depth)
         at_hidden = by_depth.at(self.depths)

@@ -17,7 +17,7 @@ from corten.calibration.hiding import draw_masks
 from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide_in_round, with_margin
 from corten.calibration.round_entries import MAX_POOLED_ENTRIES, Surroundings
 from corten.calibration.task import EngineLike, Outcome, Plan, Round, Task, fit_propensity
-from corten.completion.axes_kinds import MIN_STATIONS, axis_kinds, edges_of, extents_of, transformed_fast
+from corten.completion.axes_kinds import axis_kinds, edges_of, extents_of, transformed_fast
 from corten.completion.few_observed import are_few
 from corten.completion.gaussian_process import MIN_HALVED_ENTRIES, MIN_HALVED_LENGTH
 from corten.completion.protocol import Fill
@@ -26,7 +26,7 @@ from corten.completion.stack import StackedCompletion
 from corten.conformal.calibrated import CalibratedScores
 from corten.conformal.scores import Score
 from corten.conformal.split import CalibratedSplit
-from corten.data.axes import cut_axes, longest_unordered
+from corten.data.axes import cut_axes
 from corten.data.choices import Choice
 from corten.data.observed import ObservedTensor
 from corten.engine import as_engine
@@ -37,8 +37,8 @@ from corten.propensity import FittedPropensity, IsingPropensity
 GAP_SEED_STREAM = 0x6A95
 ROUNDS, FEWER_ROUNDS, MANY_MISSING = 24, {40_000: 12, 400_000: 8}, 1 / 5
 """Where every round hides at least so many entries, and so large a share of the tensor is missing, fewer rounds serve:
-intervals of TEC and NDVI have the same scores with 12 as with 24, and those of sea surfaces with 8 as with 12
-(`benchmarks/gaps.py`, `benchmarks/growth.py`). Stations are silent for whole days: many entries, but few gaps."""
+intervals of TEC, NDVI and metro stations have the same scores with 12 as with 24, and those of sea surfaces with 8 as
+with 12 (`benchmarks/real_gaps.py`, `benchmarks/growth.py`)."""
 # CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
 SECONDS_OF_MODES = 0.1  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
 SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.005, 0.17e-6, 7.4e-9  # of a fill besides
@@ -65,9 +65,8 @@ class GapCalibration:
     Parameters
     ----------
     rounds : int, optional
-        The number of rounds; each completes the tensor once. Default: 24. If a fifth of the entries or more is missing
-        and no unordered axis has ten positions or more (stations), 12 where a round hides 40,000 entries or more, and
-        8 where it hides 400,000.
+        The number of rounds; each completes the tensor once. Default: 24. If a fifth of the entries or more is missing,
+        12 where a round hides 40,000 entries or more, and 8 where it hides 400,000.
     drawn : float, default 1/3
         The share of rounds with simulated gaps. They reduce the influence of moved copies that happen to be deeper than
         the gaps.
@@ -97,14 +96,11 @@ class GapCalibration:
         if not 0.0 <= self.drawn <= 1.0:
             raise ValueError(f"drawn is {self.drawn}: give a share of the rounds between 0 and 1")
 
-    def rounds_for(self, entries: int, missing: int, unordered: int = 0) -> int:
-        """The number of rounds for a tensor with so many entries, of which so many are missing.
-
-        `unordered` is the number of positions of the longest unordered axis.
-        """
+    def rounds_for(self, entries: int, missing: int) -> int:
+        """The number of rounds for a tensor with so many entries, of which so many are missing."""
         if self.rounds is not None:
             return self.rounds
-        if missing < MANY_MISSING * entries or unordered >= MIN_STATIONS:
+        if missing < MANY_MISSING * entries:
             return ROUNDS
         hidden = _hidden_in_round(entries, missing)
         return min((rounds for least, rounds in FEWER_ROUNDS.items() if hidden >= least), default=ROUNDS)
@@ -124,7 +120,7 @@ class GapCalibration:
         kinds = axis_kinds(observed.axes, mask.shape)
         rng = np.random.default_rng((seed, GAP_SEED_STREAM))
         least = MIN_HIDDEN_SHARE * min(int(gap.sum()), int(usable.sum()))
-        number_of_rounds = self.rounds_for(int(domain.sum()), int(gap.sum()), longest_unordered(observed.axes))
+        number_of_rounds = self.rounds_for(int(domain.sum()), int(gap.sum()))
         count = round(self.drawn * number_of_rounds)
         propensity = _model_of_mask(observed, engine) if count else None
         shapes = (
@@ -163,7 +159,7 @@ class GapCalibration:
         `unordered` is the number of positions of the longest unordered axis, 0 without one: a correction is learned
         from many features then.
         """
-        rounds = self.rounds_for(entries, missing, unordered)
+        rounds = self.rounds_for(entries, missing)
         correction = BYTES_OF_CORRECTION_PER_HIDDEN * _hidden(entries, missing, rounds) if unordered else 0.0
         threads = threads_that_fit(entries, rounds)
         return peak_of_rounds(entries, threads, missing) + int(correction)
@@ -191,7 +187,7 @@ class GapCalibration:
         True
         """
         arrays = device_arrays(as_engine(engine))
-        need = None if arrays is None else Need.of(arrays, shape, self.rounds_for(prod(shape), missing, unordered))
+        need = None if arrays is None else Need.of(arrays, shape, self.rounds_for(prod(shape), missing))
         return need.bytes if need is not None and need.at_once else None
 
     def seconds(
@@ -223,7 +219,7 @@ class GapCalibration:
         """
         shape, observed = shape or (round(entries ** (1 / 3)),) * 3, entries - missing
         dense = min(1.0, 2 * observed / max(entries, 1))  # few observed entries need fewer iterations
-        rounds = self.rounds_for(entries, missing, unordered)
+        rounds = self.rounds_for(entries, missing)
         hidden = _hidden(entries, missing, rounds)
         settings = SECONDS_OF_LIKELIHOOD + SECONDS_OF_SAMPLES * min(1.0, observed / ENTRIES_OF_SAMPLES)
         part = min(entries, ENTRIES_OF_FILL)

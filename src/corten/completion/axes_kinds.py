@@ -137,8 +137,8 @@ class Basis:
     positions: np.ndarray | None = None
     length: int | None = None
 
-    def forward(self, array: np.ndarray) -> np.ndarray:
-        """The coefficients of an array in the basis."""
+    def forward(self, array: np.ndarray, overwrite: bool = False) -> np.ndarray:
+        """The coefficients of an array in the basis; with `overwrite` they may take the memory of the array."""
         if self.folded is not None:
             return self._fold(array, *self.folded)
         if self.rows is not None:
@@ -149,23 +149,23 @@ class Basis:
             at: tuple[slice | None, ...] = (slice(None),) * self.axis
             spread = np.zeros(shape, array.dtype)
             spread[(*at, self.positions[starts])] = np.add.reduceat(array, starts, axis=self.axis)
-            array = spread
+            array, overwrite = spread, True
         if self.kind == "periodic":
             spectrum = scipy.fft.fft(array, axis=self.axis, norm="ortho")
             return np.ascontiguousarray(spectrum.real - spectrum.imag)
-        return scipy.fft.dct(array, n=len(self.frequencies), axis=self.axis, norm="ortho")
+        return scipy.fft.dct(array, n=len(self.frequencies), axis=self.axis, norm="ortho", overwrite_x=overwrite)
 
-    def inverse(self, array: np.ndarray) -> np.ndarray:
-        """The array with these coefficients."""
+    def inverse(self, array: np.ndarray, overwrite: bool = False) -> np.ndarray:
+        """The array with these coefficients; with `overwrite` it may take their memory."""
         if self.folded is not None:
             return self._unfold(array, *self.folded)
         if self.rows is not None:
             return along(self.rows.T, array, self.axis)
         if self.positions is not None:
-            return replace(self, positions=None).inverse(array).take(self.positions, axis=self.axis)
+            return replace(self, positions=None).inverse(array, overwrite).take(self.positions, axis=self.axis)
         if self.kind == "periodic":
             return self.forward(array)
-        field = scipy.fft.idct(array, axis=self.axis, norm="ortho")
+        field = scipy.fft.idct(array, axis=self.axis, norm="ortho", overwrite_x=overwrite)
         if self.length is None:
             return field
         return np.ascontiguousarray(field[(slice(None),) * self.axis + (slice(self.length),)])

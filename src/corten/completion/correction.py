@@ -24,10 +24,12 @@ from corten.engine.threads import in_order
 
 MIN_CORRECTION_ENTRIES = 3000  # with fewer, no correction is tried
 MAX_CORRECTION_ENTRIES = 80_000
-MAX_SCREEN_ENTRIES, SCREEN_TREES = 15_000, 40  # of a first fit, which shows whether a larger one can lower the error
+MAX_SCREEN_ENTRIES, SCREEN_TREES, SCREEN_RATE = 15_000, 40, 0.1
+"""Of first fits, which show whether larger ones can lower the error."""
 PARTS_OF_AXIS = 3  # of an ordered axis
 MIN_CORRECTION_GAIN = 0.01  # of the mean absolute error, in blocks and far away
-TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 150, 0.1, 31, 40
+FOLDS = 4
+TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 75, 0.2, 31, 40
 
 
 @dataclass(frozen=True)
@@ -92,15 +94,20 @@ class PreparedCorrected:
         if not describe.applies_to(mask.shape):
             return fill
         mixed = self.first.mix(fill.members)
-        estimate = np.array(fill.estimate)
-        for part in np.array_split(entries, -(-len(entries) // MAX_PREDICT_ENTRIES) or 1):
+
+        def predicted(part: np.ndarray) -> np.ndarray:
             features = np.hstack(
                 [
                     one.at(part, values=values, train=mask, estimate=mixed, members=fill.members)
                     for one in (describe.describe, describe)
                 ]
             )
-            estimate.reshape(-1)[part] += self.correction.predict(features, part, mask.shape)
+            return self.correction.predict(features, part, mask.shape)
+
+        estimate = np.array(fill.estimate)
+        parts = np.array_split(entries, -(-len(entries) // MAX_PREDICT_ENTRIES) or 1)
+        for part, change in zip(parts, in_order(predicted, parts)):
+            estimate.reshape(-1)[part] += change
         return Fill(estimate, fill.members)
 
 
@@ -122,7 +129,7 @@ def learn_correction(
         return None, _choice(False, f"{len(entries)} hidden entries are fewer than {MIN_CORRECTION_ENTRIES}", 0.0)
     if not describe.correlations and not describe.covariates:
         return None, _choice(False, "it is learned only where an axis is unordered or covariates are given", 0.0)
-    fold_of = BlockFolds(shape, seed)
+    fold_of = BlockFolds(shape, seed, FOLDS)
     fold = fold_of(entries)
     spread = describe.describe.spread
     target = np.asarray(residuals, np.float64) / spread
@@ -133,7 +140,7 @@ def learn_correction(
         return None, _choice(False, f"{because}, less than {MIN_CORRECTION_GAIN:.0%} is not used", share)
     numbers = np.unique(fold).tolist()
     rows = [_some(np.flatnonzero(fold != number), MAX_CORRECTION_ENTRIES, rng) for number in numbers]
-    models = in_order(lambda own: _fit(features, target, own, TREES, seed), rows)
+    models = in_order(lambda own: _fit(features, target, rows=own, trees=TREES, rate=LEARNING_RATE, seed=seed), rows)
     correction = Correction(describe, dict(zip(numbers, models)), fold_of, observed)
     gain = np.abs(target) - np.abs(target - correction.predict(features, entries) / spread)
     share = float(gain.sum() / max(np.abs(target).sum(), 1e-300))
@@ -156,32 +163,32 @@ def _gain_far_away(
 ) -> float:
     """The decrease of the absolute error, as a share, in parts of an ordered axis that small trees were not fitted to.
 
-    The smallest over the ordered axes, or the first that is too small. Errors of a smooth field are alike in
+    The smallest over the ordered axes. Errors of a smooth field are alike in
     neighbouring blocks: trees can learn the places of large errors, which are not those of the gap. They gain in
     neighbouring blocks, but not far away.
     """
     shape = tuple(axis.length for axis in axes)
-    index, shares = np.unravel_index(entries, shape), []
+    index = np.unravel_index(entries, shape)
 
-    def errors_without(rows: tuple[np.ndarray, np.ndarray]) -> tuple[float, float]:
+    def errors_without(rows: Sequence[np.ndarray]) -> np.ndarray:
         """Absolute errors inside a part, before and after a correction that was fitted outside it."""
         out, inside = rows
-        trees = _fit(features, target, out, SCREEN_TREES, seed)
-        return float(np.abs(target[inside]).sum()), float(np.abs(target[inside] - trees.sum(features[inside])).sum())
+        trees = _fit(features, target, rows=out, trees=SCREEN_TREES, rate=SCREEN_RATE, seed=seed)
+        return np.array([np.abs(one).sum() for one in (target[inside], target[inside] - trees.sum(features[inside]))])
 
+    parts: list[tuple[int, list[np.ndarray]]] = []
+    errors: dict[int, np.ndarray] = {}
     for k, axis in enumerate(axes):
         if axis.kind == "unordered" or shape[k] < 2 * PARTS_OF_AXIS:
             continue
-        part = index[k] * PARTS_OF_AXIS // shape[k]
-        drawn = [
-            [_some(np.flatnonzero(rows), MAX_SCREEN_ENTRIES, rng) for rows in (part != number, part == number)]
-            for number in range(PARTS_OF_AXIS)
-        ]
-        enough = [(out, inside) for out, inside in drawn if len(out) >= MIN_CORRECTION_ENTRIES // 4 and len(inside)]
-        before, after = (sum(errors) for errors in zip((0.0, 0.0), *in_order(errors_without, enough)))
-        shares.append((before - after) / before if before > 0 else 0.0)
-        if shares[-1] < MIN_CORRECTION_GAIN:
-            break
+        part, errors[k] = index[k] * PARTS_OF_AXIS // shape[k], np.zeros(2)
+        for number in range(PARTS_OF_AXIS):
+            drawn = [_some(np.flatnonzero(rows), MAX_SCREEN_ENTRIES, rng) for rows in (part != number, part == number)]
+            if len(drawn[0]) >= MIN_CORRECTION_ENTRIES // 4 and len(drawn[1]):
+                parts.append((k, drawn))
+    for (k, _), own in zip(parts, in_order(errors_without, [drawn for _, drawn in parts])):
+        errors[k] += own
+    shares = (float((before - after) / before) if before > 0 else 0.0 for before, after in errors.values())
     return min(shares, default=0.0)
 
 
@@ -195,9 +202,11 @@ def _some(rows: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
     return rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))
 
 
-def _fit(features: np.ndarray, target: np.ndarray, rows: Sequence[int] | np.ndarray, trees: int, seed: int) -> Trees:
+def _fit(
+    features: np.ndarray, target: np.ndarray, *, rows: Sequence[int] | np.ndarray, trees: int, rate: float, seed: int
+) -> Trees:
     """Boosted trees by absolute loss."""
     return fit_trees(
-        features[rows], target[rows], loss="absolute_error", trees=trees, learning_rate=LEARNING_RATE, leaves=LEAVES,
+        features[rows], target[rows], loss="absolute_error", trees=trees, learning_rate=rate, leaves=LEAVES,
         least=MIN_LEAF_ENTRIES, seed=seed,
     )  # fmt: skip

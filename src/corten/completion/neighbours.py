@@ -27,7 +27,7 @@ MIN_WEIGHT, PRIOR_WEIGHT = 1e-6, 0.2  # of entries that are averaged
 NEAREST_ENTRIES = 2  # on each side along an ordered axis
 LAGS = (-3, -2, -1, 0, 1, 2, 3)  # steps along an ordered axis at which the nearest positions are averaged
 SLOPE_STEPS = (-3, -1, 1, 3)  # steps at which the estimate itself is compared
-MAX_PREDICT_ENTRIES = 1 << 18  # whose features are held at once
+MAX_PREDICT_ENTRIES = 1 << 17  # whose features are held at once
 SECONDS_PER_DAY = 86_400
 
 

@@ -71,20 +71,22 @@ class System(NamedTuple):
     modes: Array
     inverse: Inverses
 
-    def to_coefficients(self, arrays: Arrays, array: Array) -> Array:
+    def to_coefficients(self, arrays: Arrays, fields: Array) -> Array:
         """Coefficients of fields."""
+        array = fields
         for k, one in enumerate(self.transforms):
             if isinstance(one, Basis | Joined):
-                array = one.forward(arrays.get(array))
+                array = one.forward(arrays.get(array), overwrite=array is not fields)
             elif one is not None:
                 array = arrays.along(one, array, k + 1)
         return array
 
-    def to_field(self, arrays: Arrays, array: Array) -> Array:
+    def to_field(self, arrays: Arrays, coefficients: Array) -> Array:
         """Fields with these coefficients."""
+        array = coefficients
         for k, one in enumerate(self.transforms):
             if isinstance(one, Basis | Joined):
-                array = one.inverse(arrays.get(array))
+                array = one.inverse(arrays.get(array), overwrite=array is not coefficients)
             elif one is not None:
                 array = arrays.along(one.swapaxes(-1, -2), array, k + 1)
         return array
@@ -96,11 +98,11 @@ class Joined(NamedTuple):
     axis: int
     rows: np.ndarray
 
-    def forward(self, array: np.ndarray) -> np.ndarray:
+    def forward(self, array: np.ndarray, overwrite: bool = False) -> np.ndarray:
         """The coefficients of an array in the basis."""
         return (array.reshape(-1, len(self.rows)) @ self.rows.T).reshape(array.shape)
 
-    def inverse(self, array: np.ndarray) -> np.ndarray:
+    def inverse(self, array: np.ndarray, overwrite: bool = False) -> np.ndarray:
         """The array with these coefficients."""
         return (array.reshape(-1, len(self.rows)) @ self.rows).reshape(array.shape)
 
@@ -157,24 +159,20 @@ def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
     """One iteration of preconditioned conjugate gradients. A round that has converged keeps its mean."""
     xp = arrays.xp
     mean, residual, direction, before, first, _ = now
-    scaled = system.shrink * residual
     part = residual.reshape(len(residual), -1)[:, system.modes]
-    scaled = arrays.add_at(scaled, system.modes, arrays.times(system.inverse, part))
-    size = arrays.inner(residual, scaled)
+    solved = arrays.times(system.inverse, part)
+    on_modes = arrays.inner(part.astype(solved.dtype), solved).reshape(before.shape)
+    size = (arrays.sum_of_squares(residual, system.shrink) + on_modes).astype(residual.dtype)
     first = xp.maximum(first, size)
-    direction *= xp.where(before > 0, size / xp.where(before > 0, before, 1), 0)
-    direction += scaled
+    factor = xp.where(before > 0, size / xp.where(before > 0, before, 1), 0)
+    direction = arrays.add_at(arrays.turned(direction, residual, system.shrink, factor), system.modes, solved)
     observed = system.to_field(arrays, direction)
     observed *= system.kept
-    image = system.to_coefficients(arrays, observed)
-    image += system.ratio * direction
-    curvature = arrays.inner(direction, image)
+    image, curvature = arrays.with_ratio(system.to_coefficients(arrays, observed), system.ratio, direction)
     # A curvature of zero: residuals too small to be squared; there is nothing left to fit.
     going = (size > RESIDUAL_TOLERANCE * first) & (curvature > 0)
     step = xp.where(going, size / xp.where(going, curvature, 1), 0)
-    mean += step * direction
-    image *= step
-    residual -= image
+    mean, residual = arrays.advanced(mean, residual, direction=direction, image=image, step=step)
     return Iterate(mean, residual, direction, before=size, first=first, going=going)
 
 

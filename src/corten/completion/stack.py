@@ -22,6 +22,7 @@ from corten.engine.arrays import Array, Arrays, device_arrays
 from corten.engine.threads import default_threads, in_order
 
 MIX_ROUNDS = 2
+MAX_ENTRIES_AT_ONCE = 1_000_000  # of a tensor, for fills side by side that learn the first weights: a fill needs memory
 MIX_HIDDEN_SHARE = 0.15  # of the observed entries at most, in a round
 MAX_SHARE_BEYOND_RANGE = 0.5
 """Members may leave the observed range by this share of it, no further: none diverges."""
@@ -240,7 +241,9 @@ class StackedCompletion:
         """Choose the settings of the members, and first weights from pseudo-gaps."""
         arrays = device_arrays(as_engine(self.engine)) if max(mask.shape) <= MAX_LENGTH else None
         stack = self.prepare_members(values, mask, axes, seed)
-        return _learn_mix(stack, values, mask, kinds=axis_kinds(axes, mask.shape), seed=seed, arrays=arrays)
+        threads = 1 if self.members is not None or mask.size > MAX_ENTRIES_AT_ONCE else default_threads()
+        kinds = axis_kinds(axes, mask.shape)
+        return _learn_mix(stack, values, mask, kinds=kinds, seed=seed, arrays=arrays, threads=threads)
 
     def prepare_members(self, values: np.ndarray, mask: np.ndarray, axes: Sequence[Axis], seed: int) -> PreparedStack:
         """Choose the settings of the members; all have the same weight."""
@@ -267,6 +270,7 @@ def _learn_mix(
     kinds: Sequence[str],
     seed: int,
     arrays: Arrays | None,
+    threads: int,
 ) -> PreparedStack:
     """First weights, used where no entries are hidden later to learn them with `combine`."""
     rng = np.random.default_rng((seed, 0x57AC))
@@ -274,10 +278,14 @@ def _learn_mix(
     gaps = [hidden for hidden in gaps if hidden.any() and hidden.sum() < mask.sum()]
     if not gaps:
         return stack
+    batch = None
     if arrays is not None and why_not(stack, mask.shape) is None:
         batch = fill_rounds(arrays, stack, [values] * len(gaps), [mask & ~hidden for hidden in gaps])
-        fills = [batch.fill(number).members for number in range(len(gaps))]
-    else:
-        fills = [stack.fill(values, mask & ~hidden).members for hidden in gaps]
-    pooled = {name: np.concatenate([fill[name][hidden] for fill, hidden in zip(fills, gaps)]) for name in stack.members}
+
+    def hidden_values(number: int) -> dict[str, np.ndarray]:
+        fill = stack.fill(values, mask & ~gaps[number]) if batch is None else batch.fill(number)
+        return {name: one[gaps[number]] for name, one in fill.members.items()}
+
+    found = list(in_order(hidden_values, range(len(gaps)), threads))
+    pooled = {name: np.concatenate([one[name] for one in found]) for name in stack.members}
     return stack.combine(pooled, np.concatenate([values[hidden] for hidden in gaps]))

@@ -162,23 +162,17 @@ def _step(
     """One iteration: its state, and the estimate if it is shown."""
     filled, multipliers, tau = state
     estimate = arrays.xp.zeros_like(filled) if shown else filled
-    added, following = [], []
+    added = []
     for number, (part, multiplier) in enumerate(zip(parts, multipliers)):
         low = part.of_rounds(arrays, filled - multiplier, tau, ranks[number])
         if shown:
             estimate += low
         multiplier += low
         added.append(multiplier)
-    filled = sum(added[1:], added[0] + 0)
-    filled /= np.float32(len(parts))
-    filled = arrays.xp.where(kept > 0, known, filled)
-    for multiplier in added:
-        multiplier -= filled
-        multiplier /= np.float32(THRESHOLD_DECREASE)
-        following.append(multiplier)
+    filled, following = arrays.shared(added, known=known, kept=kept, decrease=THRESHOLD_DECREASE)
     if shown:
         estimate /= np.float32(len(parts))
-    return (filled, tuple(following), tau / np.float32(THRESHOLD_DECREASE)), estimate
+    return (filled, following, tau / np.float32(THRESHOLD_DECREASE)), estimate
 
 
 class _Dense(NamedTuple):

@@ -287,11 +287,12 @@ class BlockFolds:
 
     shape: tuple[int, ...]
     seed: int
+    count: int = SCALE_FOLDS
 
     def __call__(self, entries: Entries) -> Entries:
         parts = [min(n, max(MIN_BLOCKS_PER_AXIS, min(n // MIN_BLOCK_LENGTH, MAX_BLOCKS_PER_AXIS))) for n in self.shape]
         order = np.random.default_rng(self.seed).permutation(int(np.prod(parts)))
-        return order[block_of(entries, self.shape, parts)] % SCALE_FOLDS
+        return order[block_of(entries, self.shape, parts)] % self.count
 
 
 def block_folds(entries: Entries, shape: tuple[int, ...], seed: int) -> Entries:

@@ -17,6 +17,7 @@ F32 = np.float32
 
 # For functions that only other kernels call: no entry points for Python and C, a sixth of the time to compile.
 NO_ENTRY: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+FAST = {"contract", "nsz", "reassoc", "arcp"}
 INNER: dict[str, Any] = {"cache": True, "error_model": "numpy", **NO_ENTRY}
 
 # Kinds as `corten.propensity` writes them into a kernel's arguments.

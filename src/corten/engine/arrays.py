@@ -6,7 +6,7 @@ use `a += b`: NumPy adds in place, JAX makes a new array. All arrays have a lead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, partial
 from importlib import import_module
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, Union
 import numpy as np
 from scipy import ndimage
 
+from corten.engine import one_pass
 from corten.engine.lapack import cholesky, inverse_from_cholesky, symmetric_product
 
 if TYPE_CHECKING:
@@ -74,6 +75,36 @@ class Arrays:
         """The inner product of two arrays for each round, with axes of length one to multiply arrays with."""
         each = [np.vdot(one, other) for one, other in zip(a, b)]
         return np.array(each, a.dtype).reshape(-1, *(1,) * (a.ndim - 1))
+
+    def sum_of_squares(self, values: Array, weights: Array) -> Array:
+        """Sums of weights * values^2 for each round, as `inner`; `weights` may be those of all rounds."""
+        return (weights * values * values).sum(axis=tuple(range(1, values.ndim)), keepdims=True)
+
+    def turned(self, direction: Array, residual: Array, shrink: Array, factor: Array) -> Array:
+        """factor * direction + shrink * residual, in place on the host."""
+        return factor * direction + shrink * residual
+
+    def with_ratio(self, image: Array, ratio: Array, direction: Array) -> tuple[Array, Array]:
+        """image + ratio * direction, in place on the host, and its inner products with the direction."""
+        image += ratio * direction
+        return image, self.inner(direction, image)
+
+    def advanced(
+        self, mean: Array, residual: Array, *, direction: Array, image: Array, step: Array
+    ) -> tuple[Array, Array]:
+        """mean + step * direction and residual - step * image, in place on the host."""
+        return mean + step * direction, residual - step * image
+
+    def shared(
+        self, multipliers: Sequence[Array], *, known: Array, kept: Array, decrease: float
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """The known values, where there are none the mean of the arrays; and the arrays less that, over `decrease`.
+
+        The arrays are changed in place on the host.
+        """
+        mean = sum(multipliers[1:], multipliers[0]) / np.float32(len(multipliers))
+        filled = self.xp.where(kept > 0, known, mean)
+        return filled, tuple((one - filled) / np.float32(decrease) for one in multipliers)
 
     def at(self, array: Array, entries: Array) -> Array:
         """The numbers of each round at its flat indices `entries`, (rounds, entries)."""
@@ -146,7 +177,44 @@ class Arrays:
 
 
 class HostArrays(Arrays):
-    """NumPy."""
+    """NumPy, and compiled functions that pass over memory once."""
+
+    def sum_of_squares(self, values: Array, weights: Array) -> Array:
+        each = [one_pass.sum_of_squares(*pair) for pair in zip(_flat(values), _flat(weights, len(values)))]
+        return np.array(each, values.dtype).reshape(-1, *(1,) * (values.ndim - 1))
+
+    def turned(self, direction: Array, residual: Array, shrink: Array, factor: Array) -> Array:
+        direction = np.ascontiguousarray(direction)
+        for own in zip(_flat(direction), _flat(residual), _flat(shrink, len(direction)), factor.ravel()):
+            one_pass.turn(*own)
+        return direction
+
+    def with_ratio(self, image: Array, ratio: Array, direction: Array) -> tuple[Array, Array]:
+        image = np.ascontiguousarray(image)
+        each = [one_pass.add_ratio(*own) for own in zip(_flat(image), _flat(ratio, len(image)), _flat(direction))]
+        return image, np.array(each, image.dtype).reshape(-1, *(1,) * (image.ndim - 1))
+
+    def advanced(
+        self, mean: Array, residual: Array, *, direction: Array, image: Array, step: Array
+    ) -> tuple[Array, Array]:
+        mean, residual = np.ascontiguousarray(mean), np.ascontiguousarray(residual)
+        for own in zip(*map(_flat, (mean, residual, direction, image)), step.ravel()):
+            one_pass.advance(*own)
+        return mean, residual
+
+    def shared(
+        self, multipliers: Sequence[Array], *, known: Array, kept: Array, decrease: float
+    ) -> tuple[Array, tuple[Array, ...]]:
+        changed, filled = tuple(map(np.ascontiguousarray, multipliers)), np.empty_like(known)
+        flat = tuple(one.reshape(-1) for one in changed)
+        one_pass.share(flat, filled.reshape(-1), known.reshape(-1), kept.reshape(-1), filled.dtype.type(decrease))
+        return filled, changed
+
+
+def _flat(array: Array, rounds: int = 1) -> list[Array]:
+    """The numbers of each round, the same ones for all rounds if there is one array for them."""
+    flat = [one.reshape(-1) for one in array]
+    return flat * rounds if len(flat) == 1 else flat
 
 
 class DeviceArrays(Arrays):

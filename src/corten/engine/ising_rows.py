@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from corten.engine.arithmetic import (
+    FAST,
     INNER,
     capped,
     exp_of_minus,
@@ -21,7 +22,7 @@ from corten.engine.arithmetic import (
     pair_value,
     sign_of,
 )
-from corten.engine.train_rows import F32, FAST, ROWS_PER_SUM
+from corten.engine.train_rows import F32, ROWS_PER_SUM
 
 
 @njit(**INNER)

@@ -13,12 +13,12 @@ from itertools import pairwise
 import numpy as np
 from numba import njit
 
-from corten.engine.arithmetic import INNER
+from corten.engine.arithmetic import FAST, INNER
 from corten.engine.layout import flat_shape
 from corten.engine.memory import PART_BYTES, is_mapped, let_go, read_only
 from corten.engine.passes import FrameLike, pack, unpack
 from corten.engine.threads import in_order, threads_for
-from corten.engine.train_rows import FAST, ROWS_PER_SUM, contract_row, evaluate_row, fold_last, left_vector, spread_row
+from corten.engine.train_rows import ROWS_PER_SUM, contract_row, evaluate_row, fold_last, left_vector, spread_row
 
 F32 = np.float32
 PARTS_PER_PASS = 16  # parts of a pass, for any number of threads

@@ -10,10 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from corten.engine.arithmetic import INNER
+from corten.engine.arithmetic import FAST, INNER
 
 F32 = np.float32
-FAST = {"contract", "nsz", "reassoc", "arcp"}
 ROWS_PER_SUM = 8  # rows whose loss factors, and whose last-core contributions, are gathered in float32 before float64
 
 

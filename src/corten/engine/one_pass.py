@@ -1,0 +1,68 @@
+"""Operations of iterative solvers on flat arrays that read and write every number once.
+
+NumPy would pass over the arrays once for each product and sum, with temporary arrays as large: with many entries the
+solvers would wait for memory. Sums are kept in double precision.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from corten.engine.arithmetic import FAST
+
+COMPILED = {"cache": True, "nogil": True, "fastmath": FAST}
+PART = 2048  # numbers that stay in the cache
+
+
+@njit(**COMPILED)
+def sum_of_squares(values, weights):  # type: ignore[no-untyped-def]
+    """The sum of weights * values^2."""
+    total = 0.0
+    for i in range(values.size):
+        total += weights[i] * values[i] * values[i]
+    return total
+
+
+@njit(**COMPILED)
+def turn(direction, residual, shrink, factor):  # type: ignore[no-untyped-def]
+    """direction = factor * direction + shrink * residual."""
+    for i in range(direction.size):
+        direction[i] = factor * direction[i] + shrink[i] * residual[i]
+
+
+@njit(**COMPILED)
+def add_ratio(image, ratio, direction):  # type: ignore[no-untyped-def]
+    """image += ratio * direction; the inner product of image and direction after that."""
+    total = 0.0
+    for i in range(image.size):
+        image[i] += ratio[i] * direction[i]
+        total += image[i] * direction[i]
+    return total
+
+
+@njit(**COMPILED)
+def advance(mean, residual, direction, image, step):  # type: ignore[no-untyped-def]
+    """mean += step * direction, residual -= step * image."""
+    for i in range(mean.size):
+        mean[i] += step * direction[i]
+        residual[i] -= step * image[i]
+
+
+@njit(**COMPILED)
+def share(multipliers, filled, known, kept, decrease):  # type: ignore[no-untyped-def]
+    """filled: the known values, where there are none the mean of all multipliers; these less that, over `decrease`."""
+    part = np.empty(PART, filled.dtype)
+    for first in range(0, filled.size, PART):
+        size = min(PART, filled.size - first)
+        for i in range(size):
+            part[i] = 0
+        for one in multipliers:
+            for i in range(size):
+                part[i] += one[first + i]
+        for i in range(size):
+            at = first + i
+            filled[at] = known[at] if kept[at] else part[i] / len(multipliers)
+        for one in multipliers:
+            for i in range(size):
+                one[first + i] = (one[first + i] - filled[first + i]) / decrease
