@@ -35,7 +35,7 @@ from corten.large.tiles import MARGIN
 
 COVERAGE = 0.9
 PAGE = Path(__file__).parents[1] / "docs" / "how-long.md"
-SETTINGS_DONE = 0.2  # share of the completion when its settings are chosen
+SETTINGS_DONE = 0.3  # share of the completion when its settings are chosen and its coarse fields filled
 PLANES = 8  # written and compared at a time
 
 
@@ -140,8 +140,8 @@ def fill(data: Any, sea: SeaSurface, target: Path, memory: str, engine: Any) -> 
     )  # fmt: skip
     seconds, cpu = time.perf_counter() - began, time.process_time() - worked
     print(
-        f"{sea.shape}: {seconds:.0f} s, of which {serial:.0f} s serial (reading, coarse field, settings, scale; "
-        f"without coarse fields of rounds); {cpu:.0f} CPU s here ({1e6 * cpu / data.size:.1f} microseconds an entry), "
+        f"{sea.shape}: {seconds:.0f} s, of which {serial:.0f} s serial or in few tasks (reading, settings, coarse "
+        f"fields, scale); {cpu:.0f} CPU s here ({1e6 * cpu / data.size:.1f} microseconds an entry), "
         f"peak {peak_bytes() / 1e9:.2f} GB with Python",
         flush=True,
     )

@@ -19,10 +19,11 @@ from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.engine import as_engine
 from corten.engine.arrays import Array, Arrays, device_arrays
+from corten.engine.memory import USABLE_SHARE, available
 from corten.engine.threads import default_threads, in_order
 
 MIX_ROUNDS = 2
-MAX_ENTRIES_AT_ONCE = 1_000_000  # of a tensor, for fills side by side that learn the first weights: a fill needs memory
+BYTES_OF_FILL = 200  # for each entry, where fills run side by side
 MIX_HIDDEN_SHARE = 0.15  # of the observed entries at most, in a round
 MAX_SHARE_BEYOND_RANGE = 0.5
 """Members may leave the observed range by this share of it, no further: none diverges."""
@@ -241,7 +242,8 @@ class StackedCompletion:
         """Choose the settings of the members, and first weights from pseudo-gaps."""
         arrays = device_arrays(as_engine(self.engine)) if max(mask.shape) <= MAX_LENGTH else None
         stack = self.prepare_members(values, mask, axes, seed)
-        threads = 1 if self.members is not None or mask.size > MAX_ENTRIES_AT_ONCE else default_threads()
+        enough = default_threads() * BYTES_OF_FILL * mask.size < USABLE_SHARE * available()
+        threads = default_threads() if self.members is None and enough else 1
         kinds = axis_kinds(axes, mask.shape)
         return _learn_mix(stack, values, mask, kinds=kinds, seed=seed, arrays=arrays, threads=threads)
 

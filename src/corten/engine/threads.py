@@ -6,7 +6,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Condition, Lock, local
@@ -19,8 +20,23 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+_alone: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread by default for what is called in this block: for a task of a cluster, beside others on the machine."""
+    before = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(before)
+
+
 def default_threads() -> int:
     """Threads to use by default: CORTEN_THREADS, or the cores this process may run on, few `beside_device`."""
+    if _alone.get():
+        return 1
     given = os.environ.get("CORTEN_THREADS", "")
     if given:
         if not given.isdigit() or int(given) < 1:

@@ -9,10 +9,10 @@ them, and the tiles are filled; their errors give the mix, the learned scale and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from scipy import ndimage
@@ -201,14 +201,15 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
     compared = [data.tiles[ordered[k]] for k in np.unique(places.astype(int))]
     # On a cluster all of this runs on the workers: what the client does alone, the workers wait for.
     settings = partial(_settings_of, data=data, seed=seed, engine=runner.inside)
-    boxes = (None, *(tile.padded for tile in compared))
-    large, *options = runner.run(settings, boxes, lambda share: tell(0.05 + 0.1 * share))
+    boxes = (*(tile.padded for tile in compared), None)
+    *options, large = runner.run(settings, boxes, lambda share: tell(0.05 + 0.1 * share))
     compare = partial(_hidden_with, data=data, options=options, seed=seed, engine=runner.inside)
-    hidden = runner.run(compare, compared, lambda share: tell(0.15 + 0.05 * share))
+    far_field = partial(_far_field_without, data=data, large=large)
+    both = partial(_each_by_its_kind, of_tile=compare, of_hidings=far_field)
+    found = runner.run(both, (*compared, (), *sets), lambda share: tell(0.15 + 0.15 * share))
+    hidden, fields = found[: len(compared)], found[len(compared) :]
     errors = [_error(one, [at[k] for at in hidden]) for k, one in enumerate(options)]
     first = options[int(np.argmin(errors))]
-    far_field = partial(_far_field_without, data=data, large=large)
-    fields = runner.run(far_field, ((), *sets), lambda share: tell(0.2 + 0.1 * share))
     filler = TileFiller(axes, first, fields[0], change, spread=spread, engine=runner.inside)
     drawn = [(number, hiding) for number, hidings in enumerate(sets, 1) for hiding in hidings]
     limit = MAX_POOLED_ENTRIES // len(drawn)
@@ -345,6 +346,13 @@ def _each_once(data: TiledField, hidings: Sequence[Hiding]) -> Iterator[tuple[li
             new[mine] &= ~earlier[theirs]
         before.append((one.tile, hidden))
         yield [part.start for part in one.tile.padded], values, new
+
+
+def _each_by_its_kind(
+    one: Tile | Sequence[Hiding], *, of_tile: Callable[[Tile], Any], of_hidings: Callable[[Sequence[Hiding]], Any]
+) -> Any:
+    """Two kinds of work in one run: workers do not wait for the last item of the first kind."""
+    return of_tile(one) if isinstance(one, Tile) else of_hidings(one)
 
 
 def _settings_of(box: Box | None, *, data: TiledField, seed: int, engine: object) -> PreparedMix:

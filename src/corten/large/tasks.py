@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from corten.engine.arrays import device_arrays
 from corten.engine.cluster import Cluster
-from corten.engine.threads import in_order, one_library_thread
+from corten.engine.threads import in_order, one_library_thread, one_thread
 from corten.large.stages import Tell
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ class TileRunner:
         # A file, not data sent to workers: those would be lost with the workers that hold them.
         with tempfile.NamedTemporaryFile(suffix=".work", dir=self.folder, delete=False) as file:
             cloudpickle.dump(work, file)
-        futures = client.map(_run, [file.name] * len(items), list(items), pure=False)
+        # What a task leaves to the host beside a device is short, and few threads share it.
+        alone = self.device is None
+        futures = client.map(_run, [file.name] * len(items), list(items), [alone] * len(items), pure=False)
         numbers = {future.key: number for number, future in enumerate(futures)}
         found: dict[int, Result] = {}
         try:
@@ -100,9 +102,9 @@ class TileRunner:
         return [found[number] for number in range(len(items))]
 
 
-def _run(path: str, item: object) -> object:
-    """One item, on a worker."""
-    with one_library_thread:
+def _run(path: str, item: object, alone: bool) -> object:
+    """One item, on a worker: on one thread if it is `alone`, as the worker runs as many tasks as it has threads."""
+    with one_library_thread, one_thread() if alone else nullcontext():
         return _loaded(path)(item)
 
 
