@@ -1,6 +1,6 @@
 """Time and memory of completions with pseudo-gaps for shapes that are long, thin, many-sided, sparse or small.
 
-    python -m benchmarks cliffs                      all shapes; needs ../shared/data for "tec day" and "stations"
+    python -m benchmarks cliffs                      all; needs ../shared/data for stations, TEC, metro, NDVI
     python -m benchmarks cliffs "6^6" "tec day"      some of them
     python -m benchmarks cliffs --write              all, into the table of docs/how-long.md
     CORTEN_THREADS=1 python -m benchmarks cliffs --profile "6^6"    processor time of the functions of one fit
@@ -93,6 +93,26 @@ def labelled_stations() -> Any:
     return xr.DataArray(stations(), dims=("time", "station"), coords=labels)
 
 
+def metro(mask: str) -> Any:
+    """Passengers at 80 stations, 25 days and 108 slots: the stations are unordered."""
+    import xarray as xr
+
+    flow = np.load(DATA / "metro_hangzhou.npz")["flow"].astype(float)
+    known = (np.load(DATA / "metro_hangzhou_masks.npz")[mask] == 1) & (flow != 0)
+    labels = {"station": [f"station {k + 1}" for k in range(80)]}
+    return xr.DataArray(np.where(known, flow, np.nan), dims=("station", "day", "slot"), coords=labels)
+
+
+def ndvi() -> Any:
+    """A vegetation index in 100 x 100 places, 8 times in each of six years, which are unordered."""
+    import xarray as xr
+
+    data = np.load(DATA / "ndvi_modis_gapfill.npz")
+    values = np.where(data["mask50"].astype(bool), data["ndvi"], np.nan)
+    years = {"year": [f"year {number}" for number in range(2004, 2010)]}
+    return xr.DataArray(values, dims=("y", "x", "doy", "year"), coords=years)
+
+
 def tec_day() -> np.ndarray:
     """Total electron content over North America in one day."""
     data = np.load(DATA / "tec_namerica_20190425-26.npz")
@@ -110,6 +130,9 @@ CASES: dict[str, tuple[Callable[[], Any], float]] = {
     "stations": (stations, 60),
     "stations, labelled": (labelled_stations, 90),
     "tec day": (tec_day, 40),
+    "metro, NM30": (lambda: metro("NM30"), 10),
+    "metro, NM70": (lambda: metro("NM70"), 11),
+    "ndvi, mask 50": (ndvi, 40),
     "random, 40^3": (lambda: scattered((40, 40, 40)), 30),
     "random, 100^3": (lambda: scattered((100, 100, 100)), 60),
 }
@@ -148,7 +171,7 @@ def measure(name: str, profiled: AbstractContextManager[object] | None = None) -
         fitted = corten.ConformalCompleter(calibration=calibration).fit(x, progress=progress)
         result = fitted.intervals(0.9)
     spent, clock = time.process_time() - busy, time.perf_counter() - began
-    missing = int(np.isnan(x).sum())
+    missing = int(np.isnan(np.asarray(x)).sum())
     result.to_netcdf(folder / "result.nc")  # the prediction of memory includes a file
     shutil.rmtree(folder)
     return {

@@ -97,7 +97,7 @@ The mask itself, one byte an entry, is read at well below the memory's speed, so
 `python benchmarks/billion.py 1000` fits r = 3 to a 1000 x 1000 x 1000 mask from a memory map. On the machine above:
 48 s for 24 passes, start included, with a peak of 2.3 times the mask's own gigabyte.
 
-Also: `benchmarks/conformal_step.py`, `benchmarks/gibbs.py`, `benchmarks/gaps.py`, `benchmarks/accelerator.py`.
+Also: `benchmarks/conformal_step.py`, `benchmarks/gibbs.py`, `benchmarks/real_gaps.py`, `benchmarks/accelerator.py`.
 """
 
 

@@ -95,9 +95,7 @@ def check_needs(calibration: Calibration, observed: ObservedTensor, *, engine: E
     needed = predicted_bytes(calibration, observed.axes, observed.n_missing)
     if hasattr(tell, "predicted"):
         of_device = getattr(calibration, "device_bytes", None)
-        on_device = None if of_device is None else of_device(
-            engine, observed.shape, observed.n_missing, longest_unordered(observed.axes)
-        )
+        on_device = None if of_device is None else of_device(engine, observed.shape, observed.n_missing)
         tell.predicted(predicted_seconds(calibration, observed.axes, observed.n_missing), needed, on_device)
     refuse_beyond(
         needed,

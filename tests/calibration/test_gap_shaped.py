@@ -13,10 +13,11 @@ from corten.calibration.auto import choose_calibration, share_deeper
 from corten.calibration.gap_rounds import run_rounds
 from corten.calibration.gap_scale import deeper_than_near
 from corten.calibration.gaps import GapCalibration
+from corten.calibration.pseudo_gaps import even_moves, hide
 from corten.calibration.split import SplitCalibration
 from corten.calibration.task import Calibration, Round, Task
 from corten.completer import ConformalCompleter
-from corten.completion.axes_kinds import edges_of
+from corten.completion.axes_kinds import edges_of, move_gap
 from corten.completion.protocol import Fill
 from corten.conformal.scores import as_score
 from corten.data.axes import Axis
@@ -319,3 +320,56 @@ def test_a_part_of_the_data_where_nothing_so_deep_was_hidden_is_beyond_what_was_
         axes=[Axis("x", 9)],
     )
     assert not found.any()
+
+
+def test_copies_are_spread_evenly():
+    draws = np.stack([even_moves(8, 3, np.random.default_rng(seed)) for seed in range(200)])
+    assert draws.shape == (200, 8, 3, 2)
+    eighths = np.sort((8 * draws).astype(int), axis=1)
+    np.testing.assert_array_equal(eighths, np.broadcast_to(np.arange(8)[:, None, None], eighths.shape))
+    # Every copy by itself is moved uniformly, and apart from the others along other axes.
+    flat = draws.reshape(200, 8, 6)
+    assert abs(flat.mean(axis=0) - 0.5).max() < 5 * np.sqrt(1 / 12 / 200)
+    for a in range(6):
+        for b in range(a):
+            assert abs(np.corrcoef(flat[:, 0, a], flat[:, 0, b])[0, 1]) < 5 / np.sqrt(200)
+
+
+def test_copies_of_a_plan_shift_as_drawn():
+    gap = np.zeros((24, 10), bool)
+    gap[3:6] = True
+    places = []
+    for moves in even_moves(6, 2, np.random.default_rng(0)):
+        copy = move_gap(gap, ("ordered", "ordered"), rng=np.random.default_rng(1), moves=moves)
+        assert copy.sum() == gap.sum()
+        start = 3 if moves[0, 0] >= 0.5 else 18
+        places.append((int(24 * moves[0, 1]) + start) % 24)
+        assert copy[places[-1]].all() and not copy[places[-1] - 1].any()
+    assert len(set(places)) > 1
+
+
+def test_the_copies_of_a_plan_are_spread_evenly():
+    # A gap of three planes inside: copies that stay inside lie anywhere from plane 3 to plane 34.
+    gap = np.zeros((40, 12), bool)
+    gap[9:12] = True
+    data = tensor(~gap, axis_kinds={0: "ordered", 1: "ordered"})
+    for seed in range(12):  # drawn independently, one in two such plans has a wider space without a copy
+        places = []
+        for one in GapCalibration(rounds=8, drawn=0).plan(data, seed).rounds:
+            # Entries of the gap itself cannot be hidden: of a copy that overlaps it the other planes are seen.
+            planes = np.flatnonzero(one.hidden.all(axis=1))
+            assert 1 <= planes.size <= 3 and not gap[planes].any()
+            places.append(planes.mean())
+        places = np.sort([0, *places, 39])
+        assert np.diff(places).max() < 14
+
+
+def test_only_the_first_copy_is_moved_as_told():
+    gap = np.zeros((12, 6), bool)
+    gap[2:4] = True
+    moves = np.array([[0.9, 0.999], [0.9, 0.0]])  # not reflected, by eleven planes: one back, half of it into the gap
+    kinds, rng = ("ordered", "ordered"), np.random.default_rng(0)
+    first = hide(None, gap, usable=~gap, kinds=kinds, least=1, rng=rng, kept=(), moves=moves)
+    assert first[1].all() and first.sum() == 6
+    later = hide(None, gap, usable=~gap, kinds=kinds, least=12, rng=rng, kept=(), moves=moves)
+    assert later.sum() == 12

@@ -1,11 +1,12 @@
 """Threads: their number, and how nested calls share them."""
 
 import os
-from threading import Barrier, Event
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event, get_ident
 
 import pytest
 
-from corten.engine.threads import MAX_THREADS_BESIDE_DEVICE, beside_device, default_threads, in_order
+from corten.engine.threads import MAX_THREADS_BESIDE_DEVICE, beside_device, default_threads, in_order, one_thread
 
 
 def test_few_threads_beside_a_device(monkeypatch):
@@ -58,3 +59,19 @@ def test_no_item_starts_after_an_error_and_running_ones_end(monkeypatch):
     assert len(ended) < 10
     assert list(in_order(lambda one: one, range(5))) == [0, 1, 2, 3, 4]
     assert done == ended
+
+
+def test_a_task_beside_others_uses_one_thread(monkeypatch):
+    monkeypatch.delenv("CORTEN_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4), raising=False)
+    with one_thread():
+        assert default_threads() == 1
+        assert list(in_order(lambda _: get_ident(), range(8))) == [get_ident()] * 8
+        # Threads that help with work of this block are in it too, other threads of the process are not.
+        assert list(in_order(lambda _: default_threads(), range(8), 3)) == [1] * 8
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(default_threads).result() == 4
+        monkeypatch.setenv("CORTEN_THREADS", "3")
+        assert default_threads() == 3  # what the user asks for
+    monkeypatch.delenv("CORTEN_THREADS")
+    assert default_threads() == 4

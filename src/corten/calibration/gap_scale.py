@@ -11,7 +11,7 @@ from scipy.ndimage import maximum_filter1d
 
 from corten.calibration.gap_rounds import Run
 from corten.calibration.round_entries import Surroundings
-from corten.completion.neighbours import MAX_PREDICT_ENTRIES, NeighbourFeatures
+from corten.completion.neighbours import NeighbourFeatures, parts_of
 from corten.completion.protocol import Fill, Prepared, PreparedMix
 from corten.conformal.depth import DepthWeights, depth
 from corten.conformal.diagnostics import effective_sample_size
@@ -118,8 +118,8 @@ class Local:
             )
             return self.learned.predict(own)
 
-        parts = [slice(at, at + MAX_PREDICT_ENTRIES) for at in range(0, missing.size, MAX_PREDICT_ENTRIES)]
-        for part, own in zip(parts, in_order(predicted, parts)):
+        parts, threads = parts_of(missing.size, observed.values.size)
+        for part, own in zip(parts, in_order(predicted, parts, threads)):
             scale[missing[part]] = own
         by_depth = DepthWeights.of(self.depths, missing_depth, self.log_ages)
         table[missing] = by_depth.at(missing_depth)

@@ -14,7 +14,7 @@ from corten.calibration.device_rounds import Need
 from corten.calibration.gap_rounds import peak_of_rounds, run_rounds, threads_that_fit
 from corten.calibration.gap_scale import Local, choose_score, learn_locally, reach, surroundings
 from corten.calibration.hiding import draw_masks
-from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, hide_in_round, with_margin
+from corten.calibration.pseudo_gaps import MIN_HIDDEN_SHARE, even_moves, hide_in_round, with_margin
 from corten.calibration.round_entries import MAX_POOLED_ENTRIES, Surroundings
 from corten.calibration.task import EngineLike, Outcome, Plan, Round, Task, fit_propensity
 from corten.completion.axes_kinds import axis_kinds, edges_of, extents_of, transformed_fast
@@ -35,10 +35,10 @@ from corten.engine.threads import beside_device, side_by_side
 from corten.propensity import FittedPropensity, IsingPropensity
 
 GAP_SEED_STREAM = 0x6A95
-ROUNDS, FEWER_ROUNDS, MANY_MISSING = 24, {40_000: 12, 400_000: 8}, 1 / 5
-"""Where every round hides at least so many entries, and so large a share of the tensor is missing, fewer rounds serve:
-intervals of TEC, NDVI and metro stations have the same scores with 12 as with 24, and those of sea surfaces with 8 as
-with 12 (`benchmarks/real_gaps.py`, `benchmarks/growth.py`)."""
+ROUNDS, FEWER_ROUNDS, MANY_MISSING = 24, {40_000: 16, 400_000: 8}, 1 / 5
+"""Where every round hides at least so many entries, and so large a share of the tensor is missing, fewer rounds serve.
+With 16 instead of 24, interval scores of TEC, metro stations and NDVI are at most 0.9 % larger, with 8 instead of 12
+those of sea surfaces are the same (`benchmarks/real_gaps.py`, `benchmarks/growth.py`)."""
 # CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
 SECONDS_OF_MODES = 0.1  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
 SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.005, 0.17e-6, 7.4e-9  # of a fill besides
@@ -66,7 +66,7 @@ class GapCalibration:
     ----------
     rounds : int, optional
         The number of rounds; each completes the tensor once. Default: 24. If a fifth of the entries or more is missing,
-        12 where a round hides 40,000 entries or more, and 8 where it hides 400,000.
+        16 where a round hides 40,000 entries or more, and 8 where it hides 400,000.
     drawn : float, default 1/3
         The share of rounds with simulated gaps. They reduce the influence of moved copies that happen to be deeper than
         the gaps.
@@ -83,7 +83,7 @@ class GapCalibration:
     Examples
     --------
     >>> [GapCalibration().rounds_for(entries, 3 * entries // 10) for entries in (10_000, 500_000, 10_000_000)]
-    [24, 12, 8]
+    [24, 16, 8]
     """
 
     rounds: int | None = None
@@ -133,14 +133,16 @@ class GapCalibration:
         reached = {k: (*ends, gap.shape[k]) for k, ends in extents_of(gap, kinds).items()}
         extents = {k: with_margin(*ends) for k, ends in reached.items() if ends[:2] != (0, ends[2] - 1)}
         rounds = []
+        even = even_moves(max(number_of_rounds - len(shapes), 1), mask.ndim, rng)
         for number in range(number_of_rounds):
             simulated = shapes[number] if number < len(shapes) else None
             # A copy stays at the edges of the data that the gap touches: one that is shifted inside is easier to fill.
             # Every second copy of a gap in a corner stays at one of its edges only, as there are few corners.
             kept = edges if number % 2 else edges[number // 2 % len(edges) :][:1] if edges else ()
             hidden = hide_in_round(
-                simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept, extents=extents
-            )
+                simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept, extents=extents,
+                moves=even[number - len(shapes)] if number >= len(shapes) else None,
+            )  # fmt: skip
             rounds.append(Round(usable & ~hidden, hidden, None))
         share = np.mean([r.hidden.sum() for r in rounds]) / usable.sum()
         choice = Choice(
@@ -164,7 +166,7 @@ class GapCalibration:
         threads = threads_that_fit(entries, rounds)
         return peak_of_rounds(entries, threads, missing) + int(correction)
 
-    def device_bytes(self, engine: object, shape: Sequence[int], missing: int = 0, unordered: int = 0) -> int | None:
+    def device_bytes(self, engine: object, shape: Sequence[int], missing: int = 0) -> int | None:
         """Peak memory of the rounds on the device of an engine.
 
         Parameters
@@ -173,8 +175,8 @@ class GapCalibration:
             As the option of a completion: "gpu", "jax" or another one.
         shape : sequence of int
             Lengths of the axes.
-        missing, unordered : int, default 0
-            The number of missing entries, and of positions of the longest unordered axis.
+        missing : int, default 0
+            The number of missing entries.
 
         Returns
         -------
@@ -350,9 +352,7 @@ def _model_of_mask(observed: ObservedTensor, engine: EngineLike) -> FittedPropen
     choices: tuple[Choice, ...] = ()
     if mask[box].size < mask.size:
         inside = None if domain is None else domain[box]
-        part = fit_propensity(
-            model, mask[box], train_share=1.0, axes=cut_axes(axes, box), domain=inside, engine=engine
-        )
+        part = fit_propensity(model, mask[box], train_share=1.0, axes=cut_axes(axes, box), domain=inside, engine=engine)
         model, choices = replace(model, coupling=part.coupling, rank=part.rank or "auto"), part.choices
     fitted = fit_propensity(model, mask, train_share=1.0, axes=axes, domain=domain, engine=engine)
     return replace(fitted, choices=(*choices, *fitted.choices))

@@ -31,14 +31,23 @@ def with_margin(first: int, last: int, length: int) -> tuple[int, int]:
     return first - margin, last + margin
 
 
+def even_moves(copies: int, axes: int, rng: np.random.Generator) -> np.ndarray:
+    """How each copy is moved, (copies, axes, 2): random, but along every axis copies are spread evenly.
+
+    Every number is uniform between 0 and 1; among n copies one lies in each n-th part.
+    """
+    order = rng.permuted(np.tile(np.arange(copies)[:, None, None], (1, axes, 2)), axis=0)
+    return np.asarray((order + rng.random(order.shape)) / copies)
+
+
 def hide(
     simulated: np.ndarray | None, gap: np.ndarray, *, usable: np.ndarray, kinds: Sequence[str], least: float,
     rng: np.random.Generator, kept: Sequence[int], extents: Mapping[int, tuple[int, int]] = MappingProxyType({}),
-    scored: np.ndarray | None = None,
+    scored: np.ndarray | None = None, moves: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """The usable entries to hide: under a simulated gap or a moved one, at least `least` of `scored` and not all.
 
-    scored: those of the usable entries whose errors are counted; default all.
+    scored: those of the usable entries whose errors are counted; default all. moves: how the first copy is moved.
     """
     scored = usable if scored is None else scored
     total, best, most = usable.sum(), np.zeros_like(usable), 0
@@ -49,7 +58,11 @@ def hide(
     for attempt in range(MAX_ROUND_ATTEMPTS):
         # A copy at an edge may hide everything or nothing; then one that is moved freely serves.
         free = attempt >= MAX_ROUND_ATTEMPTS // 2
-        hidden = move_gap(gap, kinds, rng=rng, kept=() if free else kept, extents={} if free else extents) & usable
+        copy = move_gap(
+            gap, kinds, rng=rng, kept=() if free else kept, extents={} if free else extents,
+            moves=None if attempt else moves,
+        )  # fmt: skip
+        hidden = copy & usable
         count = (hidden & scored).sum()
         if count > most and hidden.sum() < total:
             best, most = hidden, count
@@ -62,12 +75,14 @@ def hide_in_round(
     simulated: np.ndarray | None, gap: np.ndarray, *, usable: np.ndarray, kinds: Sequence[str], least: float,
     rng: np.random.Generator, kept: Sequence[int] = (),
     extents: Mapping[int, tuple[int, int]] = MappingProxyType({}), scored: np.ndarray | None = None,
+    moves: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
     """As `hide`, for a whole round: fewer entries where too few would be left, as long as some are scored."""
     scored = usable if scored is None else scored
     hidden = hide(
-        simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept, extents=extents, scored=scored
-    )
+        simulated, gap=gap, usable=usable, kinds=kinds, least=least, rng=rng, kept=kept, extents=extents,
+        scored=scored, moves=moves,
+    )  # fmt: skip
     fewer = thinned(hidden, gap, usable=usable, kinds=kinds, rng=rng)
     hidden = fewer if (fewer & scored).any() else hidden
     if hidden.sum() <= MAX_HIDDEN_SHARE * usable.sum():

@@ -56,12 +56,14 @@ def move_gap(
     rng: np.random.Generator,
     kept: Sequence[int] = (),
     extents: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+    moves: np.ndarray | None = None,
 ) -> np.ndarray:
     """A randomly moved copy of the gap: reflected and shifted periodically along ordered axes, permuted along others.
 
     Periodic shifts keep the size of the gap. Along the axes `kept` the copy is reflected only, so that a gap at the
     edge of the data stays at an edge. Along the axes of `extents` it is shifted so far that these positions, first and
     last, stay inside: a gap between observed entries is not cut into parts at two edges, which are harder to fill.
+    moves: for each axis two numbers between 0 and 1 that give reflection and shift; default: from `rng`.
     """
     index = []
     for k, (n, kind) in enumerate(zip(gap.shape, kinds)):
@@ -69,14 +71,17 @@ def move_gap(
             index.append(rng.permutation(n))
             continue
         steps = np.arange(n)
-        reflected = rng.random() < 0.5
+        reflected = (rng.random() if moves is None else moves[k, 0]) < 0.5
         steps = steps[::-1] if reflected else steps
         least, most = 0, n - 1
         if k in extents:
             first, last = extents[k]
             first, last = (n - 1 - last, n - 1 - first) if reflected else (first, last)
             least, most = -first, n - 1 - last
-        index.append(steps if k in kept else np.roll(steps, rng.integers(least, most + 1)))
+        if k not in kept:
+            own = rng.integers(least, most + 1) if moves is None else least + int(moves[k, 1] * (most + 1 - least))
+            steps = np.roll(steps, own)
+        index.append(steps)
     return gap[np.ix_(*index)]
 
 

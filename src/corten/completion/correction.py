@@ -14,7 +14,7 @@ from typing import cast
 
 import numpy as np
 
-from corten.completion.neighbours import MAX_PREDICT_ENTRIES, NeighbourFeatures
+from corten.completion.neighbours import NeighbourFeatures, parts_of
 from corten.completion.protocol import Fill, PreparedMix, on_axes
 from corten.conformal.local_scale import COARSE_BLOCKS_PER_AXIS, BlockFolds, block_of, exceeds
 from corten.conformal.trees import Trees, fit_trees
@@ -28,7 +28,7 @@ MAX_SCREEN_ENTRIES, SCREEN_TREES, SCREEN_RATE = 15_000, 40, 0.1
 """Of first fits, which show whether larger ones can lower the error."""
 PARTS_OF_AXIS = 3  # of an ordered axis
 MIN_CORRECTION_GAIN = 0.01  # of the mean absolute error, in blocks and far away
-FOLDS = 4
+CORRECTION_FOLDS = 4
 TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 75, 0.2, 31, 40
 
 
@@ -95,19 +95,19 @@ class PreparedCorrected:
             return fill
         mixed = self.first.mix(fill.members)
 
-        def predicted(part: np.ndarray) -> np.ndarray:
+        def predicted(part: slice) -> np.ndarray:
             features = np.hstack(
                 [
-                    one.at(part, values=values, train=mask, estimate=mixed, members=fill.members)
+                    one.at(entries[part], values=values, train=mask, estimate=mixed, members=fill.members)
                     for one in (describe.describe, describe)
                 ]
             )
-            return self.correction.predict(features, part, mask.shape)
+            return self.correction.predict(features, entries[part], mask.shape)
 
         estimate = np.array(fill.estimate)
-        parts = np.array_split(entries, -(-len(entries) // MAX_PREDICT_ENTRIES) or 1)
-        for part, change in zip(parts, in_order(predicted, parts)):
-            estimate.reshape(-1)[part] += change
+        parts, threads = parts_of(len(entries), mask.size)
+        for part, change in zip(parts, in_order(predicted, parts, threads)):
+            estimate.reshape(-1)[entries[part]] += change
         return Fill(estimate, fill.members)
 
 
@@ -129,7 +129,7 @@ def learn_correction(
         return None, _choice(False, f"{len(entries)} hidden entries are fewer than {MIN_CORRECTION_ENTRIES}", 0.0)
     if not describe.correlations and not describe.covariates:
         return None, _choice(False, "it is learned only where an axis is unordered or covariates are given", 0.0)
-    fold_of = BlockFolds(shape, seed, FOLDS)
+    fold_of = BlockFolds(shape, seed, CORRECTION_FOLDS)
     fold = fold_of(entries)
     spread = describe.describe.spread
     target = np.asarray(residuals, np.float64) / spread
@@ -163,9 +163,8 @@ def _gain_far_away(
 ) -> float:
     """The decrease of the absolute error, as a share, in parts of an ordered axis that small trees were not fitted to.
 
-    The smallest over the ordered axes. Errors of a smooth field are alike in
-    neighbouring blocks: trees can learn the places of large errors, which are not those of the gap. They gain in
-    neighbouring blocks, but not far away.
+    The smallest over the ordered axes. Errors of a smooth field are alike in neighbouring blocks: trees can learn the
+    places of large errors, which are not those of the gap. They gain in neighbouring blocks, but not far away.
     """
     shape = tuple(axis.length for axis in axes)
     index = np.unravel_index(entries, shape)

@@ -18,6 +18,7 @@ from corten.completion.lagged import LaggedCorrelations
 from corten.completion.unordered import MAX_MATRIX_LENGTH, position_correlations
 from corten.conformal.local_scale import EntryFeatures
 from corten.data.axes import Axis
+from corten.engine.memory import threads_within
 
 NEAREST_POSITIONS = 6  # of an unordered axis, by correlation
 MAX_CANDIDATES = 64  # the most correlated positions, of which the nearest observed ones are taken
@@ -28,7 +29,21 @@ NEAREST_ENTRIES = 2  # on each side along an ordered axis
 LAGS = (-3, -2, -1, 0, 1, 2, 3)  # steps along an ordered axis at which the nearest positions are averaged
 SLOPE_STEPS = (-3, -1, 1, 3)  # steps at which the estimate itself is compared
 MAX_PREDICT_ENTRIES = 1 << 17  # whose features are held at once
+BYTES_OF_ROW, BYTES_OF_FIELDS = 3000, 100  # while they are computed: for each of their rows, each entry of the tensor
 SECONDS_PER_DAY = 86_400
+
+
+def parts_of(count: int, size: int) -> tuple[list[slice], int]:
+    """Parts of so many entries of a tensor of this size whose features are computed at once, and in how many threads.
+
+    Examples
+    --------
+    >>> parts_of(10, 50)[0]
+    [slice(0, 131072, None)]
+    """
+    parts = [slice(at, at + MAX_PREDICT_ENTRIES) for at in range(0, count, MAX_PREDICT_ENTRIES)]
+    each = BYTES_OF_ROW * min(count, MAX_PREDICT_ENTRIES) + BYTES_OF_FIELDS * size
+    return parts, threads_within(max(each, 1), max(len(parts), 1))
 
 
 @dataclass(frozen=True)

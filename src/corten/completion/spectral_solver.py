@@ -165,7 +165,7 @@ def iterate(arrays: Arrays, system: System, now: Iterate) -> Iterate:
     size = (arrays.sum_of_squares(residual, system.shrink) + on_modes).astype(residual.dtype)
     first = xp.maximum(first, size)
     factor = xp.where(before > 0, size / xp.where(before > 0, before, 1), 0)
-    direction = arrays.add_at(arrays.turned(direction, residual, system.shrink, factor), system.modes, solved)
+    direction = arrays.add_at(arrays.next_direction(direction, residual, system.shrink, factor), system.modes, solved)
     observed = system.to_field(arrays, direction)
     observed *= system.kept
     image, curvature = arrays.with_ratio(system.to_coefficients(arrays, observed), system.ratio, direction)

@@ -19,7 +19,7 @@ from corten.data.axes import Axis
 from corten.data.choices import Choice
 from corten.engine import as_engine
 from corten.engine.arrays import Array, Arrays, device_arrays
-from corten.engine.memory import USABLE_SHARE, available
+from corten.engine.memory import threads_within
 from corten.engine.threads import default_threads, in_order
 
 MIX_ROUNDS = 2
@@ -242,8 +242,7 @@ class StackedCompletion:
         """Choose the settings of the members, and first weights from pseudo-gaps."""
         arrays = device_arrays(as_engine(self.engine)) if max(mask.shape) <= MAX_LENGTH else None
         stack = self.prepare_members(values, mask, axes, seed)
-        enough = default_threads() * BYTES_OF_FILL * mask.size < USABLE_SHARE * available()
-        threads = default_threads() if self.members is None and enough else 1
+        threads = threads_within(BYTES_OF_FILL * mask.size, MIX_ROUNDS) if self.members is None else 1
         kinds = axis_kinds(axes, mask.shape)
         return _learn_mix(stack, values, mask, kinds=kinds, seed=seed, arrays=arrays, threads=threads)
 

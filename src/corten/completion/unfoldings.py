@@ -169,7 +169,7 @@ def _step(
             estimate += low
         multiplier += low
         added.append(multiplier)
-    filled, following = arrays.shared(added, known=known, kept=kept, decrease=THRESHOLD_DECREASE)
+    filled, following = arrays.with_means(added, known=known, kept=kept, decrease=THRESHOLD_DECREASE)
     if shown:
         estimate /= np.float32(len(parts))
     return (filled, following, tau / np.float32(THRESHOLD_DECREASE)), estimate

@@ -80,7 +80,7 @@ class Arrays:
         """Sums of weights * values^2 for each round, as `inner`; `weights` may be those of all rounds."""
         return (weights * values * values).sum(axis=tuple(range(1, values.ndim)), keepdims=True)
 
-    def turned(self, direction: Array, residual: Array, shrink: Array, factor: Array) -> Array:
+    def next_direction(self, direction: Array, residual: Array, shrink: Array, factor: Array) -> Array:
         """factor * direction + shrink * residual, in place on the host."""
         return factor * direction + shrink * residual
 
@@ -95,7 +95,7 @@ class Arrays:
         """mean + step * direction and residual - step * image, in place on the host."""
         return mean + step * direction, residual - step * image
 
-    def shared(
+    def with_means(
         self, multipliers: Sequence[Array], *, known: Array, kept: Array, decrease: float
     ) -> tuple[Array, tuple[Array, ...]]:
         """The known values, where there are none the mean of the arrays; and the arrays less that, over `decrease`.
@@ -183,10 +183,10 @@ class HostArrays(Arrays):
         each = [one_pass.sum_of_squares(*pair) for pair in zip(_flat(values), _flat(weights, len(values)))]
         return np.array(each, values.dtype).reshape(-1, *(1,) * (values.ndim - 1))
 
-    def turned(self, direction: Array, residual: Array, shrink: Array, factor: Array) -> Array:
+    def next_direction(self, direction: Array, residual: Array, shrink: Array, factor: Array) -> Array:
         direction = np.ascontiguousarray(direction)
         for own in zip(_flat(direction), _flat(residual), _flat(shrink, len(direction)), factor.ravel()):
-            one_pass.turn(*own)
+            one_pass.next_direction(*own)
         return direction
 
     def with_ratio(self, image: Array, ratio: Array, direction: Array) -> tuple[Array, Array]:
@@ -202,12 +202,13 @@ class HostArrays(Arrays):
             one_pass.advance(*own)
         return mean, residual
 
-    def shared(
+    def with_means(
         self, multipliers: Sequence[Array], *, known: Array, kept: Array, decrease: float
     ) -> tuple[Array, tuple[Array, ...]]:
-        changed, filled = tuple(map(np.ascontiguousarray, multipliers)), np.empty_like(known)
-        flat = tuple(one.reshape(-1) for one in changed)
-        one_pass.share(flat, filled.reshape(-1), known.reshape(-1), kept.reshape(-1), filled.dtype.type(decrease))
+        changed, filled = tuple(map(np.ascontiguousarray, multipliers)), np.empty(known.shape, known.dtype)
+        factors = (filled.dtype.type(1 / part) for part in (len(changed), decrease))
+        flat = (tuple(one.reshape(-1) for one in changed), filled.reshape(-1), known.reshape(-1))
+        one_pass.set_means(*flat, np.asarray(kept, bool).reshape(-1), *factors)
         return filled, changed
 
 

@@ -24,6 +24,8 @@ from typing import IO
 import numpy as np
 from numpy.typing import DTypeLike
 
+from corten.engine.threads import default_threads
+
 USABLE_SHARE = 0.6  # of the available memory that one fit may use
 READ_AHEAD_BYTES = max(1 << 16, mmap.PAGESIZE)  # pages around a page that is read are loaded with it
 PART_BYTES = 1 << 24  # of a file that are read at a time
@@ -50,6 +52,11 @@ def limited(memory: int, folder: Path, *, named: bool = False) -> Iterator[None]
         yield
     finally:
         _LIMIT.reset(token)
+
+
+def threads_within(bytes_each: float, most: int) -> int:
+    """Threads for work that takes so many bytes each: at most `most`, and no more than memory allows, but one."""
+    return max(1, min(most, default_threads(), int(USABLE_SHARE * available() / bytes_each)))
 
 
 def available() -> int:

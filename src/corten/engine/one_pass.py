@@ -6,12 +6,14 @@ solvers would wait for memory. Sums are kept in double precision.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
 from corten.engine.arithmetic import FAST
 
-COMPILED = {"cache": True, "nogil": True, "fastmath": FAST}
+COMPILED: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": FAST}
 PART = 2048  # numbers that stay in the cache
 
 
@@ -25,7 +27,7 @@ def sum_of_squares(values, weights):  # type: ignore[no-untyped-def]
 
 
 @njit(**COMPILED)
-def turn(direction, residual, shrink, factor):  # type: ignore[no-untyped-def]
+def next_direction(direction, residual, shrink, factor):  # type: ignore[no-untyped-def]
     """direction = factor * direction + shrink * residual."""
     for i in range(direction.size):
         direction[i] = factor * direction[i] + shrink[i] * residual[i]
@@ -50,19 +52,21 @@ def advance(mean, residual, direction, image, step):  # type: ignore[no-untyped-
 
 
 @njit(**COMPILED)
-def share(multipliers, filled, known, kept, decrease):  # type: ignore[no-untyped-def]
-    """filled: the known values, where there are none the mean of all multipliers; these less that, over `decrease`."""
+def set_means(arrays, filled, known, kept, share, factor):  # type: ignore[no-untyped-def]
+    """filled: the known values, where none is `kept` the sum of the arrays times `share`; arrays: their differences
+    from that, times `factor`.
+    """
     part = np.empty(PART, filled.dtype)
     for first in range(0, filled.size, PART):
         size = min(PART, filled.size - first)
         for i in range(size):
             part[i] = 0
-        for one in multipliers:
+        for one in arrays:
             for i in range(size):
                 part[i] += one[first + i]
         for i in range(size):
             at = first + i
-            filled[at] = known[at] if kept[at] else part[i] / len(multipliers)
-        for one in multipliers:
+            filled[at] = known[at] if kept[at] else share * part[i]
+        for one in arrays:
             for i in range(size):
-                one[first + i] = (one[first + i] - filled[first + i]) / decrease
+                one[first + i] = factor * (one[first + i] - filled[first + i])

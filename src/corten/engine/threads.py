@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Condition, Lock, local
@@ -20,28 +20,31 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-_alone: ContextVar[bool] = ContextVar("alone", default=False)
+_single_thread: ContextVar[bool] = ContextVar("single_thread", default=False)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One thread by default for what is called in this block: for a task of a cluster, beside others on the machine."""
-    before = _alone.set(True)
+    before = _single_thread.set(True)
     try:
         yield
     finally:
-        _alone.reset(before)
+        _single_thread.reset(before)
 
 
 def default_threads() -> int:
-    """Threads to use by default: CORTEN_THREADS, or the cores this process may run on, few `beside_device`."""
-    if _alone.get():
-        return 1
+    """Threads to use by default: CORTEN_THREADS, or the cores this process may run on; few `beside_device`.
+
+    In a block of `one_thread` one, if CORTEN_THREADS does not say otherwise.
+    """
     given = os.environ.get("CORTEN_THREADS", "")
     if given:
         if not given.isdigit() or int(given) < 1:
             raise ValueError(f"CORTEN_THREADS is {given!r}; give a whole number of at least 1")
         return int(given)
+    if _single_thread.get():
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     return min(cores, MAX_THREADS_BESIDE_DEVICE) if beside_device.users else cores
 
@@ -55,7 +58,8 @@ def threads_for(entries: int) -> int | None:
 class _Call:
     """One call of `in_order`: its items that no thread has begun, and those that are being worked on.
 
-    limit: the most threads at once; above: the items, of other calls, inside which this call was made.
+    limit: the most threads at once; above: the items, of other calls, inside which this call was made; context: that of
+    the caller, in which items are done by any thread.
     """
 
     work: Callable[[Any], Any]
@@ -63,6 +67,7 @@ class _Call:
     above: tuple[Future[Any], ...]
     left: deque[tuple[Any, Future[Any]]] = field(default_factory=deque)
     running: set[Future[Any]] = field(default_factory=set)
+    context: Context = field(default_factory=copy_context)
 
     @property
     def open(self) -> bool:
@@ -107,7 +112,7 @@ class _Team:
         outside = getattr(_inside, "items", ())
         try:
             _inside.items = (*call.above, future)
-            future.set_result(call.work(item))
+            future.set_result(call.context.copy().run(call.work, item))
         except BaseException as problem:
             future.set_exception(problem)
             if isinstance(problem, KeyboardInterrupt):

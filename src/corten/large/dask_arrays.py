@@ -18,7 +18,7 @@ from corten.data.coverage import check_coverages
 from corten.data.missing_values import MissingValue, blank_declared
 from corten.engine.lazy import is_lazy
 from corten.engine.memory import USABLE_SHARE, available, in_words, read_size
-from corten.engine.threads import default_threads, one_library_thread
+from corten.engine.threads import default_threads, one_library_thread, one_thread
 from corten.io.dataset import described
 from corten.io.lazy import ArraySource, LazyTensor
 from corten.io.names import companion
@@ -294,5 +294,5 @@ def _lazy_variables(data: TiledField, arrays: TileArrays) -> dict[str, da.Array]
 
 def _fill(arrays: TileArrays, tile: Tile, values: np.ndarray, spins: np.ndarray) -> dict[str, np.ndarray]:
     """All arrays of one tile."""
-    with one_library_thread:
+    with one_library_thread, one_thread():
         return arrays.of(tile, values, spins)[0]

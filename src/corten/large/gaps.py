@@ -239,8 +239,7 @@ def calibrate(data: TiledField, score: Score, *, seed: int, runner: TileRunner, 
             f"number {1 + int(np.argmin(errors))} of {len(compared)}",
             "its settings have the lowest error of entries hidden in all of them",
             tuple(
-                {"tile": [part.start for part in tile.core], "error": error}
-                for tile, error in zip(compared, errors)
+                {"tile": [part.start for part in tile.core], "error": error} for tile, error in zip(compared, errors)
             ),
         ),
         *completion.choices,

@@ -83,8 +83,8 @@ class TileRunner:
         with tempfile.NamedTemporaryFile(suffix=".work", dir=self.folder, delete=False) as file:
             cloudpickle.dump(work, file)
         # What a task leaves to the host beside a device is short, and few threads share it.
-        alone = self.device is None
-        futures = client.map(_run, [file.name] * len(items), list(items), [alone] * len(items), pure=False)
+        single = self.device is None
+        futures = client.map(_run, [file.name] * len(items), list(items), [single] * len(items), pure=False)
         numbers = {future.key: number for number, future in enumerate(futures)}
         found: dict[int, Result] = {}
         try:
@@ -102,9 +102,9 @@ class TileRunner:
         return [found[number] for number in range(len(items))]
 
 
-def _run(path: str, item: object, alone: bool) -> object:
-    """One item, on a worker: on one thread if it is `alone`, as the worker runs as many tasks as it has threads."""
-    with one_library_thread, one_thread() if alone else nullcontext():
+def _run(path: str, item: object, single: bool) -> object:
+    """One item, on a worker: on a `single` thread, as the worker runs as many tasks as it has threads."""
+    with one_library_thread, one_thread() if single else nullcontext():
         return _loaded(path)(item)
 
 
