@@ -39,17 +39,19 @@ ROUNDS, FEWER_ROUNDS, MANY_MISSING = 24, {40_000: 16, 400_000: 8}, 1 / 5
 """Where every round hides at least so many entries, and so large a share of the tensor is missing, fewer rounds serve.
 With 16 instead of 24, interval scores of TEC, metro stations and NDVI are at most 0.9 % larger, with 8 instead of 12
 those of sea surfaces are the same (`benchmarks/real_gaps.py`, `benchmarks/growth.py`)."""
-# CPU seconds on an AMD EPYC processor, from the parts of the fits that `python -m benchmarks cliffs` measures.
-SECONDS_OF_MODES = 0.1  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
-SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.005, 0.17e-6, 7.4e-9  # of a fill besides
-FAST_LENGTH = 100  # a fast transform along a long axis costs as much as products with a matrix of this length
-SECONDS_OF_FEATURES = 0.11e-6  # of a round, for each entry of the tensor
+# CPU seconds on an AMD EPYC processor, fitted to the rows that `python -m benchmarks cliffs` measures.
+SECONDS_OF_MODES = 0.24  # of a fill: the exact inverse on 1,500 modes, by the cube of their number
+SECONDS_PER_FILL, SECONDS_PER_ENTRY_AND_AXIS, SECONDS_PER_PRODUCT = 0.005, 0.23e-6, 4.8e-9  # of a fill besides
+FAST_LENGTH = 84  # a fast transform along a long axis costs as much as products with a matrix of this length
+SECONDS_OF_FEATURES = 0.12e-6  # of a round, for each entry of the tensor
 FILLS_OF_SETTINGS = 3  # completions besides the rounds
-SECONDS_OF_LIKELIHOOD, SECONDS_OF_SAMPLES, ENTRIES_OF_SAMPLES = 0.75, 0.6, 3600  # from so many observed entries on all
-FILLS_OF_COVARIANCE, ENTRIES_OF_FILL = 7.5, 100_000  # completions of parts by which covariances are compared
+SECONDS_OF_LIKELIHOOD, SECONDS_OF_SAMPLES, ENTRIES_OF_SAMPLES = 0.7, 0.6, 3600  # from so many observed entries on all
+FILLS_OF_COVARIANCE, ENTRIES_OF_FILL = 1.3, 100_000  # completions of parts by which covariances are compared
 SECONDS_OF_MASK, SECONDS_PER_ENTRY_OF_PART, SECONDS_PER_ENTRY_OF_MASK = 0.1, 4.6e-6, 1.6e-6  # the model of the mask
-SECONDS_OF_SCALE, SECONDS_PER_HIDDEN, SECONDS_PER_MISSING = 0.25, 8e-6, 0.6e-6  # the learned scale
-SECONDS_OF_CORRECTION_PER_HIDDEN, BYTES_OF_CORRECTION_PER_HIDDEN = 280e-6, 1000  # tried if an axis is unordered
+SECONDS_OF_SCALE, SECONDS_PER_HIDDEN, SECONDS_PER_MISSING = 0.25, 7e-6, 0.6e-6  # the learned scale
+# With an unordered axis: a correction, which is tried; features of neighbours; a mask that is different in every row.
+SECONDS_OF_CORRECTION_PER_HIDDEN, BYTES_OF_CORRECTION_PER_HIDDEN = 13e-6, 2200
+SECONDS_OF_NEIGHBOURS, SECONDS_PER_ENTRY_OF_ROWS = 3.1e-6, 16e-6  # of a round, and once, for each entry
 SERIAL_SHARE = 0.3  # of the CPU time, on one core while others wait
 MAX_ENTRIES_OF_MASK = 75_000  # rank and strength of that model are chosen on so many
 MODEL_OF_MASK = IsingPropensity(max_rank=5)  # simulates gaps and is audited, but gives no weights: low ranks suffice
@@ -217,7 +219,7 @@ class GapCalibration:
         Examples
         --------
         >>> round(GapCalibration().seconds(552_000, 237_000, cores=2))
-        19
+        22
         """
         shape, observed = shape or (round(entries ** (1 / 3)),) * 3, entries - missing
         dense = min(1.0, 2 * observed / max(entries, 1))  # few observed entries need fewer iterations
@@ -231,8 +233,10 @@ class GapCalibration:
         fills = (rounds + FILLS_OF_SETTINGS) * _seconds_of_fill(entries, shape, dense, unordered)
         fills += rounds * SECONDS_OF_FEATURES * entries
         scale = SECONDS_OF_SCALE + SECONDS_PER_HIDDEN * hidden + SECONDS_PER_MISSING * missing
-        correction = SECONDS_OF_CORRECTION_PER_HIDDEN * hidden if unordered else 0.0
-        return (settings + fills + scale + correction) * (SERIAL_SHARE + (1 - SERIAL_SHARE) / min(cores, rounds))
+        rows = SECONDS_OF_CORRECTION_PER_HIDDEN * hidden
+        rows += (rounds * SECONDS_OF_NEIGHBOURS + SECONDS_PER_ENTRY_OF_ROWS) * entries
+        rows *= min(1.0, 4 * observed / max(entries, 1)) if unordered else 0.0
+        return (settings + fills + scale + rows) * (SERIAL_SHARE + (1 - SERIAL_SHARE) / min(cores, rounds))
 
     def calibrate(self, task: Task) -> Outcome:
         """Complete every round, learn the scale of errors from the hidden entries, and pool all rounds."""

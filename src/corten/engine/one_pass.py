@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numba import njit
 
 from corten.engine.arithmetic import FAST
@@ -56,17 +55,19 @@ def set_means(arrays, filled, known, kept, share, factor):  # type: ignore[no-un
     """filled: the known values, where none is `kept` the sum of the arrays times `share`; arrays: their differences
     from that, times `factor`.
     """
-    part = np.empty(PART, filled.dtype)
     for first in range(0, filled.size, PART):
-        size = min(PART, filled.size - first)
-        for i in range(size):
-            part[i] = 0
-        for one in arrays:
-            for i in range(size):
-                part[i] += one[first + i]
-        for i in range(size):
-            at = first + i
-            filled[at] = known[at] if kept[at] else share * part[i]
-        for one in arrays:
-            for i in range(size):
-                one[first + i] = factor * (one[first + i] - filled[first + i])
+        # Slices, not indices from `first` on: only these loops become vector instructions.
+        here = slice(first, min(first + PART, filled.size))
+        mean, given, seen = filled[here], known[here], kept[here]
+        for i in range(mean.size):
+            mean[i] = 0
+        for array in arrays:
+            part = array[here]
+            for i in range(mean.size):
+                mean[i] += part[i]
+        for i in range(mean.size):
+            mean[i] = given[i] if seen[i] else share * mean[i]
+        for array in arrays:
+            part = array[here]
+            for i in range(mean.size):
+                part[i] = factor * (part[i] - mean[i])
