@@ -29,7 +29,7 @@ MAX_SCREEN_ENTRIES, SCREEN_TREES, SCREEN_RATE = 15_000, 40, 0.1
 PARTS_OF_AXIS = 3  # of an ordered axis
 MIN_CORRECTION_GAIN = 0.01  # of the mean absolute error, in blocks and far away
 CORRECTION_FOLDS = 4
-TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 100, 0.15, 31, 40
+TREES, LEARNING_RATE, LEAVES, MIN_LEAF_ENTRIES = 75, 0.2, 31, 40
 
 
 @dataclass(frozen=True)
